@@ -1,0 +1,934 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""BERT: Pre-training of Deep Bidirectional Transformers (Devlin et al. 2018, arXiv 1810.04805).
+
+Section 3 describes the encoder, section 3.1 the masked LM and next-sentence heads, section 4 and appendix A.5 the
+fine-tuning heads; released code: google-research/bert, `modeling.py`. Parameter names are those of every published
+PyTorch checkpoint. What differs from the released code is how it is computed, never what:
+
+- padding is not computed: the tokens of a batch run as one row, only attention sees sequences (modeling_packing.py);
+- the masked LM head runs at the labelled positions only, when training;
+- where only [CLS] is read, the last layer asks for [CLS] alone.
+
+Letters: B rows, T columns, N real tokens of a batch, S sequences, H hidden size, A heads, D = H / A, V vocabulary,
+C classes. Hidden states are (B, T, H), or (N, H) while packed; `(..., H)` is either.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPooling,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    NextSentencePredictorOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_bert import ZooBertConfig
+from .modeling_packing import (
+    PackedSequences,
+    can_pack,
+    find_sequences,
+    holds_packed_rows,
+    packed_attention,
+    sequence_starts,
+)
+
+
+IGNORED = -100  # the label that no loss counts
+
+
+class ZooBertEmbeddings(nn.Module):
+    """The sum of word piece, position and segment embeddings, normalised (section 3, figure 2)."""
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,  # (B, T) or (N,)
+        inputs_embeds: torch.Tensor | None,  # (..., H), instead of input_ids
+        token_type_ids: torch.Tensor,  # broadcasts against the ids
+        position_ids: torch.Tensor,
+    ) -> torch.Tensor:
+        words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        embeddings = words + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
+        return self.dropout(self.LayerNorm(embeddings))  # (..., H)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,  # (B, A, T, D)
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # (B, 1, T, T), added
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(QK' / sqrt(D)) V written out: the one implementation that shows its probabilities."""
+    scores = query @ key.transpose(2, 3) * scaling  # (B, A, T, T)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    probabilities = scores.softmax(-1)
+    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
+    return (probabilities @ value).transpose(1, 2).contiguous(), probabilities  # (B, T, A, D)
+
+
+class ZooBertSelfAttention(nn.Module):
+    """Multi-head attention of every token to every token of its sequence."""
+
+    def __init__(self, config: ZooBertConfig, layer_idx: int):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = False
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = config.attention_probs_dropout_prob
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,  # (..., H)
+        queries: torch.Tensor,  # the states that ask: all of them, or the first of each sequence
+        attention_mask: torch.Tensor | None = None,
+        sequences: PackedSequences | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        kwargs |= {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling}
+        query = self.query(queries).unflatten(-1, (-1, self.head_dim))  # (..., A, D)
+        key = self.key(hidden_states).unflatten(-1, (-1, self.head_dim))
+        value = self.value(hidden_states).unflatten(-1, (-1, self.head_dim))
+        if sequences is not None:
+            return packed_attention(attention_interface, self, query, key, value, sequences, **kwargs), None
+        heads_first = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
+        output, probabilities = attention_interface(self, *heads_first, attention_mask, **kwargs)
+        return output.flatten(2), probabilities  # (B, T, H), (B, A, T, T) where the implementation shows them
+
+
+class ZooBertResidual(nn.Module):
+    """LayerNorm(residual + Dropout(Wx)): how each half of a layer ends (the norm comes after the sum)."""
+
+    def __init__(self, config: ZooBertConfig, in_features: int):
+        super().__init__()
+        self.dense = nn.Linear(in_features, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + residual)
+
+
+class ZooBertAttention(nn.Module):
+    def __init__(self, config: ZooBertConfig, layer_idx: int):
+        super().__init__()
+        self.self = ZooBertSelfAttention(config, layer_idx)
+        self.output = ZooBertResidual(config, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor, **kwargs) -> torch.Tensor:
+        attended, _ = self.self(hidden_states, queries, **kwargs)
+        return self.output(attended, queries)
+
+
+class ZooBertIntermediate(nn.Module):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]  # the erf GELU, as released; GPT's is the tanh one
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.activation(self.dense(hidden_states))
+
+
+class ZooBertLayer(GradientCheckpointingLayer):
+    """Self-attention, then a feed-forward network on each token."""
+
+    def __init__(self, config: ZooBertConfig, layer_idx: int):
+        super().__init__()
+        self.attention = ZooBertAttention(config, layer_idx)
+        self.intermediate = ZooBertIntermediate(config)
+        self.output = ZooBertResidual(config, config.intermediate_size)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        sequences: PackedSequences | None = None,
+        first_token_only: bool = False,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """(..., H) -> (..., H); (S, H) or (B, 1, H) with `first_token_only`."""
+        queries = hidden_states
+        if first_token_only:
+            queries = hidden_states[:, :1] if sequences is None else sequences.first_tokens(hidden_states)
+            attention_mask = attention_mask[:, :, :1] if attention_mask is not None else None  # (B, 1, 1, T)
+        attended = self.attention(hidden_states, queries, attention_mask=attention_mask, sequences=sequences, **kwargs)
+        return self.output(self.intermediate(attended), attended)
+
+
+class ZooBertHiddenStates(nn.Module):
+    """Where `output_hidden_states` listens: it sees the states before and after each layer, never packed."""
+
+    def forward(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        return after
+
+
+class ZooBertEncoder(nn.Module):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.layer = nn.ModuleList([ZooBertLayer(config, index) for index in range(config.num_hidden_layers)])
+        self.hidden_states = ZooBertHiddenStates()
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        sequences: PackedSequences | None,
+        first_token_only: bool,
+        record: bool,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """(B, T, H) -> (B, T, H), or (N, H) -> (N, H), but (B, T, H) when hidden states are recorded."""
+        repad = sequences is not None and record
+        last = len(self.layer) - 1
+        states = sequences.pad(hidden_states) if repad else hidden_states
+        for index, layer in enumerate(self.layer):
+            output = layer(
+                sequences.pack(states) if repad else states,
+                attention_mask,
+                sequences=sequences,
+                first_token_only=first_token_only and index == last,
+                **kwargs,
+            )
+            states = self.hidden_states(states, sequences.pad(output) if repad else output)
+        return states
+
+
+class ZooBertPooler(nn.Module):
+    """tanh(W [CLS]): the vector that stands for the whole input (section 3.1, task 2)."""
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.dense(hidden_states[:, 0]).tanh()  # (B, T, H) -> (B, H)
+
+
+class ZooBertPredictionTransform(nn.Module):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(self.activation(self.dense(hidden_states)))
+
+
+class ZooBertLMPredictionHead(nn.Module):
+    """One more layer, then the word embeddings as output weights, with a bias of their own (section 3.1, task 1)."""
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.transform = ZooBertPredictionTransform(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, under the name files have it
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.transform(hidden_states))  # (..., H) -> (..., V)
+
+
+class ZooBertPretrainingHeads(nn.Module):
+    """`cls` in the files: the masked LM head, the next-sentence classifier, or both."""
+
+    def __init__(self, config: ZooBertConfig, masked_lm: bool, next_sentence: bool):
+        super().__init__()
+        if masked_lm:
+            self.predictions = ZooBertLMPredictionHead(config)
+        if next_sentence:
+            self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+
+def mean_loss(per_item: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor:
+    """The mean; or, when Trainer accumulates several batches, this batch's share of the mean over all of them."""
+    return per_item.mean() if num_items_in_batch is None else per_item.sum() / num_items_in_batch
+
+
+def sequence_classification_loss(
+    labels: torch.Tensor,
+    pooled_logits: torch.Tensor,
+    config: ZooBertConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs,
+) -> torch.Tensor:
+    """Cross-entropy, squared error or binary cross-entropies, as `config.problem_type` says or the labels tell.
+
+    transformers' own loss for this head does not divide regression and multi-label by `num_items_in_batch`.
+    """
+    labels = labels.to(pooled_logits.device)
+    if config.problem_type is None:
+        if config.num_labels == 1:
+            config.problem_type = "regression"
+        else:
+            whole = labels.dtype in (torch.long, torch.int)
+            config.problem_type = "single_label_classification" if whole else "multi_label_classification"
+    if config.problem_type == "single_label_classification":
+        return class_loss(pooled_logits, labels, num_items_in_batch)
+    pair = (pooled_logits.float(), labels.view_as(pooled_logits).float())
+    if config.problem_type == "regression":
+        return mean_loss(nn.functional.mse_loss(*pair, reduction="none"), num_items_in_batch)
+    if config.problem_type == "multi_label_classification":
+        return mean_loss(nn.functional.binary_cross_entropy_with_logits(*pair, reduction="none"), num_items_in_batch)
+    raise ValueError(
+        f"config.problem_type={config.problem_type!r} is not known; choose regression, single_label_classification or "
+        "multi_label_classification, or leave it None to have it told from the labels."
+    )
+
+
+def class_loss(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
+) -> torch.Tensor:
+    """Cross-entropy of (B, C) logits with (B,) labels; IGNORED rows do not count."""
+    labels = labels.view(-1).to(logits.device)
+    reduction = "mean" if num_items_in_batch is None else "sum"
+    loss = nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)
+    return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+
+def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:
+    """Whether a label stands on padding, so that the loss needs the states there. While tracing, one may."""
+    if labels is None or attention_mask is None or attention_mask.dim() != 2:
+        return False
+    return is_tracing(labels) or bool(((labels != IGNORED) & (attention_mask == 0).to(labels.device)).any())
+
+
+@auto_docstring
+class ZooBertPreTrainedModel(PreTrainedModel):
+    config: ZooBertConfig
+    base_model_prefix = "bert"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _no_split_modules = ["ZooBertEmbeddings", "ZooBertLayer"]
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(ZooBertHiddenStates),
+        "attentions": ZooBertSelfAttention,
+    }
+    # What a pre-training checkpoint holds beyond the head that is loaded, and a buffer of old files.
+    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.dense", r"position_ids$"]
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        """N(0, initializer_range) weights and zero biases (the released code truncates the normal at two sigmas)."""
+        super()._init_weights(module)
+        if isinstance(module, ZooBertLMPredictionHead):
+            init.zeros_(module.bias)
+
+    def save_pretrained(self, save_directory, **kwargs):
+        """As `PreTrainedModel.save_pretrained`. The folder names a class of this zoo for every Auto class, so that
+        `trust_remote_code=True` finds them all in it; without that, it is a stock checkpoint."""
+        if self._auto_class is not None:
+            self.config.auto_map = dict(AUTO_MAP)
+        super().save_pretrained(save_directory, **kwargs)
+
+
+@auto_docstring
+class ZooBertModel(ZooBertPreTrainedModel):
+    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"position_ids$"]
+
+    def __init__(self, config: ZooBertConfig, add_pooling_layer: bool = True):
+        r"""
+        add_pooling_layer (`bool`, *optional*, defaults to `True`):
+            Whether to compute `pooler_output`.
+        """
+        super().__init__(config)
+        self.embeddings = ZooBertEmbeddings(config)
+        self.encoder = ZooBertEncoder(config)
+        self.pooler = ZooBertPooler(config) if add_pooling_layer else None
+        if not add_pooling_layer:
+            self._keys_to_ignore_on_load_unexpected = ZooBertPreTrainedModel._keys_to_ignore_on_load_unexpected
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value):
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults
+    @capture_outputs
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        first_token_only: bool = False,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | BaseModelOutputWithPooling:
+        r"""
+        unpad (`bool`, *optional*):
+            Whether to compute the real tokens only. Left out, that is done wherever the mask shows padding or
+            `position_ids` restart inside a row, unless attentions are asked for or shapes must be static (a traced
+            graph, XLA); either way `last_hidden_state` is zero at padding. `False` computes the padding and returns
+            its states too.
+        first_token_only (`bool`, *optional*, defaults to `False`):
+            Whether only the first token's state is wanted: `last_hidden_state` is then `(batch_size, 1, hidden_size)`.
+            Has no effect when hidden states or attentions are asked for.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        self._check_length(inputs)
+        record = {name: self._is_recorded(name, kwargs) for name in ("hidden_states", "attentions")}
+        first_token_only = first_token_only and not any(record.values())
+
+        sequences = None
+        if unpad is not False and not record["attentions"] and can_pack(self.config, attention_mask, inputs):
+            sequences = find_sequences(inputs.shape[:2], inputs.device, attention_mask, position_ids)
+        hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, sequences)
+        mask = self._create_mask(hidden_states, attention_mask, position_ids) if sequences is None else None
+        # flash and flex attention describe masks in forms that cannot be cut down to one query
+        one_query = first_token_only and (mask is None or (torch.is_tensor(mask) and mask.dim() == 4))
+
+        hidden_states = self.encoder(hidden_states, mask, sequences, one_query, record["hidden_states"], **kwargs)
+        if sequences is not None and one_query:
+            hidden_states = sequences.first_of_rows(hidden_states)  # (S, H) -> (B, 1, H)
+        elif sequences is not None and not record["hidden_states"]:
+            hidden_states = sequences.pad(hidden_states)  # (N, H) -> (B, T, H)
+        if first_token_only:
+            hidden_states = hidden_states[:, :1]
+        pooled = self.pooler(hidden_states) if self.pooler is not None else None
+        if sequences is None and unpad is not False and attention_mask is not None and attention_mask.dim() == 2:
+            padding = attention_mask[:, : hidden_states.shape[1], None] == 0
+            hidden_states = hidden_states.masked_fill(padding.to(hidden_states.device), 0)
+        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+
+    def _is_recorded(self, name: str, kwargs: dict) -> bool:
+        """Whether the caller wants `hidden_states` or `attentions`, the way `capture_outputs` decides it."""
+        wanted = kwargs.get(f"output_{name}", getattr(self.config, f"output_{name}", False))
+        return wanted is not None and wanted is not False
+
+    def _check_length(self, inputs: torch.Tensor):
+        longest = self.config.max_position_embeddings
+        if inputs.shape[1] > longest and not is_tracing(inputs):
+            raise ValueError(
+                f"The input is {inputs.shape[1]} tokens long and the model has {longest} positions: pass "
+                f"truncation=True, max_length={longest} to the tokenizer, or cut the text into windows."
+            )
+
+    def _create_mask(self, hidden_states, attention_mask, position_ids):
+        """What the attention implementation wants as a mask, packed rows kept apart; None where nothing is masked."""
+        overlay = None
+        if holds_packed_rows(position_ids):
+            sequence = sequence_starts(position_ids.expand(hidden_states.shape[:2])).cumsum(-1)
+            overlay = packed_sequence_mask_function(sequence)
+        return create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=hidden_states,
+            attention_mask=attention_mask,
+            and_mask_function=overlay,
+        )
+
+    def _embed(self, input_ids, inputs_embeds, token_type_ids, position_ids, sequences) -> torch.Tensor:
+        """(B, T, H), or (N, H) of the real tokens."""
+        shape = (input_ids if input_ids is not None else inputs_embeds[..., 0]).shape
+        device = input_ids.device if input_ids is not None else inputs_embeds.device
+        if position_ids is None:
+            position_ids = torch.arange(shape[1], device=device).unsqueeze(0)  # (1, T)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(position_ids)
+        if sequences is None:
+            return self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids)
+        return self.embeddings(
+            sequences.pack(input_ids) if input_ids is not None else None,
+            sequences.pack(inputs_embeds) if inputs_embeds is not None else None,
+            sequences.pack(token_type_ids.expand(shape)),
+            sequences.pack(position_ids.expand(shape)),
+        )
+
+
+@auto_docstring(custom_intro="BERT with a masked language modeling head.")
+class ZooBertForMaskedLM(ZooBertPreTrainedModel):
+    _tied_weights_keys = {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+    _tp_plan = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
+        self.post_init()
+
+    def get_output_embeddings(self):
+        return self.cls.predictions.decoder
+
+    def set_output_embeddings(self, new_embeddings):
+        self.cls.predictions.decoder = new_embeddings
+        self.cls.predictions.bias = new_embeddings.bias
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | MaskedLMOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
+            only, and `logits` is NaN everywhere else.
+        """
+        if labels_need_padding(labels, attention_mask):
+            kwargs["unpad"] = False
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
+        )
+        logits, loss = predict_words(self, outputs.last_hidden_state, labels, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+def predict_words(
+    model: PreTrainedModel, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss.
+
+    The head costs as much as several layers, and pre-training labels 15 % of the tokens, so in training it runs there
+    only. The other logits are NaN rather than absent, to keep the shape, or zero, which could pass for a prediction.
+    """
+    vocabulary = model.config.vocab_size
+    if labels is None:
+        return model.cls.predictions(hidden_states), None
+    labels = labels.to(hidden_states.device)
+    if not model.training or is_tracing(labels) or labels.device.type == "xla":
+        logits = model.cls.predictions(hidden_states)
+        return logits, model.loss_function(logits=logits, labels=labels, vocab_size=vocabulary, **kwargs)
+    labelled = labels != IGNORED  # (B, T), n of them true
+    chosen = model.cls.predictions(hidden_states[labelled])  # (n, V)
+    loss = model.loss_function(logits=chosen, labels=labels[labelled], vocab_size=vocabulary, **kwargs)
+    logits = chosen.new_full((*labels.shape, vocabulary), float("nan"))
+    return logits.masked_scatter(labelled.unsqueeze(-1), chosen), loss
+
+
+@auto_docstring(custom_intro="Output type of [`ZooBertForPreTraining`].")
+@dataclass
+class ZooBertForPreTrainingOutput(ModelOutput):
+    r"""
+    loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `labels` or `next_sentence_label` is given):
+        The sum of the masked language modeling loss and the next sentence loss.
+    prediction_logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, config.vocab_size)`):
+        Scores of each word piece, before the softmax.
+    seq_relationship_logits (`torch.FloatTensor` of shape `(batch_size, 2)`):
+        Scores of "is the next sentence" and "is another one", before the softmax.
+    """
+
+    loss: torch.FloatTensor | None = None
+    prediction_logits: torch.FloatTensor | None = None
+    seq_relationship_logits: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    attentions: tuple[torch.FloatTensor, ...] | None = None
+
+
+@auto_docstring(custom_intro="BERT with both pre-training heads: masked words and next sentence prediction.")
+class ZooBertForPreTraining(ZooBertPreTrainedModel):
+    _tied_weights_keys = ZooBertForMaskedLM._tied_weights_keys
+    _tp_plan = ZooBertForMaskedLM._tp_plan
+    # Trainer counts the items of one kind of label; the two losses here are means over different ones.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=True)
+        self.loss_type = "ForMaskedLM"
+        self.post_init()
+
+    def get_output_embeddings(self):
+        return self.cls.predictions.decoder
+
+    def set_output_embeddings(self, new_embeddings):
+        self.cls.predictions.decoder = new_embeddings
+        self.cls.predictions.bias = new_embeddings.bias
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        next_sentence_label: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | ZooBertForPreTrainingOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
+            only, and `prediction_logits` is NaN everywhere else.
+        next_sentence_label (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            0 where the second segment follows the first, 1 where it is a random one.
+        """
+        if labels_need_padding(labels, attention_mask):
+            kwargs["unpad"] = False
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
+        )
+        prediction_logits, loss = predict_words(self, outputs.last_hidden_state, labels, **kwargs)
+        next_sentence_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
+        if next_sentence_label is not None:
+            next_sentence_loss = class_loss(next_sentence_logits, next_sentence_label)
+            loss = next_sentence_loss if loss is None else loss + next_sentence_loss
+        return ZooBertForPreTrainingOutput(
+            loss=loss,
+            prediction_logits=prediction_logits,
+            seq_relationship_logits=next_sentence_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+@auto_docstring(custom_intro="BERT with a next sentence prediction head.")
+class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=False, next_sentence=True)
+        self.loss_function = class_loss
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | NextSentencePredictorOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            0 where the second segment follows the first, 1 where it is a random one.
+        """
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            first_token_only=True,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
+        loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
+        return NextSentencePredictorOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class ZooBertClassifier(nn.Linear):
+    """Dropout, then one linear layer: all that fine-tuning adds (section 4)."""
+
+    def __init__(self, config: ZooBertConfig, classes: int):
+        super().__init__(config.hidden_size, classes)
+        dropout = config.classifier_dropout
+        self.dropout = config.hidden_dropout_prob if dropout is None else dropout
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return super().forward(nn.functional.dropout(states, self.dropout, self.training))  # (..., H) -> (..., C)
+
+
+@auto_docstring(custom_intro="BERT with a classifier, or a regression, on the pooled [CLS] state (GLUE).")
+class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = ZooBertModel(config)
+        self.classifier = ZooBertClassifier(config, config.num_labels)
+        self.loss_function = sequence_classification_loss
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
+        r"""
+        labels (`torch.Tensor` of shape `(batch_size,)`, or `(batch_size, num_labels)`, *optional*):
+            Class indices; floats for regression; a row of 0 and 1 for multi-label. `config.problem_type` says which;
+            left None, one label means regression, integers mean classes and floats mean multi-label.
+        """
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            first_token_only=True,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.classifier(outputs.pooler_output)  # (B, C)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+@auto_docstring(custom_intro="BERT with one score a choice, from the pooled [CLS] state of (question, choice) (SWAG).")
+class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config)
+        self.classifier = ZooBertClassifier(config, 1)
+        self.loss_function = class_loss
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | MultipleChoiceModelOutput:
+        r"""
+        input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
+            Token ids of each choice with its question; masks, segments and positions have the same shape.
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            0 for the first segment, 1 for the second.
+        position_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            Positions of the tokens.
+        inputs_embeds (`torch.Tensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`, *optional*):
+            Embeddings instead of `input_ids`.
+        labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The right choice.
+        """
+        choices = (input_ids if input_ids is not None else inputs_embeds).shape[1]
+        flat = {
+            name: tensor.flatten(0, 1) if tensor is not None else None  # (B, choices, ...) -> (B * choices, ...)
+            for name, tensor in {
+                "input_ids": input_ids,
+                "attention_mask": attention_mask,
+                "token_type_ids": token_type_ids,
+                "position_ids": position_ids,
+                "inputs_embeds": inputs_embeds,
+            }.items()
+        }
+        outputs = self.bert(**flat, first_token_only=True, return_dict=True, **kwargs)
+        logits = self.classifier(outputs.pooler_output).view(-1, choices)  # (B, choices)
+        loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
+        return MultipleChoiceModelOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+@auto_docstring(custom_intro="BERT with a classifier on every token (named entities).")
+class ZooBertForTokenClassification(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.classifier = ZooBertClassifier(config, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | TokenClassifierOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The class of each token, -100 where it does not count.
+        """
+        if labels_need_padding(labels, attention_mask):
+            kwargs["unpad"] = False
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.classifier(outputs.last_hidden_state)  # (B, T, C)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+@auto_docstring(custom_intro="BERT with a start and an end vector that score each token as a bound of the answer.")
+class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | QuestionAnsweringModelOutput:
+        r"""
+        start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The index of the answer's first token. The loss is a softmax over all columns, padding included, as
+            released, so padding is computed with it; without it, the scores of padding are the lowest there are.
+        end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The index of its last token.
+        """
+        with_loss = start_positions is not None and end_positions is not None
+        if with_loss:
+            kwargs["unpad"] = False
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.qa_outputs(outputs.last_hidden_state)  # (B, T, 2)
+        loss = None
+        if with_loss:
+            loss = self.loss_function(*logits.unbind(-1), start_positions, end_positions, **kwargs)
+        elif attention_mask is not None and attention_mask.dim() == 2:
+            padding = (attention_mask == 0).unsqueeze(-1).to(logits.device)
+            logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
+        start_logits, end_logits = (scores.contiguous() for scores in logits.unbind(-1))  # (B, T) each
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+# Which class each Auto class finds in a saved folder.
+AUTO_MAP = {
+    "AutoConfig": "configuration_bert.ZooBertConfig",
+    "AutoModel": "modeling_bert.ZooBertModel",
+    "AutoModelForPreTraining": "modeling_bert.ZooBertForPreTraining",
+    "AutoModelForMaskedLM": "modeling_bert.ZooBertForMaskedLM",
+    "AutoModelForNextSentencePrediction": "modeling_bert.ZooBertForNextSentencePrediction",
+    "AutoModelForSequenceClassification": "modeling_bert.ZooBertForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_bert.ZooBertForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_bert.ZooBertForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_bert.ZooBertForMultipleChoice",
+}
+
+__all__ = [
+    "ZooBertForMaskedLM",
+    "ZooBertForMultipleChoice",
+    "ZooBertForNextSentencePrediction",
+    "ZooBertForPreTraining",
+    "ZooBertForQuestionAnswering",
+    "ZooBertForSequenceClassification",
+    "ZooBertForTokenClassification",
+    "ZooBertModel",
+    "ZooBertPreTrainedModel",
+]

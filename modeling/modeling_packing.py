@@ -1,0 +1,182 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Attention without padding: a padded batch as one row of its real tokens.
+
+A batch of B rows is T columns wide because its longest row is; with random lengths half of it is padding, and every
+layer computes it. Only attention needs to know which token belongs to which sequence. So the real tokens of all rows
+are laid end to end, everything else runs on that one row, and attention runs over the sequences, those of equal length
+together. Rows that hold several sequences (`position_ids` that restart) are taken apart the same way.
+
+Letters: B rows, T columns, N real tokens, S sequences (S = B unless rows are packed), A heads, D dimensions of a head.
+"""
+
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+import torch.nn as nn
+from transformers.utils.generic import is_flash_attention_requested
+from transformers.utils.import_utils import is_tracing
+
+
+@dataclass(frozen=True)
+class PackedSequences:
+    """The real tokens of a (B, T) batch, sorted by the length of their sequence, shortest first.
+
+    Attributes:
+        shape: (B, T) of the padded batch.
+        tokens: (N,) the index of each real token in the flattened batch.
+        starts: (S,) the index in `tokens` of each sequence's first token.
+        rows: (B,) the sequence that each row begins with.
+        groups: (number of sequences, their length), in order.
+    """
+
+    shape: tuple[int, int]
+    tokens: torch.Tensor
+    starts: torch.Tensor
+    rows: torch.Tensor
+    groups: list[tuple[int, int]]
+
+    def pack(self, padded: torch.Tensor) -> torch.Tensor:
+        """(B, T, ...) -> (N, ...)."""
+        return padded.flatten(0, 1).index_select(0, self.tokens.to(padded.device))
+
+    def pad(self, packed: torch.Tensor) -> torch.Tensor:
+        """(N, ...) -> (B, T, ...), zeros where the padding was."""
+        rows, columns = self.shape
+        padded = packed.new_zeros(rows * columns, *packed.shape[1:])
+        return padded.index_copy(0, self.tokens.to(packed.device), packed).unflatten(0, (rows, columns))
+
+    def first_tokens(self, packed: torch.Tensor) -> torch.Tensor:
+        """(N, ...) -> (S, ...), the first token of each sequence."""
+        return packed.index_select(0, self.starts.to(packed.device))
+
+    def first_of_rows(self, first_tokens: torch.Tensor) -> torch.Tensor:
+        """(S, ...) -> (B, 1, ...), the first token of each row."""
+        return first_tokens.index_select(0, self.rows.to(first_tokens.device)).unsqueeze(1)
+
+
+def sequence_starts(position_ids: torch.Tensor) -> torch.Tensor:
+    """(B, T) positions -> (B, T) booleans: whether a sequence begins there, at column 0 and at position 0 after it."""
+    starts = position_ids == 0
+    starts[:, 0] = True
+    return starts
+
+
+def holds_packed_rows(position_ids: torch.Tensor | None) -> bool:
+    """Whether the user's position ids restart inside a row. While tracing nobody can tell: then any may."""
+    return position_ids is not None and (is_tracing(position_ids) or bool((position_ids[:, 1:] == 0).any()))
+
+
+def find_sequences(
+    shape: tuple[int, int],
+    device: torch.device,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+) -> PackedSequences | None:
+    """The packed layout of a batch, or None where there is nothing to gain: no padding and no packed rows.
+
+    Args:
+        attention_mask: (B, T), zero at padding, or None. A row must not begin with padding: its first token is what
+            poolers read, so such a batch (left padding) is left as it is.
+        position_ids: (B or 1, T) as given by the user, or None.
+    """
+    rows, columns = shape
+    starts = torch.zeros(shape, dtype=torch.bool, device=device)
+    starts[:, 0] = True
+    packed_rows = holds_packed_rows(position_ids)
+    if packed_rows:
+        starts |= sequence_starts(position_ids.to(device))
+    real = torch.ones(shape, dtype=torch.bool, device=device) if attention_mask is None else attention_mask.bool()
+    if not packed_rows and bool(real.all()) or not bool(real[:, 0].all()):
+        return None
+
+    sequence = starts.flatten().cumsum(0) - 1  # (B * T,)
+    tokens = real.flatten().nonzero().squeeze(1)  # (N,)
+    lengths = torch.bincount(sequence[tokens], minlength=int(sequence[-1]) + 1)  # (S + empty ones,)
+    lengths, order = lengths.sort(stable=True)
+    rank = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=device))
+    tokens = tokens[rank[sequence[tokens]].argsort(stable=True)]
+    empty = int((lengths == 0).sum())  # sequences of nothing but padding inside a packed row
+    lengths = lengths[empty:]
+    return PackedSequences(
+        shape=(rows, columns),
+        tokens=tokens,
+        starts=lengths.cumsum(0) - lengths,
+        rows=rank[sequence[::columns]] - empty,
+        groups=[(len(list(same)), length) for length, same in groupby(lengths.tolist())],
+    )
+
+
+def can_pack(config, attention_mask: torch.Tensor | None, tensor: torch.Tensor) -> bool:
+    """Whether this call may run without padding: shapes may depend on values, and the attention takes sequences.
+
+    Traced graphs (torch.compile, torch.export, ONNX) and XLA want static shapes; a 4-D mask says more than which
+    tokens are padding; flex attention and attention functions of the user's own get the whole batch and its mask.
+    """
+    if is_tracing(tensor) or tensor.device.type in ("xla", "meta"):
+        return False
+    if attention_mask is not None and attention_mask.dim() != 2:
+        return False
+    # The layout of the whole model hangs on this, not only the call of the backend, which stays with the interface.
+    return config._attn_implementation in ("eager", "sdpa") or is_flash_attention_requested(
+        config
+    )  # trf-ignore: TRF051
+
+
+def packed_attention(
+    attention_interface, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    sequences: PackedSequences, **kwargs,
+) -> torch.Tensor:  # fmt: skip
+    """Attention inside each sequence, none across.
+
+    Args:
+        query: (N, A, D), or (S, A, D) when only the first token of each sequence asks.
+        key, value: (N, A, D).
+
+    Returns: the same shape as `query`, heads joined: (N or S, A * D).
+    """
+    first_only = query.shape[0] != key.shape[0]
+    if is_flash_attention_requested(module.config):
+        return _varlen_attention(attention_interface, module, query, key, value, sequences, **kwargs)
+    outputs, asked, known = [], 0, 0
+    for count, length in sequences.groups:
+        queries, keys = count * (1 if first_only else length), count * length
+        states = (
+            query[asked : asked + queries].unflatten(0, (count, -1)).transpose(1, 2),  # (count, A, 1 or length, D)
+            key[known : known + keys].unflatten(0, (count, -1)).transpose(1, 2),  # (count, A, length, D)
+            value[known : known + keys].unflatten(0, (count, -1)).transpose(1, 2),
+        )
+        output, _ = attention_interface(module, *states, None, **kwargs)  # (count, 1 or length, A, D)
+        outputs.append(output.reshape(queries, -1))
+        asked, known = asked + queries, known + keys
+    return torch.cat(outputs)
+
+
+def _varlen_attention(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
+    """The same through a flash attention kernel, which takes all sequences at once with their boundaries."""
+    boundaries = torch.nn.functional.pad(sequences.starts, (0, 1), value=len(key)).to(torch.int32)  # (S + 1,)
+    longest = sequences.groups[-1][1]
+    first_only = query.shape[0] != key.shape[0]
+    kwargs |= {
+        "cu_seq_lens_q": torch.arange(len(boundaries), dtype=torch.int32, device=key.device)
+        if first_only
+        else boundaries,
+        "cu_seq_lens_k": boundaries,
+        "max_length_q": 1 if first_only else longest,
+        "max_length_k": longest,
+    }
+    states = (state.transpose(0, 1).unsqueeze(0) for state in (query, key, value))  # (1, A, N, D)
+    output, _ = attention_interface(module, *states, None, **kwargs)  # (1, N, A, D)
+    return output.flatten(2).squeeze(0)
