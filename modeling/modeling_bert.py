@@ -492,19 +492,14 @@ class ZooBertModel(ZooBertPreTrainedModel):
         )
 
 
-@auto_docstring(custom_intro="BERT with a masked language modeling head.")
-class ZooBertForMaskedLM(ZooBertPreTrainedModel):
+class ZooBertWordPredictor(ZooBertPreTrainedModel):
+    """What the two models with a masked LM head share: weights tied to the embeddings, and where the head runs."""
+
     _tied_weights_keys = {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
     _tp_plan = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
-
-    def __init__(self, config: ZooBertConfig):
-        super().__init__(config)
-        self.bert = ZooBertModel(config, add_pooling_layer=False)
-        self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
-        self.post_init()
 
     def get_output_embeddings(self):
         return self.cls.predictions.decoder
@@ -512,6 +507,38 @@ class ZooBertForMaskedLM(ZooBertPreTrainedModel):
     def set_output_embeddings(self, new_embeddings):
         self.cls.predictions.decoder = new_embeddings
         self.cls.predictions.bias = new_embeddings.bias
+
+    def predict_words(
+        self, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss.
+
+        The head costs as much as several layers, and pre-training labels 15 % of the tokens, so in training it runs
+        there only. The other logits are NaN rather than absent, which would change the shape of the output, or zero,
+        which could pass for a prediction.
+        """
+        if labels is None:
+            return self.cls.predictions(hidden_states), None
+        labels = labels.to(hidden_states.device)
+        kwargs["vocab_size"] = self.config.vocab_size
+        if not self.training or is_tracing(labels) or labels.device.type == "xla":
+            logits = self.cls.predictions(hidden_states)
+            return logits, self.loss_function(logits=logits, labels=labels, **kwargs)
+        labelled = labels != IGNORED  # (B, T), n of them true
+        chosen = self.cls.predictions(hidden_states[labelled])  # (n, V)
+        loss = self.loss_function(logits=chosen, labels=labels[labelled], **kwargs)
+        logits = chosen.new_full((*labels.shape, chosen.shape[-1]), float("nan"))
+        logits[labelled] = chosen
+        return logits, loss
+
+
+@auto_docstring(custom_intro="BERT with a masked language modeling head.")
+class ZooBertForMaskedLM(ZooBertWordPredictor):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
+        self.post_init()
 
     @can_return_tuple
     @auto_docstring
@@ -541,32 +568,10 @@ class ZooBertForMaskedLM(ZooBertPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        logits, loss = predict_words(self, outputs.last_hidden_state, labels, **kwargs)
+        logits, loss = self.predict_words(outputs.last_hidden_state, labels, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
-
-
-def predict_words(
-    model: PreTrainedModel, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss.
-
-    The head costs as much as several layers, and pre-training labels 15 % of the tokens, so in training it runs there
-    only. The other logits are NaN rather than absent, to keep the shape, or zero, which could pass for a prediction.
-    """
-    vocabulary = model.config.vocab_size
-    if labels is None:
-        return model.cls.predictions(hidden_states), None
-    labels = labels.to(hidden_states.device)
-    if not model.training or is_tracing(labels) or labels.device.type == "xla":
-        logits = model.cls.predictions(hidden_states)
-        return logits, model.loss_function(logits=logits, labels=labels, vocab_size=vocabulary, **kwargs)
-    labelled = labels != IGNORED  # (B, T), n of them true
-    chosen = model.cls.predictions(hidden_states[labelled])  # (n, V)
-    loss = model.loss_function(logits=chosen, labels=labels[labelled], vocab_size=vocabulary, **kwargs)
-    logits = chosen.new_full((*labels.shape, vocabulary), float("nan"))
-    return logits.masked_scatter(labelled.unsqueeze(-1), chosen), loss
 
 
 @auto_docstring(custom_intro="Output type of [`ZooBertForPreTraining`].")
@@ -589,9 +594,7 @@ class ZooBertForPreTrainingOutput(ModelOutput):
 
 
 @auto_docstring(custom_intro="BERT with both pre-training heads: masked words and next sentence prediction.")
-class ZooBertForPreTraining(ZooBertPreTrainedModel):
-    _tied_weights_keys = ZooBertForMaskedLM._tied_weights_keys
-    _tp_plan = ZooBertForMaskedLM._tp_plan
+class ZooBertForPreTraining(ZooBertWordPredictor):
     # Trainer counts the items of one kind of label; the two losses here are means over different ones.
     accepts_loss_kwargs = False
 
@@ -601,13 +604,6 @@ class ZooBertForPreTraining(ZooBertPreTrainedModel):
         self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=True)
         self.loss_type = "ForMaskedLM"
         self.post_init()
-
-    def get_output_embeddings(self):
-        return self.cls.predictions.decoder
-
-    def set_output_embeddings(self, new_embeddings):
-        self.cls.predictions.decoder = new_embeddings
-        self.cls.predictions.bias = new_embeddings.bias
 
     @can_return_tuple
     @auto_docstring
@@ -640,7 +636,7 @@ class ZooBertForPreTraining(ZooBertPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        prediction_logits, loss = predict_words(self, outputs.last_hidden_state, labels, **kwargs)
+        prediction_logits, loss = self.predict_words(outputs.last_hidden_state, labels, **kwargs)
         next_sentence_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         if next_sentence_label is not None:
             next_sentence_loss = class_loss(next_sentence_logits, next_sentence_label)

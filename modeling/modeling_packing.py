@@ -129,10 +129,9 @@ def can_pack(config, attention_mask: torch.Tensor | None, tensor: torch.Tensor) 
         return False
     if attention_mask is not None and attention_mask.dim() != 2:
         return False
-    # The layout of the whole model hangs on this, not only the call of the backend, which stays with the interface.
-    return config._attn_implementation in ("eager", "sdpa") or is_flash_attention_requested(
-        config
-    )  # trf-ignore: TRF051
+    # The layout of the whole model hangs on this; the call of the backend stays with the interface.
+    in_groups = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
+    return in_groups or is_flash_attention_requested(config)
 
 
 def packed_attention(
