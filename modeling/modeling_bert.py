@@ -287,9 +287,14 @@ class ZooBertPretrainingHeads(nn.Module):
             self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
 
-def mean_loss(per_item: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor:
-    """The mean; or, when Trainer accumulates several batches, this batch's share of the mean over all of them."""
-    return per_item.mean() if num_items_in_batch is None else per_item.sum() / num_items_in_batch
+def class_loss(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
+) -> torch.Tensor:
+    """Cross-entropy of (B, C) logits with (B,) labels; IGNORED rows do not count."""
+    labels = labels.view(-1).to(logits.device)
+    reduction = "mean" if num_items_in_batch is None else "sum"
+    loss = nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)
+    return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
 def sequence_classification_loss(
@@ -301,7 +306,8 @@ def sequence_classification_loss(
 ) -> torch.Tensor:
     """Cross-entropy, squared error or binary cross-entropies, as `config.problem_type` says or the labels tell.
 
-    transformers' own loss for this head does not divide regression and multi-label by `num_items_in_batch`.
+    transformers' own loss for this head does not divide the latter two by `num_items_in_batch`: the items of several
+    batches that Trainer accumulates.
     """
     labels = labels.to(pooled_logits.device)
     if config.problem_type is None:
@@ -312,25 +318,18 @@ def sequence_classification_loss(
             config.problem_type = "single_label_classification" if whole else "multi_label_classification"
     if config.problem_type == "single_label_classification":
         return class_loss(pooled_logits, labels, num_items_in_batch)
-    pair = (pooled_logits.float(), labels.view_as(pooled_logits).float())
-    if config.problem_type == "regression":
-        return mean_loss(nn.functional.mse_loss(*pair, reduction="none"), num_items_in_batch)
-    if config.problem_type == "multi_label_classification":
-        return mean_loss(nn.functional.binary_cross_entropy_with_logits(*pair, reduction="none"), num_items_in_batch)
-    raise ValueError(
-        f"config.problem_type={config.problem_type!r} is not known; choose regression, single_label_classification or "
-        "multi_label_classification, or leave it None to have it told from the labels."
-    )
-
-
-def class_loss(
-    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
-) -> torch.Tensor:
-    """Cross-entropy of (B, C) logits with (B,) labels; IGNORED rows do not count."""
-    labels = labels.view(-1).to(logits.device)
-    reduction = "mean" if num_items_in_batch is None else "sum"
-    loss = nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)
-    return loss if num_items_in_batch is None else loss / num_items_in_batch
+    losses = {
+        "regression": nn.functional.mse_loss,
+        "multi_label_classification": nn.functional.binary_cross_entropy_with_logits,
+    }
+    if config.problem_type not in losses:
+        raise ValueError(
+            f"config.problem_type={config.problem_type!r} is not known; choose {', '.join(losses)} or "
+            "single_label_classification, or leave it None to have it told from the labels."
+        )
+    labels = labels.view_as(pooled_logits).float()
+    per_item = losses[config.problem_type](pooled_logits.float(), labels, reduction="none")
+    return per_item.mean() if num_items_in_batch is None else per_item.sum() / num_items_in_batch
 
 
 def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:

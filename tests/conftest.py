@@ -1,0 +1,39 @@
+"""What every test relies on: no network, one thread a process, quiet libraries, the registries as they were."""
+
+import os
+from pathlib import Path
+
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before huggingface_hub reads it
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+import modeling  # noqa: E402
+
+
+ROOT = Path(__file__).parent.parent
+transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    torch.set_num_threads(1)  # tests run side by side, and models this small lose time to a second thread
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _auto_classes_as_they_were():
+    yield
+    modeling.unregister()
+
+
+@pytest.fixture
+def data() -> Path:
+    """The folder of real data sets: $ZOO_DATA, or ../shared/data beside the checkout."""
+    folder = Path(os.environ.get("ZOO_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no data at {folder}; set ZOO_DATA to the folder that holds glue/, vocab/, ...")
+    return folder
