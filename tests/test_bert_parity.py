@@ -106,7 +106,7 @@ def test_twenty_adamw_steps_stay_together(head, tmp_path):
             optimizer.zero_grad()
     mine = dict(ours.named_parameters())
     for name, parameter in stock.named_parameters():
-        # A softmax does not see a shift of all keys: the gradient of their bias is rounding noise, which Adam scales up.
+        # A softmax does not see all keys shifted: the gradient of their bias is rounding noise that Adam scales up.
         if not name.endswith("key.bias"):
             torch.testing.assert_close(
                 mine[name], parameter, atol=1e-4, rtol=0, msg=lambda text, name=name: name + text
