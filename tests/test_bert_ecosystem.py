@@ -10,6 +10,7 @@ import onnxruntime
 import peft
 import pytest
 import torch
+import transformers
 from transformers import BertTokenizer, Trainer, TrainingArguments, pipeline
 
 import modeling
@@ -245,6 +246,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.skipif(transformers.__version__ < "5.21", reason="transformers splits odd vocabularies since 5.21")
 @pytest.mark.parametrize("way", ["tp_size", "fsdp_size"])
 def test_two_processes_that_share_the_weights_compute_the_same_step(way, tmp_path):
     ours = modeling.ZooBertForMaskedLM(ZooBertConfig(**(SIZES | {"hidden_size": 32, "num_attention_heads": 4})))

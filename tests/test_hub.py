@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer
 from huggingface_hub import ModelCard
+
+from tests.hub_server import HubServer
 
 
 ROOT = Path(__file__).resolve().parent.parent

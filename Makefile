@@ -1,0 +1,39 @@
+# make demo | test | lint | clean. Needs python3 (3.10 or later) and make; everything else goes into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+# Absolute, so that nothing that changes the directory loses it.
+BIN := $(abspath $(VENV))/bin
+INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+REQUIREMENTS := setup.py constraints.txt
+
+# One thread a process: the models here are so small that threads cost more than they bring, and WORKERS tests at a
+# time would fight over the cores.
+demo test: export OMP_NUM_THREADS = 1
+# Nothing here asks the Hub: models, data and metrics are files of this repository.
+demo test: export HF_HUB_OFFLINE = 1
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/installed
+	$(BIN)/python -m demo
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mlinter modeling/ --no-progress
+
+clean:
+	rm -rf $(VENV) demo/output *.egg-info
+
+$(VENV)/installed: $(REQUIREMENTS)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(INSTALL) .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(INSTALL) '.[test]'
+	touch $@

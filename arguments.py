@@ -1,0 +1,149 @@
+"""Recipe and flags -> the read-only `args` of a run.
+
+A recipe is a YAML file whose keys are exactly the script's flags, which win over it:
+
+    python run_glue.py configs/bert/sst2.yaml --learning_rate 5e-5
+
+Paths, in recipes too, are relative to the directory the command runs in; the recipes under configs/ are written for
+the repository's root.
+"""
+
+import dataclasses
+import difflib
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import yaml
+from transformers import HfArgumentParser
+from transformers.hf_argparser import HfArg
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunArguments:
+    """What any run needs; a script subclasses it with its own few fields. Names and meanings are transformers'."""
+
+    model_name_or_path: str = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
+    tokenizer_name: str | None = HfArg(
+        default=None,
+        help="folder, Hub id or vocab.txt, where it differs from the model's; required with a config JSON",
+    )
+    do_lower_case: bool = HfArg(default=True, help="casing for a vocab.txt; other tokenizers know their own")
+    implementation: Literal["zoo", "transformers"] = HfArg(
+        default="zoo", help="whose model code runs: this project's, or transformers' own for comparison"
+    )
+    attn_implementation: str | None = HfArg(default=None, help="eager, sdpa, flash_attention_2, ...")
+    trust_remote_code: bool = HfArg(default=False, help="run model code that comes with the checkpoint")
+    output_dir: str = HfArg(help="receives checkpoint, metrics.json, predictions and model card")
+    overwrite_output_dir: bool = HfArg(default=False, help="write into a folder that already holds something")
+    do_train: bool = HfArg(default=False, help="train on the train split")
+    do_eval: bool = HfArg(default=False, help="evaluate, after each epoch when training")
+    do_predict: bool = HfArg(default=False, help="write predictions for the test split")
+    per_device_train_batch_size: int = HfArg(default=8, help="examples a process and micro-batch")
+    per_device_eval_batch_size: int = HfArg(default=32, help="examples a process and batch")
+    gradient_accumulation_steps: int = HfArg(default=1, help="micro-batches an update")
+    learning_rate: float = HfArg(default=5e-5, help="peak of AdamW's learning rate")
+    weight_decay: float = HfArg(default=0.0, help="AdamW's, on matrices only")
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float = HfArg(default=1.0, help="clips the norm of the gradient; 0 does not clip")
+    num_train_epochs: float = HfArg(default=3.0, help="fractions are possible")
+    max_steps: int = HfArg(default=-1, help="updates in all, instead of epochs")
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
+    warmup_ratio: float = HfArg(default=0.0, help="share of the updates with a rising learning rate")
+    logging_steps: int = HfArg(default=50, help="updates between two values of the training loss")
+    seed: int = 42
+    mixed_precision: Literal["no", "fp16", "bf16"] = "no"
+    matmul_precision: Literal["highest", "high", "medium"] = HfArg(
+        default="highest", help="of float32 matrix products; below highest they may round to TF32 or bfloat16"
+    )
+    gradient_checkpointing: bool = HfArg(default=False, help="recompute activations: less memory, more time")
+    group_by_length: bool = HfArg(default=False, help="train on batches of similar lengths: less padding")
+    pad_to_max_length: bool = HfArg(default=False, help="one shape for every batch, for XLA and compile")
+    report_to: Literal["none", "tensorboard"] = HfArg(default="none", help="curves, under OUTPUT_DIR/runs")
+    push_to_hub: bool = HfArg(default=False, help="upload the output folder at the end")
+    hub_model_id: str | None = HfArg(default=None, help="repository to push to; default: the output folder's name")
+
+    def __post_init__(self) -> None:
+        if not (self.do_train or self.do_eval or self.do_predict):
+            raise ValueError("nothing to do: give at least one of --do_train, --do_eval, --do_predict")
+        positive = ["per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"]
+        for name in [*positive, "logging_steps", *(["num_train_epochs"] if self.max_steps == -1 else [])]:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"--{name} must be positive, not {getattr(self, name)}")
+        if self.max_steps == 0 or self.max_steps < -1:
+            raise ValueError(f"--max_steps must be positive, or -1 to count epochs, not {self.max_steps}")
+        if not 0 <= self.warmup_ratio <= 1:
+            raise ValueError(f"--warmup_ratio must be between 0 and 1, not {self.warmup_ratio}")
+        if self.model_name_or_path.endswith(".json") and self.tokenizer_name is None:
+            raise ValueError(
+                f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
+            )
+
+
+def hub_model_id(args: RunArguments) -> str:
+    return args.hub_model_id or Path(args.output_dir).resolve().name
+
+
+Arguments = TypeVar("Arguments", bound=RunArguments)
+
+
+class _Parser(HfArgumentParser):
+    """transformers' parser, but an error is one line that says whether the recipe or a flag is wrong."""
+
+    recipe: Path | None = None
+    recipe_keys: frozenset[str] = frozenset()
+
+    def error(self, message: str) -> None:
+        key = re.match(r"argument --(\w+)", message)
+        origin = f"{self.recipe}: " if key and key.group(1) in self.recipe_keys else ""
+        self.exit(2, f"{self.prog}: error: {origin}{message}\n")
+
+
+def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = None) -> Arguments:
+    """Reads `[RECIPE.yaml] --flag value ...` (default: the command line) into read-only arguments; flags win.
+
+    Prints one line and exits with status 2 on an unknown key or flag, a value of the wrong type, or a missing one.
+    """
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser = _Parser(arguments_class, allow_abbrev=False, usage="%(prog)s [RECIPE.yaml] --flag value ...")
+    names = [field.name for field in dataclasses.fields(arguments_class)]
+    if argv and not argv[0].startswith("-"):
+        recipe = Path(argv.pop(0))
+        flags = _recipe_as_flags(recipe, names, parser)
+        given = {re.split("[= ]", word)[0].lstrip("-").replace("-", "_") for word in argv if word.startswith("--")}
+        parser.recipe, parser.recipe_keys = recipe, frozenset(names) - given
+        argv = flags + argv
+    try:
+        args, unknown = parser.parse_args_into_dataclasses(
+            argv, return_remaining_strings=True, look_for_args_file=False
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    if unknown:
+        parser.error(_unknown(f"argument {unknown[0]}", unknown[0], [f"--{name}" for name in names]))
+    return args
+
+
+def _recipe_as_flags(recipe: Path, names: list[str], parser: _Parser) -> list[str]:
+    """The YAML's keys as flags, so that one parser checks the types of both."""
+    try:
+        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        parser.error(f"cannot read the recipe {recipe}: {' '.join(str(error).split())}")
+    if not isinstance(content, dict):
+        parser.error(f"{recipe}: a recipe is a YAML mapping of flags to values")
+    for key, value in content.items():
+        if key not in names:
+            parser.error(_unknown(f"{recipe}: key {key}", str(key), names))
+        if value is None or isinstance(value, (dict, list)):
+            parser.error(f"{recipe}: {key} needs one value, not {value!r}")
+    return [f"--{key}={value}" for key, value in content.items()]
+
+
+def _unknown(what: str, name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name.split("=")[0], known, n=1)
+    return f"unknown {what}" + (f"; did you mean {close[0]}?" if close else "; --help lists what exists")

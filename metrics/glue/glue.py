@@ -1,0 +1,80 @@
+"""The scores of the GLUE benchmark (Wang et al. 2018, arXiv 1804.07461, section 3), from scikit-learn and scipy."""
+
+import datasets
+import evaluate
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+
+DESCRIPTION = """\
+One configuration a task. CoLA: matthews_correlation. MRPC, QQP: accuracy, and f1 of class 1 (equivalent, duplicate).
+STS-B: pearson, spearmanr. SST-2, MNLI, QNLI, RTE, WNLI: accuracy.
+GLUE reports 100 times these numbers.
+"""
+CITATION = """\
+@inproceedings{wang2019glue,
+  title={{GLUE}: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding},
+  author={Wang, Alex and Singh, Amanpreet and Michael, Julian and Hill, Felix and Levy, Omer and Bowman, Samuel R.},
+  booktitle={International Conference on Learning Representations},
+  year={2019}
+}
+"""
+INPUTS = """\
+predictions, references: class numbers, for STS-B real numbers, of the same length.
+"""
+
+
+def accuracy(predictions: list[int], references: list[int]) -> dict[str, float]:
+    return {"accuracy": float(accuracy_score(references, predictions))}
+
+
+def accuracy_and_f1(predictions: list[int], references: list[int]) -> dict[str, float]:
+    """f1 is 0, not undefined, where class 1 is neither predicted nor present."""
+    f1 = f1_score(references, predictions, pos_label=1, average="binary", zero_division=0)
+    return {**accuracy(predictions, references), "f1": float(f1)}
+
+
+def matthews_correlation(predictions: list[int], references: list[int]) -> dict[str, float]:
+    """0 where either side is one class only."""
+    return {"matthews_correlation": float(matthews_corrcoef(references, predictions))}
+
+
+def correlations(predictions: list[float], references: list[float]) -> dict[str, float]:
+    """0 where either side is constant, or a single value: scipy gives NaN, but such predictions know nothing."""
+    if len(set(predictions)) < 2 or len(set(references)) < 2:
+        return {"pearson": 0.0, "spearmanr": 0.0}
+    return {
+        "pearson": float(pearsonr(predictions, references).statistic),
+        "spearmanr": float(spearmanr(predictions, references).statistic),
+    }
+
+
+TASKS = {
+    "cola": matthews_correlation,
+    "sst2": accuracy,
+    "mrpc": accuracy_and_f1,
+    "stsb": correlations,
+    "qqp": accuracy_and_f1,
+    "mnli": accuracy,
+    "qnli": accuracy,
+    "rte": accuracy,
+    "wnli": accuracy,
+}
+
+
+class Glue(evaluate.Metric):
+    """`evaluate.load("metrics/glue/glue.py", "mrpc").compute(predictions=..., references=...)`."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        if self.config_name not in TASKS:
+            raise KeyError(f"{self.config_name!r} is no GLUE task: choose one of {', '.join(TASKS)}")
+        value = datasets.Value("float64" if TASKS[self.config_name] is correlations else "int64")
+        return evaluate.MetricInfo(
+            description=DESCRIPTION,
+            citation=CITATION,
+            inputs_description=INPUTS,
+            features=datasets.Features({"predictions": value, "references": value}),
+        )
+
+    def _compute(self, predictions: list, references: list) -> dict[str, float]:
+        return TASKS[self.config_name](predictions, references)

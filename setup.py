@@ -1,0 +1,62 @@
+"""Packaging of the zoo: the models, the metrics and the scripts, importable after `pip install -e .`."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+
+ROOT = Path(__file__).resolve().parent
+
+SCRIPTS = ["arguments", "reporting", "run_glue", "training"]
+
+REQUIRED = [
+    "accelerate>=1.10,<2",
+    "datasets>=4.0,<6",
+    "evaluate>=0.4.6,<0.5",
+    "huggingface_hub>=1.31,<3",
+    "numpy>=1.24",
+    "pyyaml>=6",
+    "safetensors>=0.8",
+    "scikit-learn>=1.3",
+    "scipy>=1.10",
+    "torch>=2.6",
+    "tqdm>=4.66",
+    # 5.20 is the last release that runs on Python 3.10.
+    "transformers>=5.20,<6",
+]
+
+ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
+TRACKERS = ["tensorboard>=2.15"]
+LINT = ["ruff>=0.12", "transformers-mlinter>=0.1.5"]
+TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
+
+setup(
+    name="elmo-gpt-bert",
+    version="0.1.0",
+    description="ELMo, GPT and BERT written from scratch, each readable beside its paper, at home in transformers",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    keywords=["BERT", "ELMo", "GPT", "transformers", "pytorch", "nlp"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+    python_requires=">=3.10",
+    packages=["modeling", "metrics"],
+    # Modules that `evaluate` loads by path, one folder each.
+    package_data={"metrics": ["*/*.py"]},
+    py_modules=SCRIPTS,
+    install_requires=REQUIRED,
+    extras_require={
+        "onnx": ONNX,
+        "trackers": TRACKERS,
+        "test": TEST + LINT + ONNX + TRACKERS,
+    },
+)

@@ -1,0 +1,1 @@
+"""The suite: pytest, from the root of the repository."""

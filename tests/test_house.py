@@ -1,0 +1,106 @@
+"""What the files around the code say of it, and of each other, is so."""
+
+import ast
+import re
+import runpy
+import shlex
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+ROOT = Path(__file__).resolve().parents[1]
+GUIDES = ["README.md", "CONTRIBUTING.md"]
+
+
+@pytest.fixture(scope="module")
+def package() -> dict:
+    """The arguments that setup.py gives to `setup`."""
+    with patch("setuptools.setup") as setup:
+        runpy.run_path(str(ROOT / "setup.py"))
+    return setup.call_args.kwargs
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def commands(guide: str) -> list[list[str]]:
+    """The words of each command in the guide's bash blocks, continued lines joined, prompts for variables dropped."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", read(guide), flags=re.DOTALL | re.MULTILINE)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", read("Makefile"), flags=re.MULTILINE))
+
+
+def test_the_version_is_the_same_wherever_it_stands(package):
+    newest = re.search(r"^## \[(\d[^\]]*)\]", read("CHANGELOG.md"), flags=re.MULTILINE).group(1)
+    assert package["version"] == newest == str(yaml.safe_load(read("CITATION.cff"))["version"])
+
+
+def test_each_direct_dependency_is_pinned_within_its_range(package):
+    lines = [line.partition("#")[0].strip() for line in read("constraints.txt").splitlines()]
+    pins = {canonicalize_name(pin.name): pin for pin in map(Requirement, filter(None, lines))}
+    extras = [requirement for extra in package["extras_require"].values() for requirement in extra]
+    for needed in map(Requirement, package["install_requires"] + extras):
+        (pin,) = pins[canonicalize_name(needed.name)].specifier
+        assert pin.operator == "==" and needed.specifier.contains(pin.version), f"{needed} against {pin}"
+
+
+def test_every_script_at_the_root_is_installed(package):
+    assert sorted(package["py_modules"]) == sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
+    assert all((ROOT / name).is_dir() for name in package["packages"])
+
+
+def test_what_a_module_imports_on_load_is_required_by_setup(package):
+    required = {canonicalize_name(Requirement(line).name) for line in package["install_requires"]}
+    distributions = packages_distributions()
+    own = {*package["packages"], *package["py_modules"]}
+    files = [ROOT / f"{name}.py" for name in package["py_modules"]]
+    files += [path for name in package["packages"] for path in (ROOT / name).rglob("*.py")]
+    for path in files:
+        for name in imported_packages(path) - own - sys.stdlib_module_names:
+            providers = {canonicalize_name(provider) for provider in distributions.get(name, [name])}
+            assert providers & required, f"{path.relative_to(ROOT)} imports {name}, which setup.py does not require"
+
+
+def imported_packages(path: Path) -> set[str]:
+    """The top-level packages that the file imports when it is loaded; imports inside functions wait."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    plain = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
+    relative_free = {node.module for node in body if isinstance(node, ast.ImportFrom) and node.level == 0}
+    return {name.partition(".")[0] for name in plain | relative_free}
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_each_command_of_a_guide_finds_its_files(guide):
+    found = commands(guide)
+    assert found, f"{guide} shows no command"
+    for words in found:
+        if "make" in words:
+            targets = [word for word in words[words.index("make") + 1 :] if "=" not in word]
+            assert targets and set(targets) <= make_targets(), words
+        for word in words:
+            names_a_file = re.fullmatch(r"(configs|demo|tests|metrics)/\S+|run_\w+\.py|reproduce\.py", word)
+            assert not names_a_file or (ROOT / word).exists() or word.startswith("demo/output"), words
+
+
+@pytest.mark.parametrize("guide", [*GUIDES, "CHANGELOG.md"])
+def test_each_link_of_a_guide_leads_somewhere(guide):
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", read(guide))
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_continuous_integration_runs_targets_that_exist():
+    (line,) = re.findall(r"^make .*", read(".ci/run"), flags=re.MULTILINE)
+    called = {word for word in line.split()[1:] if not word.startswith("-")}
+    assert called == {"lint", "test"} and called | {"demo"} <= make_targets()
