@@ -513,8 +513,8 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss.
 
         The head costs as much as several layers, and pre-training labels 15 % of the tokens, so in training it runs
-        there only. The other logits are NaN rather than absent, which would change the shape of the output, or zero,
-        which could pass for a prediction.
+        there only. The logits are then one NaN seen from everywhere: they keep their shape, take no memory, and
+        cannot pass for predictions.
         """
         if labels is None:
             return self.cls.predictions(hidden_states), None
@@ -526,9 +526,9 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         labelled = labels != IGNORED  # (B, T), n of them true
         chosen = self.cls.predictions(hidden_states[labelled])  # (n, V)
         loss = self.loss_function(logits=chosen, labels=labels[labelled], **kwargs)
-        logits = chosen.new_full((*labels.shape, chosen.shape[-1]), float("nan"))
-        logits[labelled] = chosen
-        return logits, loss
+        # float32, or accelerate would copy it to float32 under autocast
+        nowhere = torch.full((), float("nan"), dtype=torch.float32, device=chosen.device)
+        return nowhere.expand(*labels.shape, chosen.shape[-1]), loss
 
 
 @auto_docstring(custom_intro="BERT with a masked language modeling head.")
@@ -554,7 +554,7 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
-            only, and `logits` is NaN everywhere else.
+            only, for the loss, and `logits` is NaN.
         """
         if labels_need_padding(labels, attention_mask):
             kwargs["unpad"] = False
@@ -620,7 +620,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
-            only, and `prediction_logits` is NaN everywhere else.
+            only, for the loss, and `prediction_logits` is NaN.
         next_sentence_label (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             0 where the second segment follows the first, 1 where it is a random one.
         """

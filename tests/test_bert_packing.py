@@ -216,12 +216,10 @@ def test_in_training_words_are_predicted_at_the_labelled_positions_only(head, tm
     logits = ours.train()(**this.inputs, **this.labels)[name]
     assert rows == [(int(labelled.sum()), 97)]
     assert logits.shape == (*this.real.shape, 97)
-    expected = stock(**this.inputs)[name]
-    torch.testing.assert_close(logits[labelled], expected[labelled], atol=1e-5, rtol=1e-5)
-    assert logits[~labelled].isnan().all()
+    assert logits.isnan().all() and logits.untyped_storage().nbytes() == 4  # a shape, not a prediction, and no memory
 
     evaluated = ours.eval()(**this.inputs, **this.labels)[name]
-    torch.testing.assert_close(evaluated[this.real], expected[this.real], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(evaluated[this.real], stock(**this.inputs)[name][this.real], atol=1e-5, rtol=1e-5)
 
 
 def test_padding_never_answers_a_question(tmp_path):
