@@ -422,7 +422,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         inputs = input_ids if input_ids is not None else inputs_embeds
-        self._check_length(inputs)
+        self._check(inputs, kwargs)
         record = {name: self._is_recorded(name, kwargs) for name in ("hidden_states", "attentions")}
         first_token_only = first_token_only and not any(record.values())
 
@@ -452,7 +452,15 @@ class ZooBertModel(ZooBertPreTrainedModel):
         wanted = kwargs.get(f"output_{name}", getattr(self.config, f"output_{name}", False))
         return wanted is not None and wanted is not False
 
-    def _check_length(self, inputs: torch.Tensor):
+    def _check(self, inputs: torch.Tensor, kwargs: dict):
+        """Refuses what would be ignored, or fail in a lookup: a decoder's inputs, more tokens than positions."""
+        decoders = ("encoder_hidden_states", "encoder_attention_mask", "past_key_values", "use_cache")
+        given = [name for name in decoders if kwargs.get(name) is not None and kwargs[name] is not False]
+        if given:
+            raise ValueError(
+                f"{', '.join(given)}: ZooBert is an encoder, without cache and cross-attention. Use "
+                "transformers.BertLMHeadModel to decode with a BERT checkpoint."
+            )
         longest = self.config.max_position_embeddings
         if inputs.shape[1] > longest and not is_tracing(inputs):
             raise ValueError(

@@ -242,6 +242,18 @@ def test_exactly_one_kind_of_input_is_wanted(tmp_path):
         ours()
 
 
+@pytest.mark.parametrize(
+    "given", [{"encoder_hidden_states": torch.ones(1, 2, 36)}, {"past_key_values": ()}, {"use_cache": True}]
+)
+def test_the_inputs_of_a_decoder_are_refused(given, tmp_path):
+    _, ours = pair("ForMaskedLM", tmp_path)
+    ours(**batch(), use_cache=False, encoder_hidden_states=None)
+    with pytest.raises(
+        ValueError, match=f"{next(iter(given))}: ZooBert is an encoder.*Use transformers.BertLMHeadModel"
+    ):
+        ours(**batch(), **given)
+
+
 def test_an_input_longer_than_the_positions_is_one_clear_error(tmp_path):
     _, ours = pair("Model", tmp_path)
     with pytest.raises(ValueError, match="42 tokens long and the model has 41 positions: pass truncation=True"):
