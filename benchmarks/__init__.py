@@ -1,0 +1,1 @@
+"""This zoo against other implementations: the same weights, in one process, taking turns. `python -m benchmarks`."""

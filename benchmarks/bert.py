@@ -1,0 +1,301 @@
+"""BERT: this zoo's classes against transformers' with its SDPA attention, on the same weights and inputs.
+
+A row is a function `(precision, baseline_precision, tiny) -> Contest`. Of the precisions, "highest" and "medium" are
+fp32 with torch's switch for matrix products at that word; "bf16" is a bf16 model, or bf16 autocast where it trains.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import transformers
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
+
+import modeling
+
+from .measure import Contest, Outputs, Side, matmul_precision, medium_rounds, peak_memory
+
+
+Batch = dict[str, torch.Tensor]
+Build = Callable[[str, str, bool], Contest]
+
+OURS, STOCK = "zoo", "transformers"
+CLASSES = {OURS: (modeling, "ZooBert"), STOCK: (transformers, "Bert")}
+BATCH_SIZE = 32
+BATCHES = 8
+IGNORED = -100
+
+# Largest difference relative to the largest value. fp32 sums in another order; bf16 keeps 8 bits of each product's
+# factors, and twelve layers of it leave two or three correct ones in a logit.
+FP32_TOLERANCE, BF16_TOLERANCE = 1e-4, 5e-2
+
+SIZES = {
+    "base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+    "small": {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048},
+    "tiny": {"num_hidden_layers": 2, "hidden_size": 36, "num_attention_heads": 3, "intermediate_size": 53},
+}
+VOCABULARY, TINY_VOCABULARY = 30522, 97
+
+# Lengths in word pieces of the uncased vocabulary, [CLS] and [SEP] included, at these quantiles.
+QUANTILES = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1]
+LENGTHS = {
+    # Counted on SST-2's train.tsv as GLUE publishes it: 67,349 phrases, most of them parts of a sentence; mean 13.3.
+    "sst2-train": [3, 4, 6, 7, 8, 10, 13, 16, 20, 27, 33, 44, 66],
+    # Counted on its dev.tsv: 872 whole sentences, mean 25.2.
+    "sst2-dev": [4, 12, 16, 19, 21, 24.5, 27, 30, 34, 40, 44, 51.3, 55],
+    # Not counted: a stand-in for pairs like MNLI's, chosen to have a mean of 39 and to be padded 1.5 times.
+    "pairs": [15, 28, 31, 34, 36, 39, 41, 44, 46, 50, 53, 59, 63],
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    batches: list[Batch]
+    work: str
+
+
+def draw_lengths(name: str, count: int) -> torch.Tensor:
+    """`count` lengths of that distribution in random order, the same ones each time."""
+    generator = np.random.default_rng(0)
+    lengths = np.interp(generator.random(count), QUANTILES, LENGTHS[name])
+    return torch.from_numpy(lengths.round().astype(np.int64))
+
+
+def pad(sequences: list[torch.Tensor]) -> Batch:
+    """(T_i,) ids each -> (B, T) ids and mask, T the longest."""
+    ids = pad_sequence(sequences, batch_first=True)
+    return {"input_ids": ids, "attention_mask": (ids != 0).long()}
+
+
+def draw_sequences(lengths: torch.Tensor, tiny: bool) -> list[torch.Tensor]:
+    """Random word pieces: speed does not ask which. None is 0, which is padding."""
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = TINY_VOCABULARY if tiny else VOCABULARY
+    return [torch.randint(1, vocabulary, (length,), generator=generator) for length in lengths.tolist()]
+
+
+def make_batches(lengths_name: str, tiny: bool) -> Inputs:
+    size, count = (5, 2) if tiny else (BATCH_SIZE, BATCHES)
+    sequences = draw_sequences(draw_lengths(lengths_name, size * count), tiny)
+    batches = [pad(sequences[start : start + size]) for start in range(0, len(sequences), size)]
+    generator = torch.Generator().manual_seed(0)
+    for batch in batches:
+        batch["labels"] = torch.randint(0, 2, (size,), generator=generator)
+    return Inputs(batches, f"{size} x {lengths_name}, padded {padding(batches):.2f}x")
+
+
+def padding(batches: list[Batch]) -> float:
+    """Columns computed for each real token."""
+    masks = [batch["attention_mask"] for batch in batches]
+    return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
+
+
+def make_models(head: str, size: str, tiny: bool, dropout: float) -> dict[str, PreTrainedModel]:
+    """transformers' class and ours with the same random weights, large enough that a missing term would show."""
+    models = {side: make_model(side, head, size, tiny, dropout) for side in (OURS, STOCK)}
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in models[STOCK].named_parameters():
+        around = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+        parameter.data.normal_(around, 0.05, generator=generator)
+    models[OURS].load_state_dict(models[STOCK].state_dict())
+    return models
+
+
+def make_model(side: str, head: str, size: str, tiny: bool, dropout: float) -> PreTrainedModel:
+    package, prefix = CLASSES[side]
+    model_class = getattr(package, f"{prefix}{head}")
+    config = model_class.config_class(
+        **SIZES["tiny" if tiny else size],
+        vocab_size=TINY_VOCABULARY if tiny else VOCABULARY,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    model = model_class(config)
+    model.set_attn_implementation("sdpa")
+    return model
+
+
+def tolerance(precision: str, baseline_precision: str) -> float:
+    rounded = {"highest": False, "medium": medium_rounds(), "bf16": True}
+    return BF16_TOLERANCE if rounded[precision] or rounded[baseline_precision] else FP32_TOLERANCE
+
+
+# Inference
+
+
+@contextmanager
+def inference(precision: str) -> Iterator[None]:
+    with torch.inference_mode(), matmul_precision("medium" if precision == "medium" else "highest"):
+        yield
+
+
+def classify(size: str, lengths_name: str) -> Build:
+    """Logits of batches in random order, each padded to its longest sequence."""
+
+    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+        inputs = make_batches(lengths_name, tiny)
+        models = make_models("ForSequenceClassification", size, tiny, dropout=0.0)
+
+        def side(name: str, precision: str) -> Side:
+            model = models[name].eval().to(torch.bfloat16 if precision == "bf16" else torch.float32)
+
+            def run(index: int) -> torch.Tensor:
+                batch = inputs.batches[index % len(inputs.batches)]
+                with inference(precision):
+                    return model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+
+            return Side(name, run, check=lambda: {"logits": run(0)})
+
+        return Contest(
+            side(OURS, precision),
+            side(STOCK, baseline_precision),
+            inputs.work,
+            tolerance(precision, baseline_precision),
+        )
+
+    return build
+
+
+def evaluate(model: PreTrainedModel, sequences: list[torch.Tensor], by_length: bool, batch_size: int) -> torch.Tensor:
+    """(sequences, C) logits in the order of `sequences`, computed shortest first with `by_length`."""
+    order = list(range(len(sequences)))
+    if by_length:
+        order.sort(key=lambda index: len(sequences[index]))
+    chunks = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    logits = torch.cat([model(**pad([sequences[index] for index in chunk])).logits for chunk in chunks])
+    return torch.empty_like(logits).index_copy_(0, torch.tensor(order), logits)
+
+
+def evaluate_set(side_name: str, side_sorted: bool, baseline_name: str, baseline_sorted: bool) -> Build:
+    """Logits of a whole evaluation set, in its order or sorted by length and put back."""
+
+    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+        size, count = (5, 11) if tiny else (BATCH_SIZE, BATCHES * BATCH_SIZE)
+        sequences = draw_sequences(draw_lengths("sst2-dev", count), tiny)
+        models = make_models("ForSequenceClassification", "small", tiny, dropout=0.0)
+
+        def side(name: str, by_length: bool, precision: str) -> Side:
+            model = models[name].eval().to(torch.bfloat16 if precision == "bf16" else torch.float32)
+
+            def run(index: int) -> torch.Tensor:
+                with inference(precision):
+                    return evaluate(model, sequences, by_length, size)
+
+            return Side(f"{name}, {'sorted' if by_length else 'random order'}", run, lambda: {"logits": run(0)})
+
+        return Contest(
+            side(side_name, side_sorted, precision),
+            side(baseline_name, baseline_sorted, baseline_precision),
+            f"{count} x sst2-dev in batches of {size}",
+            tolerance(precision, baseline_precision),
+        )
+
+    return build
+
+
+# Training
+
+
+@contextmanager
+def training(precision: str) -> Iterator[None]:
+    bf16 = precision == "bf16"
+    switch = matmul_precision("medium" if precision == "medium" else "highest")
+    with switch, torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        yield
+
+
+def make_masked_batches(tiny: bool) -> Inputs:
+    """8 x 128 tokens without padding, 15 % of them labelled, as in BERT's pre-training (section 3.1, appendix A.2)."""
+    rows, columns = (3, 19) if tiny else (8, 128)
+    generator = torch.Generator().manual_seed(0)
+    batches = []
+    sequences = draw_sequences(torch.full((rows * BATCHES,), columns), tiny)
+    for ids in torch.stack(sequences).split(rows):
+        labelled = torch.rand(ids.shape, generator=generator) < 0.15
+        labels = torch.where(labelled, ids, IGNORED)
+        batches.append({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels})
+    return Inputs(batches, f"{rows} x {columns}, no padding")
+
+
+def make_classified_batches(tiny: bool) -> Inputs:
+    return make_batches("sst2-train", tiny)
+
+
+def gradients(model: PreTrainedModel, batch: Batch, precision: str) -> Outputs:
+    """Loss and all gradients of one training pass."""
+    model.train().zero_grad()
+    with training(precision):
+        loss = model(**batch).loss
+    loss.backward()
+    collected = []
+    for _, parameter in sorted(model.named_parameters()):  # one that took no part has no gradient
+        collected.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+    return {"loss": loss.detach(), "gradients": torch.cat([gradient.flatten() for gradient in collected])}
+
+
+def stepper(model: PreTrainedModel, batches: list[Batch], precision: str) -> Callable[[int], None]:
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
+
+    def step(index: int) -> None:
+        with training(precision):
+            loss = model(**batches[index % len(batches)]).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def two_steps(side: str, head: str, make_inputs: Callable[[bool], Inputs], precision: str, tiny: bool) -> None:
+    """What the memory row measures: the second step runs beside the optimizer's state."""
+    step = stepper(make_model(side, head, "small", tiny, dropout=0.1), make_inputs(tiny).batches, precision)
+    step(0)
+    step(1)
+
+
+def train_step(head: str, make_inputs: Callable[[bool], Inputs], with_memory: bool) -> Build:
+    """Forward, backward and fused AdamW, dropout 0.1; agreement is of loss and gradients, without dropout."""
+
+    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+        inputs = make_inputs(tiny)
+        models = make_models(head, "small", tiny, dropout=0.1)
+
+        def side(name: str, precision: str) -> Side:
+            def check() -> Outputs:
+                model = make_models(head, "small", tiny, dropout=0.0)[name]
+                return gradients(model, inputs.batches[0], precision)
+
+            def memory() -> float:
+                return peak_memory(two_steps, name, head, make_inputs, precision, tiny)
+
+            run = stepper(models[name], inputs.batches, precision)
+            return Side(name, run, check, memory if with_memory else None)
+
+        return Contest(
+            side(OURS, precision),
+            side(STOCK, baseline_precision),
+            inputs.work,
+            tolerance(precision, baseline_precision),
+        )
+
+    return build
+
+
+ROWS: dict[str, tuple[str, Build]] = {
+    "base-sst2": ("BERT-base, inference", classify("base", "sst2-train")),
+    "base-sst2-dev": ("BERT-base, inference", classify("base", "sst2-dev")),
+    "base-pairs": ("BERT-base, inference", classify("base", "pairs")),
+    "small-pairs": ("4 x 512, inference", classify("small", "pairs")),
+    "finetuning": (
+        "4 x 512, fine-tuning step",
+        train_step("ForSequenceClassification", make_classified_batches, with_memory=False),
+    ),
+    "masked-lm": ("4 x 512, masked LM step", train_step("ForMaskedLM", make_masked_batches, with_memory=True)),
+    "sorted": ("4 x 512, evaluation", evaluate_set(OURS, True, STOCK, False)),
+    "sorted-zoo": ("4 x 512, evaluation", evaluate_set(OURS, True, OURS, False)),
+    "sorted-transformers": ("4 x 512, evaluation", evaluate_set(STOCK, True, STOCK, False)),
+}

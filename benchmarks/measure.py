@@ -1,0 +1,170 @@
+"""How two implementations are compared: first that they agree, then how long each takes, turn by turn, and what
+memory each needs.
+
+A ratio is taken within each pair of turns and the median of the pairs is reported, so that a machine that speeds up or
+slows down moves both sides alike. Two clocks: the CPU time of this process, all its threads added up, and wall time,
+which is what a user waits for. With one thread, CPU time is nearly free of what other processes do. With several it is
+not: threads that wait for each other spin, and on a shared machine they wait long.
+"""
+
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+import torch
+
+
+Outputs = dict[str, torch.Tensor]
+
+
+class DifferentResults(RuntimeError):
+    """The two sides do not compute the same, so that their speeds cannot be compared."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are compared.
+
+    Attributes:
+        name: as the table shows it.
+        run: does the work on input number i; the other side's `run(i)` does the same work.
+        check: what this side computes on one input, without dropout.
+        peak_memory: MB that its process takes, measured in a process of its own; None where the row does not ask.
+    """
+
+    name: str
+    run: Callable[[int], object]
+    check: Callable[[], Outputs]
+    peak_memory: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True)
+class Contest:
+    side: Side
+    baseline: Side
+    work: str  # what one turn works on
+    tolerance: float  # for `largest_difference`
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one `run`, medians over the pairs; and, pair by pair, baseline time / side time."""
+
+    cpu_seconds: float
+    baseline_cpu_seconds: float
+    cpu_ratios: list[float]
+    wall_ratios: list[float]
+
+    @property
+    def cpu_ratio(self) -> float:
+        return statistics.median(self.cpu_ratios)
+
+    @property
+    def wall_ratio(self) -> float:
+        return statistics.median(self.wall_ratios)
+
+
+@contextmanager
+def matmul_precision(name: str):
+    """torch's global switch for fp32 matrix products, put back afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def medium_rounds() -> bool:
+    """Whether "medium" rounds fp32 factors to bf16 on this chip. It may; chips without AMX keep them as they are."""
+    factors = torch.rand(256, 256, generator=torch.Generator().manual_seed(0))
+    with matmul_precision("highest"):
+        exact = torch.nn.functional.linear(factors, factors)
+    with matmul_precision("medium"):
+        fast = torch.nn.functional.linear(factors, factors)
+    return largest_difference({"product": fast}, {"product": exact}) > 1e-5
+
+
+def largest_difference(outputs: Outputs, expected: Outputs) -> float:
+    """The largest difference of any two numbers, relative to the largest number of their tensor."""
+    if outputs.keys() != expected.keys():
+        raise DifferentResults(f"One side computes {sorted(outputs)}, the other {sorted(expected)}.")
+    differences = []
+    for name, theirs in expected.items():
+        ours = outputs[name].float()
+        theirs = theirs.float()
+        if ours.shape != theirs.shape:
+            raise DifferentResults(f"{name} has two shapes: {tuple(ours.shape)} and {tuple(theirs.shape)}.")
+        differences.append((ours - theirs).abs().max() / theirs.abs().max())
+    return torch.stack(differences).max().item()  # NaN if any is
+
+
+def assert_equal(contest: Contest) -> float:
+    """The largest difference between the two sides' results.
+
+    Raises:
+        DifferentResults: when it is beyond the contest's tolerance, or not a number.
+    """
+    difference = largest_difference(contest.side.check(), contest.baseline.check())
+    if not difference <= contest.tolerance:
+        raise DifferentResults(
+            f"{contest.side.name} and {contest.baseline.name} differ by {difference:.1e} of the largest value on "
+            f"{contest.work}; {contest.tolerance:.0e} is allowed. Nothing was timed."
+        )
+    return difference
+
+
+def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
+    """Times the two sides in turns A B A B ..., each turn at least about `seconds` of wall time.
+
+    Pair p works on the same inputs on both sides, and on others than pair p + 1.
+    """
+    for side in (contest.side, contest.baseline):
+        side.run(0)
+    repeats = max(1, ceil(seconds / min(_turn(side, [0])[1] for side in (contest.side, contest.baseline))))
+    ours, theirs = [], []
+    for pair in range(pairs):
+        inputs = list(range(pair * repeats, (pair + 1) * repeats))
+        ours.append(_turn(contest.side, inputs))
+        theirs.append(_turn(contest.baseline, inputs))
+    ratios = [[b / a for a, b in zip(mine, base, strict=True)] for mine, base in zip(ours, theirs, strict=True)]
+    cpu_ratios, wall_ratios = map(list, zip(*ratios, strict=True))
+    return Timing(
+        cpu_seconds=statistics.median(cpu for cpu, _ in ours) / repeats,
+        baseline_cpu_seconds=statistics.median(cpu for cpu, _ in theirs) / repeats,
+        cpu_ratios=cpu_ratios,
+        wall_ratios=wall_ratios,
+    )
+
+
+def _turn(side: Side, inputs: list[int]) -> tuple[float, float]:
+    """(CPU seconds, wall seconds)."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    for index in inputs:
+        side.run(index)
+    return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def peak_memory(work: Callable[..., None], *args) -> float:
+    """MB that a fresh process holds at most while it does `work(*args)`, interpreter and libraries included."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        return process.submit(_work_and_peak, work, *args).result()
+
+
+def _work_and_peak(work: Callable[..., None], *args) -> float:
+    work(*args)
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not ru_maxrss: on Linux a new process starts with that of the process that started it.
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1024  # kB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 1024  # bytes there, kB elsewhere

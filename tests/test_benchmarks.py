@@ -1,0 +1,182 @@
+"""Every benchmark runs, compares what it claims to compare, and stops when the two sides disagree."""
+
+import json
+import statistics
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import modeling.modeling_bert
+from benchmarks import bert, measure
+from benchmarks.__main__ import ROWS, SETTINGS, main
+from benchmarks.measure import Contest, DifferentResults, Side
+
+
+def tiny_run(row: str, *arguments: str):
+    (result,) = main([row, "--size", "tiny", *arguments])
+    return result
+
+
+def contest(outputs: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-4) -> Contest:
+    sides = [
+        Side(name, lambda index: None, lambda value=value: {"logits": value})
+        for name, value in (("one", outputs), ("another", expected))
+    ]
+    return Contest(*sides, work="two numbers", tolerance=tolerance)
+
+
+def word_pieces(lines: list[str], vocabulary) -> list[int]:
+    from tokenizers import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer(str(vocabulary), lowercase=True)
+    return [len(encoding.ids) for encoding in tokenizer.encode_batch(lines)]
+
+
+@pytest.fixture
+def _no_memory_process(monkeypatch):
+    monkeypatch.setattr(bert, "peak_memory", lambda work, *args: work(*args) or 1.0)
+
+
+@pytest.mark.usefixtures("_no_memory_process")
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_runs_in_every_setting(row, setting):
+    result = tiny_run(row, "--settings", setting)
+    assert result.setting == setting and result.difference <= result.tolerance
+    assert result.cpu_ms > 0 and result.baseline_cpu_ms > 0 and result.pairs == 2
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row not in ("sorted-zoo", "sorted-transformers")])
+@pytest.mark.parametrize("setting", ["fp32", "bf16"])
+def test_a_row_stops_when_our_model_computes_something_else(row, setting, monkeypatch):
+    def without_norm(self, hidden_states, residual):
+        return self.dense(hidden_states) + residual
+
+    monkeypatch.setattr(modeling.modeling_bert.ZooBertResidual, "forward", without_norm)
+    with pytest.raises(DifferentResults, match="Nothing was timed"):
+        tiny_run(row, "--settings", setting)
+
+
+@pytest.mark.parametrize("row", ["sorted", "sorted-zoo", "sorted-transformers"])
+def test_a_sorted_evaluation_stops_when_the_order_is_not_put_back(row, monkeypatch):
+    evaluate = bert.evaluate
+    monkeypatch.setattr(
+        bert,
+        "evaluate",
+        lambda model, sequences, by_length, size: evaluate(model, sequences, by_length, size).roll(int(by_length), 0),
+    )
+    with pytest.raises(DifferentResults):
+        tiny_run(row, "--settings", "fp32")
+
+
+@pytest.mark.parametrize("row", ["finetuning", "masked-lm"])
+def test_a_training_row_stops_when_only_a_gradient_differs(row, monkeypatch):
+    forward = modeling.modeling_bert.ZooBertIntermediate.forward
+    monkeypatch.setattr(
+        modeling.modeling_bert.ZooBertIntermediate, "forward", lambda self, states: forward(self, states.detach())
+    )
+    with pytest.raises(DifferentResults):
+        tiny_run(row, "--settings", "fp32")
+
+
+def test_a_difference_beyond_the_tolerance_names_both_sides_and_the_limit():
+    with pytest.raises(DifferentResults, match="one and another differ by 1.0e-03 .* 1e-04 is allowed"):
+        measure.assert_equal(contest(torch.tensor([0.0, 1.001]), torch.tensor([0.0, 1.0])))
+    assert measure.assert_equal(contest(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]), 0.25)) == 0.25
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_not_a_number_is_a_difference(position):
+    outputs = torch.ones(2)
+    outputs[position] = float("nan")
+    with pytest.raises(DifferentResults):
+        measure.assert_equal(contest(outputs, torch.ones(2)))
+
+
+def test_outputs_that_cannot_be_compared_are_one_clear_error():
+    with pytest.raises(DifferentResults, match="logits has two shapes"):
+        measure.assert_equal(contest(torch.ones(3), torch.ones(3, 1)))
+    with pytest.raises(DifferentResults, match="'loss'.*'logits'"):
+        measure.largest_difference({"loss": torch.ones(1)}, {"logits": torch.ones(1)})
+
+
+def test_the_sides_take_turns_on_the_same_inputs():
+    turns = []
+    sides = [Side(name, lambda index, name=name: turns.append((name, index)), dict) for name in "AB"]
+    timing = measure.take_turns(Contest(*sides, work="", tolerance=0), pairs=3, seconds=0.0)
+    assert turns[-6:] == [("A", 0), ("B", 0), ("A", 1), ("B", 1), ("A", 2), ("B", 2)]
+    assert len(timing.cpu_ratios) == len(timing.wall_ratios) == 3
+
+
+def test_a_side_that_works_three_times_as_long_has_a_ratio_of_three():
+    def busy(seconds: float):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    sides = [Side("quick", lambda index: busy(0.01), dict), Side("slow", lambda index: busy(0.03), dict)]
+    timing = measure.take_turns(Contest(*sides, work="", tolerance=0), pairs=3, seconds=0.02)
+    assert timing.cpu_ratio == pytest.approx(3, rel=0.2)
+    assert timing.cpu_seconds == pytest.approx(0.01, rel=0.2)
+
+
+def fill(megabytes: int) -> None:
+    torch.ones(megabytes * 2**18)
+
+
+def test_peak_memory_is_of_the_process_that_worked_and_not_of_the_one_that_asked():
+    here = torch.ones(600 * 2**18)
+    small, large = measure.peak_memory(fill, 1), measure.peak_memory(fill, 300)
+    assert large - small == pytest.approx(299, abs=60)
+    assert small < 600 <= here.numel() / 2**18
+
+
+def test_the_matmul_switch_is_put_back_after_an_error():
+    before = torch.get_float32_matmul_precision()
+    with pytest.raises(KeyError), measure.matmul_precision("medium"):
+        assert torch.get_float32_matmul_precision() == "medium"
+        raise KeyError
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_each_setting_runs_its_side_in_the_precision_it_names():
+    seen = {}
+    for precision in ("highest", "medium", "bf16"):
+        with bert.training(precision):
+            seen[precision] = (torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu"))
+    assert seen == {"highest": ("highest", False), "medium": ("medium", False), "bf16": ("highest", True)}
+
+
+@pytest.mark.parametrize(
+    ("split", "name"), [("train", "sst2-train"), ("dev", "sst2-dev")], ids=["phrases", "sentences"]
+)
+def test_the_lengths_in_the_code_are_those_of_the_published_files(data, split, name):
+    lines = (data / "glue" / "SST-2" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    lengths = word_pieces([line.split("\t")[0] for line in lines], data / "vocab" / "bert-base-uncased-vocab.txt")
+    assert bert.LENGTHS[name] == pytest.approx(np.quantile(lengths, bert.QUANTILES), abs=0.05)
+    drawn = bert.draw_lengths(name, len(lengths)).float().mean()
+    assert drawn == pytest.approx(statistics.mean(lengths), rel=0.03)
+
+
+def test_the_stand_in_for_pairs_has_the_mean_and_the_padding_it_claims():
+    rows = bert.draw_lengths("pairs", 32 * 2000).view(-1, 32).double()
+    assert rows.mean() == pytest.approx(39, abs=0.5)
+    assert rows.amax(1).sum() * 32 / rows.sum() == pytest.approx(1.5, abs=0.05)
+
+
+def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
+    file = tmp_path / "results.json"
+    main(["small-pairs", "sorted", "--size", "tiny", "--settings", "fp32", "--json", str(file)])
+    written = json.loads(file.read_text())
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [result["row"] for result in written["results"]] == ["small-pairs", "sorted"]
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| small-pairs", "| sorted"]
+    assert written["machine"]["threads"] == torch.get_num_threads()
+
+
+def test_an_unknown_row_is_one_clear_error(capsys):
+    with pytest.raises(SystemExit):
+        main(["bert-huge"])
+    assert "no row is called bert-huge; there are base-sst2" in capsys.readouterr().err
