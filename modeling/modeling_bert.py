@@ -53,6 +53,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_bert import ZooBertConfig
 from .modeling_packing import (
     PackedSequences,
+    attends_on_a_grid,
     can_pack,
     find_sequences,
     holds_packed_rows,
@@ -137,7 +138,10 @@ class ZooBertSelfAttention(nn.Module):
         key = self.key(hidden_states).unflatten(-1, (-1, self.head_dim))
         value = self.value(hidden_states).unflatten(-1, (-1, self.head_dim))
         if sequences is not None:
-            return packed_attention(attention_interface, self, query, key, value, sequences, **kwargs), None
+            attended = packed_attention(
+                attention_interface, self, query, key, value, sequences, attention_mask, **kwargs
+            )
+            return attended, None  # (N or S, H)
         heads_first = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
         output, probabilities = attention_interface(self, *heads_first, attention_mask, **kwargs)
         return output.flatten(2), probabilities  # (B, T, H), (B, A, T, T) where the implementation shows them
@@ -430,7 +434,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         if unpad is not False and not record["attentions"] and can_pack(self.config, attention_mask, inputs):
             sequences = find_sequences(inputs.shape[:2], inputs.device, attention_mask, position_ids)
         hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, sequences)
-        mask = self._create_mask(hidden_states, attention_mask, position_ids) if sequences is None else None
+        mask = self._create_mask(hidden_states, attention_mask, position_ids, sequences)
         # flash and flex attention describe masks in forms that cannot be cut down to one query
         one_query = first_token_only and (mask is None or (torch.is_tensor(mask) and mask.dim() == 4))
 
@@ -468,17 +472,19 @@ class ZooBertModel(ZooBertPreTrainedModel):
                 f"truncation=True, max_length={longest} to the tokenizer, or cut the text into windows."
             )
 
-    def _create_mask(self, hidden_states, attention_mask, position_ids):
+    def _create_mask(self, hidden_states, attention_mask, position_ids, sequences):
         """What the attention implementation wants as a mask, packed rows kept apart; None where nothing is masked."""
         overlay = None
-        if holds_packed_rows(position_ids):
+        if sequences is not None:
+            if not attends_on_a_grid(self.config, hidden_states.device):
+                return None
+            attention_mask = sequences.mask  # (S, L)
+            hidden_states = hidden_states[:1].expand(*attention_mask.shape, -1)  # only shape, type and device count
+        elif holds_packed_rows(position_ids):
             sequence = sequence_starts(position_ids.expand(hidden_states.shape[:2])).cumsum(-1)
             overlay = packed_sequence_mask_function(sequence)
         return create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=hidden_states,
-            attention_mask=attention_mask,
-            and_mask_function=overlay,
+            config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask, and_mask_function=overlay
         )
 
     def _embed(self, input_ids, inputs_embeds, token_type_ids, position_ids, sequences) -> torch.Tensor:

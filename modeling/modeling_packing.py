@@ -15,19 +15,30 @@
 
 A batch of B rows is T columns wide because its longest row is; with random lengths half of it is padding, and every
 layer computes it. Only attention needs to know which token belongs to which sequence. So the real tokens of all rows
-are laid end to end, everything else runs on that one row, and attention runs over the sequences, those of equal length
-together. Rows that hold several sequences (`position_ids` that restart) are taken apart the same way.
+are laid end to end, everything else runs on that one row, and attention runs over the sequences:
 
-Letters: B rows, T columns, N real tokens, S sequences (S = B unless rows are packed), A heads, D dimensions of a head.
+- in a flash kernel, all at once, with their boundaries;
+- on CPU, those of equal length together;
+- elsewhere, where many small calls would cost more than they save, padded again for the attention alone.
+
+Rows that hold several sequences (`position_ids` that restart) are taken apart the same way.
+
+Letters: B rows, T columns, N real tokens, S sequences (S = B unless rows are packed), L the length of the longest,
+A heads, D dimensions of a head.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import torch
 import torch.nn as nn
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
+
+
+GROUPED_DEVICES = ("cpu",)
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,27 @@ class PackedSequences:
     def first_of_rows(self, first_tokens: torch.Tensor) -> torch.Tensor:
         """(S, ...) -> (B, 1, ...), the first token of each row."""
         return first_tokens.index_select(0, self.rows.to(first_tokens.device)).unsqueeze(1)
+
+    @property
+    def longest(self) -> int:
+        return self.groups[-1][1]
+
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """(S, L), whether the sequence has that many tokens."""
+        lengths = self.starts.diff(append=self.starts.new_tensor([len(self.tokens)]))
+        return torch.arange(self.longest, device=self.starts.device) < lengths.unsqueeze(1)
+
+    @cached_property
+    def cells(self) -> torch.Tensor:
+        """(N,), the place of each token in a flattened (S, L) grid of the sequences."""
+        return self.mask.flatten().nonzero().squeeze(1)
+
+    @cached_property
+    def grid(self) -> torch.Tensor:
+        """(S, L), the token that stands in each place of that grid; where none does, a token of its sequence."""
+        places = torch.arange(self.longest, device=self.starts.device)
+        return self.starts.unsqueeze(1) + places * self.mask
 
 
 def sequence_starts(position_ids: torch.Tensor) -> torch.Tensor:
@@ -134,21 +166,43 @@ def can_pack(config, attention_mask: torch.Tensor | None, tensor: torch.Tensor) 
     return in_groups or is_flash_attention_requested(config)
 
 
+def attends_on_a_grid(config, device: torch.device) -> bool:
+    """Whether `packed_attention` pads the sequences again, and wants a mask for that (S, L) grid."""
+    return not is_flash_attention_requested(config) and device.type not in GROUPED_DEVICES
+
+
 def packed_attention(
-    attention_interface, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-    sequences: PackedSequences, **kwargs,
-) -> torch.Tensor:  # fmt: skip
+    attention_interface: Callable,
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    sequences: PackedSequences,
+    attention_mask: torch.Tensor | None,
+    **kwargs,
+) -> torch.Tensor:
     """Attention inside each sequence, none across.
 
     Args:
         query: (N, A, D), or (S, A, D) when only the first token of each sequence asks.
         key, value: (N, A, D).
+        attention_mask: what the attention implementation makes of `sequences.mask`, where `attends_on_a_grid`.
 
     Returns: the same shape as `query`, heads joined: (N or S, A * D).
     """
-    first_only = query.shape[0] != key.shape[0]
     if is_flash_attention_requested(module.config):
-        return _varlen_attention(attention_interface, module, query, key, value, sequences, **kwargs)
+        attend = _attend_by_boundaries
+    elif attends_on_a_grid(module.config, query.device):
+        attend = _attend_on_a_grid
+        kwargs["attention_mask"] = attention_mask
+    else:
+        attend = _attend_in_groups
+    return attend(attention_interface, module, query, key, value, sequences, **kwargs)
+
+
+def _attend_in_groups(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
+    """One call for all sequences of one length."""
+    first_only = query.shape[0] != key.shape[0]
     outputs, asked, known = [], 0, 0
     for count, length in sequences.groups:
         queries, keys = count * (1 if first_only else length), count * length
@@ -163,18 +217,33 @@ def packed_attention(
     return torch.cat(outputs)
 
 
-def _varlen_attention(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
-    """The same through a flash attention kernel, which takes all sequences at once with their boundaries."""
+def _attend_on_a_grid(
+    attention_interface, module, query, key, value, sequences: PackedSequences, attention_mask, **kwargs
+):
+    """One call for all sequences, padded to the longest."""
+    grid, cells = sequences.grid.to(key.device), sequences.cells.to(key.device)
+    first_only = query.shape[0] != key.shape[0]
+    states = (
+        query.unsqueeze(2) if first_only else query[grid].transpose(1, 2),  # (S, A, 1 or L, D)
+        key[grid].transpose(1, 2),  # (S, A, L, D)
+        value[grid].transpose(1, 2),
+    )
+    output, _ = attention_interface(module, *states, attention_mask, **kwargs)  # (S, 1 or L, A, D)
+    output = output.flatten(2).flatten(0, 1)
+    return output if first_only else output.index_select(0, cells)
+
+
+def _attend_by_boundaries(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
+    """One call of a flash attention kernel, which takes all sequences end to end and where each begins."""
     boundaries = torch.nn.functional.pad(sequences.starts, (0, 1), value=len(key)).to(torch.int32)  # (S + 1,)
-    longest = sequences.groups[-1][1]
     first_only = query.shape[0] != key.shape[0]
     kwargs |= {
         "cu_seq_lens_q": torch.arange(len(boundaries), dtype=torch.int32, device=key.device)
         if first_only
         else boundaries,
         "cu_seq_lens_k": boundaries,
-        "max_length_q": 1 if first_only else longest,
-        "max_length_k": longest,
+        "max_length_q": 1 if first_only else sequences.longest,
+        "max_length_k": sequences.longest,
     }
     states = (state.transpose(0, 1).unsqueeze(0) for state in (query, key, value))  # (1, A, N, D)
     output, _ = attention_interface(module, *states, None, **kwargs)  # (1, N, A, D)

@@ -5,8 +5,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, DataCollatorWithFlattening
 
+from modeling import modeling_packing
 from modeling.modeling_packing import find_sequences
-from tests.bert_cases import COLUMNS, ROWS, assert_same_outputs, batch, case, pair
+from tests.bert_cases import COLUMNS, ROWS, assert_same_gradients, assert_same_outputs, batch, case, pair
 
 
 def rows_by_the_definition(mask, position_ids):
@@ -38,6 +39,20 @@ def test_the_packed_layout_is_what_walking_over_the_rows_gives(trial):
     assert [part.tolist() for part in found.tokens.split(lengths)] == expected
     assert found.tokens[found.starts].tolist() == [sequence[0] for sequence in expected]
     assert found.tokens[found.starts[found.rows]].tolist() == [row * mask.shape[1] for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("head", ["Model", "ForSequenceClassification", "ForMaskedLM"])
+def test_attention_on_a_grid_gives_what_attention_in_groups_gives(head, attention, tmp_path, monkeypatch):
+    stock, ours = pair(head, tmp_path, attention)
+    this = case(head, holes=True)
+    monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())  # as on every device but the CPU
+    monkeypatch.setattr(modeling_packing, "_attend_in_groups", None)
+    assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
+    if this.labels:
+        for model in (stock, ours):
+            model(**this.inputs, **this.labels).loss.backward()
+        assert_same_gradients(ours, stock)
 
 
 def test_padding_and_packing_are_inverse_where_tokens_are():
@@ -123,8 +138,11 @@ def flattened(inputs):
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
-@pytest.mark.parametrize("unpad", [None, False], ids=["packed", "padded"])
-def test_packed_rows_do_not_leak_into_each_other(attention, unpad, tmp_path):
+@pytest.mark.parametrize("way", ["in groups", "on a grid", "padded"])
+def test_packed_rows_do_not_leak_into_each_other(attention, way, tmp_path, monkeypatch):
+    if way == "on a grid":
+        monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
+    unpad = False if way == "padded" else None
     stock, ours = pair("Model", tmp_path)
     ours.set_attn_implementation(attention)
     inputs = batch(lengths=[5, 9, 2, 5, 4, 6, 3])

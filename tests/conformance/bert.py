@@ -1,4 +1,8 @@
-"""What transformers' own test suites need to know to run over the zoo's BERT (see CONTRIBUTING.md)."""
+"""What transformers' own test suites need to know to run over the zoo's BERT.
+
+Read by a harness that assembles the tester mixins of transformers' source distribution (models, configurations,
+training, tensor parallelism) around the classes named here: `run_conformance.py tests/conformance/bert.py`.
+"""
 
 from transformers import BertTokenizer
 
