@@ -131,23 +131,27 @@ def find_sequences(
     if packed_rows:
         starts |= sequence_starts(position_ids.to(device))
     real = torch.ones(shape, dtype=torch.bool, device=device) if attention_mask is None else attention_mask.bool()
-    if not packed_rows and bool(real.all()) or not bool(real[:, 0].all()):
+    full, from_the_first = torch.stack([real.all(), real[:, 0].all()]).tolist()  # one wait for the device, not two
+    if (full and not packed_rows) or not from_the_first:
         return None
 
     sequence = starts.flatten().cumsum(0) - 1  # (B * T,)
     tokens = real.flatten().nonzero().squeeze(1)  # (N,)
-    lengths = torch.bincount(sequence[tokens], minlength=int(sequence[-1]) + 1)  # (S + empty ones,)
+    count = int(starts.sum()) if packed_rows else rows
+    lengths = torch.zeros(count, dtype=torch.long, device=device)
+    lengths = lengths.index_add(0, sequence[tokens], torch.ones_like(tokens))
     lengths, order = lengths.sort(stable=True)
-    rank = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=device))
+    rank = torch.empty_like(order).index_copy(0, order, torch.arange(count, device=device))
     tokens = tokens[rank[sequence[tokens]].argsort(stable=True)]
-    empty = int((lengths == 0).sum())  # sequences of nothing but padding inside a packed row
+    known_lengths = lengths.tolist()
+    empty = known_lengths.count(0)  # sequences of nothing but padding, inside packed rows; the sort put them first
     lengths = lengths[empty:]
     return PackedSequences(
         shape=(rows, columns),
         tokens=tokens,
         starts=lengths.cumsum(0) - lengths,
         rows=rank[sequence[::columns]] - empty,
-        groups=[(len(list(same)), length) for length, same in groupby(lengths.tolist())],
+        groups=[(len(list(same)), length) for length, same in groupby(known_lengths[empty:])],
     )
 
 
