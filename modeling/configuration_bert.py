@@ -13,9 +13,27 @@
 # limitations under the License.
 """BERT's configuration: the fields of every published `config.json` with `"model_type": "bert"`."""
 
+import shutil
+from pathlib import Path
+
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
+
+
+# Which class each Auto class finds in a saved folder, and the files it needs for that.
+AUTO_MAP = {
+    "AutoConfig": "configuration_bert.ZooBertConfig",
+    "AutoModel": "modeling_bert.ZooBertModel",
+    "AutoModelForPreTraining": "modeling_bert.ZooBertForPreTraining",
+    "AutoModelForMaskedLM": "modeling_bert.ZooBertForMaskedLM",
+    "AutoModelForNextSentencePrediction": "modeling_bert.ZooBertForNextSentencePrediction",
+    "AutoModelForSequenceClassification": "modeling_bert.ZooBertForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_bert.ZooBertForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_bert.ZooBertForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_bert.ZooBertForMultipleChoice",
+}
+CODE = ("configuration_bert.py", "modeling_bert.py", "modeling_packing.py")
 
 
 @auto_docstring(checkpoint="google-bert/bert-base-uncased")
@@ -91,8 +109,7 @@ class ZooBertConfig(PreTrainedConfig):
         if self.is_decoder or self.add_cross_attention:
             raise ValueError(
                 f"is_decoder={self.is_decoder}, add_cross_attention={self.add_cross_attention}: ZooBert is the "
-                "paper's bidirectional encoder. Use transformers.BertLMHeadModel to decode with a BERT checkpoint, or "
-                "ZooGPT for a decoder."
+                "paper's bidirectional encoder. Use transformers.BertLMHeadModel to decode with a BERT checkpoint."
             )
         if self.position_embedding_type != "absolute":
             raise ValueError(
@@ -100,5 +117,20 @@ class ZooBertConfig(PreTrainedConfig):
                 "positions only. Load this checkpoint with transformers 4, which still computes relative ones."
             )
 
+    def save_pretrained(self, save_directory, **kwargs):
+        """As `PreTrainedConfig.save_pretrained`, and the zoo's code beside it, so that `trust_remote_code=True` finds
+        all classes of the zoo in the folder, whichever of them was saved. Without that, it is a stock checkpoint.
 
-__all__ = ["ZooBertConfig"]
+        A process that itself runs on such code may have only this file of it; then only the configuration goes along.
+        """
+        code = [path for name in CODE if (path := Path(__file__).with_name(name)).is_file()]
+        complete = len(code) == len(CODE)
+        self.auto_map = dict(AUTO_MAP) if complete else {"AutoConfig": AUTO_MAP["AutoConfig"]}
+        Path(save_directory).mkdir(parents=True, exist_ok=True)
+        for path in code:
+            if path.parent != Path(save_directory).resolve():
+                shutil.copyfile(path, Path(save_directory) / path.name)
+        super().save_pretrained(save_directory, **kwargs)
+
+
+__all__ = ["AUTO_MAP", "ZooBertConfig"]

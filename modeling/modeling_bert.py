@@ -54,10 +54,10 @@ from .configuration_bert import ZooBertConfig
 from .modeling_packing import (
     PackedSequences,
     attends_on_a_grid,
-    can_pack,
-    find_sequences,
     holds_packed_rows,
+    keeps_packed_rows_apart,
     packed_attention,
+    plan_sequences,
     sequence_starts,
 )
 
@@ -138,10 +138,8 @@ class ZooBertSelfAttention(nn.Module):
         key = self.key(hidden_states).unflatten(-1, (-1, self.head_dim))
         value = self.value(hidden_states).unflatten(-1, (-1, self.head_dim))
         if sequences is not None:
-            attended = packed_attention(
-                attention_interface, self, query, key, value, sequences, attention_mask, **kwargs
-            )
-            return attended, None  # (N or S, H)
+            states = (query, key, value)
+            return packed_attention(attention_interface, self, *states, sequences, attention_mask, **kwargs), None
         heads_first = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
         output, probabilities = attention_interface(self, *heads_first, attention_mask, **kwargs)
         return output.flatten(2), probabilities  # (B, T, H), (B, A, T, T) where the implementation shows them
@@ -297,7 +295,7 @@ def class_loss(
     """Cross-entropy of (B, C) logits with (B,) labels; IGNORED rows do not count."""
     labels = labels.view(-1).to(logits.device)
     reduction = "mean" if num_items_in_batch is None else "sum"
-    loss = nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction=reduction)
+    loss = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction=reduction)
     return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
@@ -331,8 +329,8 @@ def sequence_classification_loss(
             f"config.problem_type={config.problem_type!r} is not known; choose {', '.join(losses)} or "
             "single_label_classification, or leave it None to have it told from the labels."
         )
-    labels = labels.view_as(pooled_logits).float()
-    per_item = losses[config.problem_type](pooled_logits.float(), labels, reduction="none")
+    labels = labels.view_as(pooled_logits).to(pooled_logits.dtype)
+    per_item = losses[config.problem_type](pooled_logits, labels, reduction="none")
     return per_item.mean() if num_items_in_batch is None else per_item.sum() / num_items_in_batch
 
 
@@ -368,13 +366,6 @@ class ZooBertPreTrainedModel(PreTrainedModel):
         if isinstance(module, ZooBertLMPredictionHead):
             init.zeros_(module.bias)
 
-    def save_pretrained(self, save_directory, **kwargs):
-        """As `PreTrainedModel.save_pretrained`. The folder names a class of this zoo for every Auto class, so that
-        `trust_remote_code=True` finds them all in it; without that, it is a stock checkpoint."""
-        if self._auto_class is not None:
-            self.config.auto_map = dict(AUTO_MAP)
-        super().save_pretrained(save_directory, **kwargs)
-
 
 @auto_docstring
 class ZooBertModel(ZooBertPreTrainedModel):
@@ -409,16 +400,16 @@ class ZooBertModel(ZooBertPreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        unpad: bool | None = None,
+        unpad: bool = True,
         first_token_only: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPooling:
         r"""
-        unpad (`bool`, *optional*):
-            Whether to compute the real tokens only. Left out, that is done wherever the mask shows padding or
-            `position_ids` restart inside a row, unless attentions are asked for or shapes must be static (a traced
-            graph, XLA); either way `last_hidden_state` is zero at padding. `False` computes the padding and returns
-            its states too.
+        unpad (`bool`, *optional*, defaults to `True`):
+            Whether to compute the real tokens only, wherever the mask shows padding or `position_ids` restart inside a
+            row. While attentions are asked for, or shapes must be static (a traced graph, XLA), padding is computed,
+            and its state set to zero: `last_hidden_state` is zero there either way. `False` returns the states of
+            padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether only the first token's state is wanted: `last_hidden_state` is then `(batch_size, 1, hidden_size)`.
             Has no effect when hidden states or attentions are asked for.
@@ -426,13 +417,14 @@ class ZooBertModel(ZooBertPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         inputs = input_ids if input_ids is not None else inputs_embeds
-        self._check(inputs, kwargs)
+        position_ids = None if position_ids is None else torch.atleast_2d(position_ids)
+        self._check(inputs, position_ids, kwargs)
         record = {name: self._is_recorded(name, kwargs) for name in ("hidden_states", "attentions")}
         first_token_only = first_token_only and not any(record.values())
 
         sequences = None
-        if unpad is not False and not record["attentions"] and can_pack(self.config, attention_mask, inputs):
-            sequences = find_sequences(inputs.shape[:2], inputs.device, attention_mask, position_ids)
+        if unpad and not record["attentions"]:
+            sequences = plan_sequences(self.config, inputs, attention_mask, position_ids)
         hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, sequences)
         mask = self._create_mask(hidden_states, attention_mask, position_ids, sequences)
         # flash and flex attention describe masks in forms that cannot be cut down to one query
@@ -446,7 +438,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         if first_token_only:
             hidden_states = hidden_states[:, :1]
         pooled = self.pooler(hidden_states) if self.pooler is not None else None
-        if sequences is None and unpad is not False and attention_mask is not None and attention_mask.dim() == 2:
+        if sequences is None and unpad and attention_mask is not None and attention_mask.dim() == 2:
             padding = attention_mask[:, : hidden_states.shape[1], None] == 0
             hidden_states = hidden_states.masked_fill(padding.to(hidden_states.device), 0)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
@@ -456,7 +448,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         wanted = kwargs.get(f"output_{name}", getattr(self.config, f"output_{name}", False))
         return wanted is not None and wanted is not False
 
-    def _check(self, inputs: torch.Tensor, kwargs: dict):
+    def _check(self, inputs: torch.Tensor, position_ids: torch.Tensor | None, kwargs: dict):
         """Refuses what would be ignored, or fail in a lookup: a decoder's inputs, more tokens than positions."""
         decoders = ("encoder_hidden_states", "encoder_attention_mask", "past_key_values", "use_cache")
         given = [name for name in decoders if kwargs.get(name) is not None and kwargs[name] is not False]
@@ -465,11 +457,15 @@ class ZooBertModel(ZooBertPreTrainedModel):
                 f"{', '.join(given)}: ZooBert is an encoder, without cache and cross-attention. Use "
                 "transformers.BertLMHeadModel to decode with a BERT checkpoint."
             )
-        longest = self.config.max_position_embeddings
-        if inputs.shape[1] > longest and not is_tracing(inputs):
+        positions, longest = inputs.shape[1], self.config.max_position_embeddings
+        if position_ids is not None:  # a packed row may be longer than its sequences
+            if inputs.device.type != "cpu" or is_tracing(inputs):
+                return  # to look would make the program wait for the device
+            positions = int(position_ids.max()) + 1
+        if positions > longest and not is_tracing(inputs):
             raise ValueError(
-                f"The input is {inputs.shape[1]} tokens long and the model has {longest} positions: pass "
-                f"truncation=True, max_length={longest} to the tokenizer, or cut the text into windows."
+                f"The input is {positions} tokens long and the model has {longest} positions: pass truncation=True, "
+                f"max_length={longest} to the tokenizer, or cut the text into windows."
             )
 
     def _create_mask(self, hidden_states, attention_mask, position_ids, sequences):
@@ -481,6 +477,12 @@ class ZooBertModel(ZooBertPreTrainedModel):
             attention_mask = sequences.mask  # (S, L)
             hidden_states = hidden_states[:1].expand(*attention_mask.shape, -1)  # only shape, type and device count
         elif holds_packed_rows(position_ids):
+            if not keeps_packed_rows_apart(self.config):
+                raise ValueError(
+                    f"position_ids restart inside a row, and the attention {self.config._attn_implementation!r} keeps "
+                    "its sequences apart only where padding is not computed: leave unpad on and give no labels to "
+                    "padding, or choose eager, sdpa or flex_attention."
+                )
             sequence = sequence_starts(position_ids.expand(hidden_states.shape[:2])).cumsum(-1)
             overlay = packed_sequence_mask_function(sequence)
         return create_bidirectional_mask(
@@ -798,16 +800,16 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
         """
         choices = (input_ids if input_ids is not None else inputs_embeds).shape[1]
         flat = {
-            name: tensor.flatten(0, 1) if tensor is not None else None  # (B, choices, ...) -> (B * choices, ...)
-            for name, tensor in {
-                "input_ids": input_ids,
-                "attention_mask": attention_mask,
-                "token_type_ids": token_type_ids,
-                "position_ids": position_ids,
-                "inputs_embeds": inputs_embeds,
-            }.items()
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
         }
-        outputs = self.bert(**flat, first_token_only=True, return_dict=True, **kwargs)
+        for name, tensor in flat.items():  # (B, choices, T) -> (B * choices, T)
+            flat[name] = tensor.view(-1, tensor.shape[-1]) if tensor is not None else None
+        if inputs_embeds is not None:
+            inputs_embeds = inputs_embeds.view(-1, *inputs_embeds.shape[-2:])
+        outputs = self.bert(**flat, inputs_embeds=inputs_embeds, first_token_only=True, return_dict=True, **kwargs)
         logits = self.classifier(outputs.pooler_output).view(-1, choices)  # (B, choices)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return MultipleChoiceModelOutput(
@@ -884,7 +886,7 @@ class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
         r"""
         start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The index of the answer's first token. The loss is a softmax over all columns, padding included, as
-            released, so padding is computed with it; without it, the scores of padding are the lowest there are.
+            released, so padding is computed for it; the scores returned for padding are the lowest there are.
         end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The index of its last token.
         """
@@ -904,7 +906,7 @@ class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
         loss = None
         if with_loss:
             loss = self.loss_function(*logits.unbind(-1), start_positions, end_positions, **kwargs)
-        elif attention_mask is not None and attention_mask.dim() == 2:
+        if attention_mask is not None and attention_mask.dim() == 2:
             padding = (attention_mask == 0).unsqueeze(-1).to(logits.device)
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
         start_logits, end_logits = (scores.contiguous() for scores in logits.unbind(-1))  # (B, T) each
@@ -916,19 +918,6 @@ class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
             attentions=outputs.attentions,
         )
 
-
-# Which class each Auto class finds in a saved folder.
-AUTO_MAP = {
-    "AutoConfig": "configuration_bert.ZooBertConfig",
-    "AutoModel": "modeling_bert.ZooBertModel",
-    "AutoModelForPreTraining": "modeling_bert.ZooBertForPreTraining",
-    "AutoModelForMaskedLM": "modeling_bert.ZooBertForMaskedLM",
-    "AutoModelForNextSentencePrediction": "modeling_bert.ZooBertForNextSentencePrediction",
-    "AutoModelForSequenceClassification": "modeling_bert.ZooBertForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_bert.ZooBertForTokenClassification",
-    "AutoModelForQuestionAnswering": "modeling_bert.ZooBertForQuestionAnswering",
-    "AutoModelForMultipleChoice": "modeling_bert.ZooBertForMultipleChoice",
-}
 
 __all__ = [
     "ZooBertForMaskedLM",

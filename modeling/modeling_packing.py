@@ -89,14 +89,8 @@ class PackedSequences:
 
     @cached_property
     def cells(self) -> torch.Tensor:
-        """(N,), the place of each token in a flattened (S, L) grid of the sequences."""
+        """(N,), the place of each token in a flattened (S, L) grid with one sequence a row."""
         return self.mask.flatten().nonzero().squeeze(1)
-
-    @cached_property
-    def grid(self) -> torch.Tensor:
-        """(S, L), the token that stands in each place of that grid; where none does, a token of its sequence."""
-        places = torch.arange(self.longest, device=self.starts.device)
-        return self.starts.unsqueeze(1) + places * self.mask
 
 
 def sequence_starts(position_ids: torch.Tensor) -> torch.Tensor:
@@ -155,19 +149,36 @@ def find_sequences(
     )
 
 
-def can_pack(config, attention_mask: torch.Tensor | None, tensor: torch.Tensor) -> bool:
-    """Whether this call may run without padding: shapes may depend on values, and the attention takes sequences.
+def plan_sequences(
+    config, inputs: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
+) -> PackedSequences | None:
+    """The packed layout of a call, or None where it runs on the whole batch.
 
     Traced graphs (torch.compile, torch.export, ONNX) and XLA want static shapes; a 4-D mask says more than which
     tokens are padding; flex attention and attention functions of the user's own get the whole batch and its mask.
+
+    Args:
+        inputs: (B, T) token ids or (B, T, H) embeddings.
     """
-    if is_tracing(tensor) or tensor.device.type in ("xla", "meta"):
-        return False
+    if is_tracing(inputs) or inputs.device.type in ("xla", "meta"):
+        return None
     if attention_mask is not None and attention_mask.dim() != 2:
-        return False
+        return None
     # The layout of the whole model hangs on this; the call of the backend stays with the interface.
-    in_groups = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
-    return in_groups or is_flash_attention_requested(config)
+    in_calls = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
+    if not in_calls and not is_flash_attention_requested(config):
+        return None
+    sequences = find_sequences(inputs.shape[:2], inputs.device, attention_mask, position_ids)
+    if sequences is not None and attends_on_a_grid(config, inputs.device):
+        rows, columns = sequences.shape
+        if len(sequences.starts) * sequences.longest > 2 * rows * columns:  # short sequences packed beside a long one
+            return None
+    return sequences
+
+
+def keeps_packed_rows_apart(config) -> bool:
+    """Whether the attention implementation takes a mask for every pair of tokens."""
+    return config._attn_implementation in ("eager", "sdpa", "flex_attention")  # trf-ignore: TRF051
 
 
 def attends_on_a_grid(config, device: torch.device) -> bool:
@@ -207,17 +218,14 @@ def packed_attention(
 def _attend_in_groups(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
     """One call for all sequences of one length."""
     first_only = query.shape[0] != key.shape[0]
-    outputs, asked, known = [], 0, 0
-    for count, length in sequences.groups:
-        queries, keys = count * (1 if first_only else length), count * length
-        states = (
-            query[asked : asked + queries].unflatten(0, (count, -1)).transpose(1, 2),  # (count, A, 1 or length, D)
-            key[known : known + keys].unflatten(0, (count, -1)).transpose(1, 2),  # (count, A, length, D)
-            value[known : known + keys].unflatten(0, (count, -1)).transpose(1, 2),
-        )
+    keys = [count * length for count, length in sequences.groups]
+    queries = [count for count, _ in sequences.groups] if first_only else keys
+    parts = zip(sequences.groups, query.split(queries), key.split(keys), value.split(keys), strict=True)
+    outputs = []
+    for (count, _), *states in parts:
+        states = (state.unflatten(0, (count, -1)).transpose(1, 2) for state in states)  # (count, A, 1 or length, D)
         output, _ = attention_interface(module, *states, None, **kwargs)  # (count, 1 or length, A, D)
-        outputs.append(output.reshape(queries, -1))
-        asked, known = asked + queries, known + keys
+        outputs.append(output.flatten(2).flatten(0, 1))
     return torch.cat(outputs)
 
 
@@ -225,15 +233,17 @@ def _attend_on_a_grid(
     attention_interface, module, query, key, value, sequences: PackedSequences, attention_mask, **kwargs
 ):
     """One call for all sequences, padded to the longest."""
-    grid, cells = sequences.grid.to(key.device), sequences.cells.to(key.device)
+    shape, cells = sequences.mask.shape, sequences.cells.to(key.device)
+
+    def spread(states: torch.Tensor) -> torch.Tensor:
+        """(N, A, D) -> (S, A, L, D)."""
+        grid = states.new_zeros(shape[0] * shape[1], *states.shape[1:]).index_copy(0, cells, states)
+        return grid.unflatten(0, shape).transpose(1, 2)
+
     first_only = query.shape[0] != key.shape[0]
-    states = (
-        query.unsqueeze(2) if first_only else query[grid].transpose(1, 2),  # (S, A, 1 or L, D)
-        key[grid].transpose(1, 2),  # (S, A, L, D)
-        value[grid].transpose(1, 2),
-    )
-    output, _ = attention_interface(module, *states, attention_mask, **kwargs)  # (S, 1 or L, A, D)
-    output = output.flatten(2).flatten(0, 1)
+    asking = query.unsqueeze(2) if first_only else spread(query)  # (S, A, 1 or L, D)
+    output, _ = attention_interface(module, asking, spread(key), spread(value), attention_mask, **kwargs)
+    output = output.flatten(2).flatten(0, 1)  # (S or S * L, A * D)
     return output if first_only else output.index_select(0, cells)
 
 

@@ -139,6 +139,28 @@ def test_shards_load_and_are_saved(tmp_path):
         assert torch.equal(again.state_dict()[name], tensor) and torch.equal(back.state_dict()[name], tensor)
 
 
+class Subclass(ZooBertForMaskedLM):
+    """What a user derives from a class of the zoo."""
+
+
+@pytest.mark.parametrize("what", ["configuration", "model", "subclass", "wrapped by FSDP"])
+def test_whatever_is_saved_brings_the_code_its_folder_names(what, tmp_path):
+    config = ZooBertConfig(**SIZES)
+    model = Subclass(config) if what == "subclass" else ZooBertForMaskedLM(config)
+    if what == "wrapped by FSDP":  # accelerate and FSDP2 make such a class of the model's, in a module of torch
+        wrapped = type("FSDPZooBertForMaskedLM", (ZooBertForMaskedLM,), {"__module__": "torch.distributed.fsdp"})
+        model.__class__ = wrapped
+    (config if what == "configuration" else model).save_pretrained(tmp_path)
+    named = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert {f"AutoModelFor{head.removeprefix('For')}" for head in HEADS} | {"AutoConfig", "AutoModel"} == named.keys()
+    code = {path.name for path in tmp_path.glob("*.py")}
+    assert code == {"configuration_bert.py", "modeling_bert.py", "modeling_packing.py"}
+    assert {reference.split(".")[0] + ".py" for reference in named.values()} <= code
+    config = AutoConfig.from_pretrained(tmp_path, trust_remote_code=True)
+    again = AutoModelForMaskedLM.from_config(config, trust_remote_code=True)
+    assert type(again).__module__.startswith("transformers_modules.")
+
+
 @pytest.mark.parametrize("damage", ["cut in half", "another size"])
 def test_a_damaged_file_is_an_error_that_names_it(damage, tmp_path):
     pair("ForMaskedLM", tmp_path)
@@ -177,7 +199,7 @@ def test_registering_takes_bert_over_and_unregistering_gives_it_back(tmp_path):
 def test_every_auto_class_of_the_encoder_is_covered_and_a_decoder_is_refused(tmp_path):
     pair("ForMaskedLM", tmp_path)
     modeling.register()
-    for auto, reference in modeling.modeling_bert.AUTO_MAP.items():
+    for auto, reference in modeling.configuration_bert.AUTO_MAP.items():
         if auto != "AutoConfig":
             model = getattr(transformers, auto).from_config(ZooBertConfig(**SIZES))
             assert reference == f"modeling_bert.{type(model).__name__}"

@@ -106,7 +106,7 @@ def test_a_row_of_nothing_but_padding_is_harmless(tmp_path):
 def test_the_first_token_alone_is_the_first_of_all(tmp_path):
     _, ours = pair("Model", tmp_path)
     this = case("Model")
-    for unpad in (None, False):
+    for unpad in (True, False):
         every = ours(**this.inputs, unpad=unpad)
         first = ours(**this.inputs, unpad=unpad, first_token_only=True)
         assert first.last_hidden_state.shape == (ROWS, 1, 36)
@@ -142,7 +142,7 @@ def flattened(inputs):
 def test_packed_rows_do_not_leak_into_each_other(attention, way, tmp_path, monkeypatch):
     if way == "on a grid":
         monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
-    unpad = False if way == "padded" else None
+    unpad = way != "padded"
     stock, ours = pair("Model", tmp_path)
     ours.set_attn_implementation(attention)
     inputs = batch(lengths=[5, 9, 2, 5, 4, 6, 3])
@@ -152,6 +152,39 @@ def test_packed_rows_do_not_leak_into_each_other(attention, way, tmp_path, monke
         torch.testing.assert_close(ours(**flat, unpad=unpad).last_hidden_state[0], expected, atol=1e-5, rtol=1e-5)
         leaking = stock(**{name: flat[name] for name in ("input_ids", "position_ids", "token_type_ids")})
     assert (leaking.last_hidden_state[0] - expected).abs().max() > 0.01  # or the test could not fail
+
+
+def test_a_packed_row_may_be_longer_than_the_models_positions(tmp_path):
+    stock, ours = pair("Model", tmp_path)
+    inputs = batch(lengths=[19, 17, 19, 12])  # 67 tokens in one row, 41 positions
+    flat = {name: tensor for name, tensor in flattened(inputs).items() if name != "labels"}
+    expected = stock(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+    torch.testing.assert_close(ours(**flat).last_hidden_state[0], expected, atol=1e-5, rtol=1e-5)
+    flat["position_ids"] = flat["position_ids"] + 30
+    with pytest.raises(ValueError, match="49 tokens long and the model has 41 positions"):
+        ours(**flat)
+
+
+def test_short_sequences_packed_beside_a_long_one_are_not_spread_over_a_grid_of_its_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
+    monkeypatch.setattr(modeling_packing, "_attend_on_a_grid", None)
+    stock, ours = pair("Model", tmp_path)
+    inputs = batch(lengths=[19, 2, 2, 2, 2, 2, 2])  # 31 tokens, a grid of 7 x 19
+    flat = {name: tensor for name, tensor in flattened(inputs).items() if name != "labels"}
+    expected = stock(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+    torch.testing.assert_close(ours(**flat).last_hidden_state[0], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["flash_attention_2", "mine"])
+def test_packed_rows_are_refused_where_nothing_would_keep_them_apart(attention, tmp_path, monkeypatch):
+    monkeypatch.setitem(AttentionInterface._global_mapping, attention, reference_flash_attention)
+    _, ours = pair("Model", tmp_path)
+    ours.config._attn_implementation_internal = attention
+    flat = {name: tensor for name, tensor in flattened(batch()).items() if name != "labels"}
+    with pytest.raises(
+        ValueError, match=f"'{attention}' keeps its sequences apart only where padding is not computed"
+    ):
+        ours(**flat, unpad=False)
 
 
 def test_the_pooled_output_of_a_packed_row_is_its_first_sequences(tmp_path):
@@ -243,8 +276,8 @@ def test_in_training_words_are_predicted_at_the_labelled_positions_only(head, tm
 def test_padding_never_answers_a_question(tmp_path):
     _, ours = pair("ForQuestionAnswering", tmp_path)
     this = case("ForQuestionAnswering")
-    for unpad in (None, False):
-        output = ours(**this.inputs, unpad=unpad)
+    for given in ({}, {"unpad": False}, this.labels):
+        output = ours(**this.inputs, **given)
         for scores in (output.start_logits, output.end_logits):
             assert this.real.gather(1, scores.argmax(1, keepdim=True)).all()
             assert (scores[~this.real] == torch.finfo(scores.dtype).min).all()

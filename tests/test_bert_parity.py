@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from tests.bert_cases import HEADS, LABELS, assert_same_gradients, assert_same_outputs, batch, case, pair
 
 
-UNPAD = pytest.mark.parametrize("unpad", [None, False], ids=["packed", "padded"])
+UNPAD = pytest.mark.parametrize("unpad", [True, False], ids=["packed", "padded"])
 ATTENTION = pytest.mark.parametrize("attention", ["eager", "sdpa"])
 
 
@@ -78,7 +78,8 @@ def test_labels_on_padding_count_as_they_do_in_the_stock_model(head, tmp_path):
 def test_sequence_classification_covers_every_problem_type(problem_type, labels, told, tmp_path):
     classes = 1 if problem_type == "regression" and labels.dim() == 1 else LABELS
     if not told and problem_type == "regression" and classes > 1:
-        return  # several float labels a row mean multi-label unless the configuration says regression
+        problem_type = "multi_label_classification"  # several floats a row mean that, unless the configuration says
+        labels = labels.sigmoid()
     stock, ours = pair("ForSequenceClassification", tmp_path, num_labels=classes)
     inputs, losses = batch(), []
     for model in (stock, ours):
@@ -190,6 +191,19 @@ def test_positions_may_be_given(unpad, tmp_path):
         stock(**this.inputs, position_ids=positions),
         this.real,
     )
+
+
+def test_positions_of_one_row_hold_for_all(tmp_path):
+    stock, ours = pair("Model", tmp_path / "base")
+    this = case("Model")
+    positions = torch.arange(3, 3 + this.real.shape[1])
+    expected = stock(**this.inputs, position_ids=positions.unsqueeze(0))
+    for same in (positions, positions.unsqueeze(0)):
+        assert_same_outputs(ours(**this.inputs, position_ids=same), expected, this.real)
+    stock, ours = pair("ForMultipleChoice", tmp_path / "choices")
+    this = case("ForMultipleChoice")
+    inputs = this.inputs | {"position_ids": torch.arange(3, 3 + this.real.shape[2]).unsqueeze(0)}
+    torch.testing.assert_close(ours(**inputs).logits, stock(**inputs).logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
