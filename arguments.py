@@ -10,6 +10,7 @@ the repository's root.
 
 import dataclasses
 import difflib
+import math
 import re
 import sys
 from dataclasses import dataclass
@@ -70,14 +71,28 @@ class RunArguments:
     def __post_init__(self) -> None:
         if not (self.do_train or self.do_eval or self.do_predict):
             raise ValueError("nothing to do: give at least one of --do_train, --do_eval, --do_predict")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"--{field.name} must be a finite number, not {value}")
         positive = ["per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"]
         for name in [*positive, "logging_steps", *(["num_train_epochs"] if self.max_steps == -1 else [])]:
             if getattr(self, name) <= 0:
                 raise ValueError(f"--{name} must be positive, not {getattr(self, name)}")
+        for name in ["learning_rate", "weight_decay", "max_grad_norm"]:
+            if getattr(self, name) < 0:
+                raise ValueError(f"--{name} must not be negative, not {getattr(self, name)}")
+        if not 0 <= self.seed < 2**32:  # what numpy takes
+            raise ValueError(f"--seed must be between 0 and {2**32 - 1}, not {self.seed}")
         if self.max_steps == 0 or self.max_steps < -1:
             raise ValueError(f"--max_steps must be positive, or -1 to count epochs, not {self.max_steps}")
         if not 0 <= self.warmup_ratio <= 1:
             raise ValueError(f"--warmup_ratio must be between 0 and 1, not {self.warmup_ratio}")
+        if self.implementation == "transformers" and self.trust_remote_code:
+            raise ValueError(
+                "--implementation transformers runs transformers' own code, --trust_remote_code the checkpoint's: "
+                "give one of them"
+            )
         if self.model_name_or_path.endswith(".json") and self.tokenizer_name is None:
             raise ValueError(
                 f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"

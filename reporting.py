@@ -18,6 +18,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from arguments import RunArguments, hub_model_id
 
 
+def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None:
+    """Removes what an earlier run wrote of its own scores to output_dir: beside the new ones it would pass for theirs.
+
+    To be called when all that a run reads has been read, so that a typo costs nothing. Checkpoint and card stay until
+    a new one replaces them.
+    """
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        for path in [*Path(args.output_dir).glob("predictions*.tsv"), Path(args.output_dir, "metrics.json")]:
+            path.unlink(missing_ok=True)
+
+
 def finish(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -36,11 +48,15 @@ def finish(
         if args.do_train:
             model.save_pretrained(output)
             tokenizer.save_pretrained(output)
-            model_card(model, results, data, args).save(output / "README.md")
-        record = {**results, "seed": args.seed, "args": dataclasses.asdict(args), "versions": versions()}
-        write_atomically(
-            output / "metrics.json", json.dumps(record | {"hardware": hardware(accelerator.device)}, indent=2) + "\n"
-        )
+            model_card(model, results, data, args, accelerator.num_processes).save(output / "README.md")
+        record = {
+            **results,
+            "seed": args.seed,
+            "args": dataclasses.asdict(args),
+            "versions": versions(),
+            "hardware": hardware(accelerator),
+        }
+        write_atomically(output / "metrics.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
         for name, value in results.items():
             print(f"  {name:32}{value:12,d}" if isinstance(value, int) else f"  {name:32}{value:12.4f}")
         print(f"written to {output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
@@ -69,8 +85,13 @@ def versions() -> dict[str, str]:
     return found
 
 
-def hardware(device: torch.device) -> dict[str, str | int]:
-    return {"device": device_name(device), "machine": platform.machine(), "threads": torch.get_num_threads()}
+def hardware(accelerator: Accelerator) -> dict[str, str | int]:
+    return {
+        "device": device_name(accelerator.device),
+        "machine": platform.machine(),
+        "processes": accelerator.num_processes,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def device_name(device: torch.device) -> str:
@@ -85,7 +106,7 @@ def device_name(device: torch.device) -> str:
 
 
 def model_card(
-    model: PreTrainedModel, results: dict[str, float], data: dict[str, str], args: RunArguments
+    model: PreTrainedModel, results: dict[str, float], data: dict[str, str], args: RunArguments, processes: int
 ) -> ModelCard:
     """The Hub's README: the scores, for readers and as model-index, and the recipe that repeats the run."""
     beside = ("eval_loss", "eval_loss_mm", "eval_runtime")  # not scores of the task
@@ -106,6 +127,7 @@ def model_card(
     rows = [f"| {name.removeprefix('eval_')} | {value:.4f} |" for name, value in scores.items()]
     table = "\n".join(["| validation | score |", "|---|---|", *rows]) if rows else "It was not evaluated."
     origin = "random weights" if args.model_name_or_path.endswith(".json") else f"`{args.model_name_or_path}`"
+    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
     changed = {
         field.name: getattr(args, field.name)
         for field in dataclasses.fields(args)
@@ -121,7 +143,8 @@ def model_card(
 
 {table}
 
-The recipe that repeats this run; what it does not name has its default:
+The recipe that repeats this run, on {processes} process{"es" if processes > 1 else ""}, so with batches of {batch} \
+examples; what it does not name has its default:
 
 ```yaml
 {yaml.safe_dump(changed, sort_keys=False).strip()}

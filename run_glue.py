@@ -7,18 +7,18 @@
     python run_glue.py --model_name_or_path runs/mine --task_name rte --do_predict --output_dir runs/predictions
 
 Files of your own are csv, tsv (without quoting) or json (one object a line) with the columns `label` and `sentence`,
-`text`, or `sentence1` and `sentence2`. Labels that are numbers, not all of them whole, make a regression.
+`text`, or `sentence1` and `sentence2`. Labels that are numbers, not all of them whole, make a regression; so does
+`--problem_type regression` of whole ones.
 OUTPUT_DIR receives metrics.json, predictions.tsv (`predictions_mm.tsv` for MNLI's mismatched part), and the checkpoint
 with its model card.
 """
 
-import csv
-import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -34,7 +34,8 @@ from transformers.hf_argparser import HfArg
 
 import metrics
 from arguments import RunArguments, parse_arguments
-from reporting import finish, write_atomically
+from glue_data import columns, read_own_file, read_tsv, to_dataset
+from reporting import finish, remove_earlier_results, write_atomically
 from training import (
     Outputs,
     evaluate,
@@ -115,7 +116,6 @@ MNLI_SPLITS = {
     "test": ("test_matched", ("test_matched.tsv",)),
     "test_mm": ("test_mismatched", ("test_mismatched.tsv",)),
 }
-OWN_TEXT = (PAIR, ("sentence",), ("text",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +127,9 @@ class GlueArguments(RunArguments):
     train_file: str | None = HfArg(default=None, help="csv, tsv or json of your own")
     validation_file: str | None = None
     test_file: str | None = None
+    problem_type: Literal["regression", "single_label_classification"] | None = HfArg(
+        default=None, help="of a train file of your own; default: a regression if its labels have decimals"
+    )
     max_seq_length: int = HfArg(default=128, help="tokens; longer texts are cut")
     max_train_samples: int | None = HfArg(default=None, help="only the first examples")
     max_eval_samples: int | None = None
@@ -141,6 +144,12 @@ class GlueArguments(RunArguments):
             raise ValueError(f"--task_name {self.task_name} is none of {', '.join(TASKS)}")
         if self.data_dir is not None and self.task_name is None:
             raise ValueError("--data_dir holds the data of a --task_name")
+        if self.problem_type is not None and not (self.train_file and self.do_train):
+            raise ValueError("--problem_type says what to train on a --train_file; tasks and checkpoints know theirs")
+        for name in ["max_train_samples", "max_eval_samples", "max_predict_samples"]:
+            limit = getattr(self, name)
+            if limit is not None and limit <= 0:
+                raise ValueError(f"--{name} must be positive, not {limit}")
 
     @property
     def parts(self) -> dict[str, bool]:
@@ -181,11 +190,11 @@ def read_hub(task_name: str, splits: dict[str, tuple]) -> DatasetDict:
         ) from error
     data = DatasetDict()
     for split, (name, _) in splits.items():
-        columns = dict(zip(("text", "text_pair"), (hub[name][column] for column in task.text), strict=False))
+        values = dict(zip(("text", "text_pair"), (hub[name][column] for column in task.text), strict=False))
         if not split.startswith("test"):
             labels = hub[name]["label"]
-            columns["label"] = [task.labels[label] for label in labels] if task.labels else labels
-        data[split] = Dataset.from_dict({column: list(values) for column, values in columns.items()})
+            values["label"] = [task.labels[label] for label in labels] if task.labels else labels
+        data[split] = Dataset.from_dict({column: list(value) for column, value in values.items()})
     return data
 
 
@@ -195,7 +204,7 @@ def read_glue_tsv(folder: Path, split: str, names: tuple[str, ...], task: Task) 
     if not found:
         raise FileNotFoundError(f"{folder} has no {' or '.join(names)}: --data_dir is not the folder of {task.folder}")
     test = split.startswith("test")
-    columns = list(task.tsv_text or task.text) + ([] if test else [task.tsv_label])
+    wanted = list(task.tsv_text or task.text) + ([] if test else [task.tsv_label])
     rows, broken = [], 0
     for line, row in read_tsv(found[0], None if test else task.train_header):
         if isinstance(row, str):
@@ -203,13 +212,13 @@ def read_glue_tsv(folder: Path, split: str, names: tuple[str, ...], task: Task) 
                 raise ValueError(f"{found[0]}:{line}: {row}")
             broken += 1
             continue
-        values = _columns(row, columns, found[0], line)
+        values = columns(row, wanted, found[0], line)
         if not test:
             values[-1] = _glue_label(values[-1], task, f"{found[0]}:{line}")
         rows.append(values)
     if broken:
         PartialState().print(f"{found[0]}: {broken} of {broken + len(rows)} lines skipped, they lack columns")
-    return _dataset(rows, len(task.text), found[0])
+    return to_dataset(rows, len(task.text), found[0])
 
 
 def _glue_label(label: str, task: Task, where: str) -> str | float:
@@ -240,7 +249,7 @@ def read_own_files(args: GlueArguments, config: PreTrainedConfig) -> tuple[Task,
     for split in [split for split, needed in args.parts.items() if needed]:
         if files[split] is None:
             raise ValueError(f"this run needs --{split}_file")
-        data[split] = _read_own_file(Path(files[split]), labelled=split != "test")
+        data[split] = read_own_file(Path(files[split]), labelled=split != "test")
     if len({"text_pair" in data[split].column_names for split in data}) > 1:
         raise ValueError("some of the files have one text an example, some two")
     task = own_task(data, args, config)
@@ -253,13 +262,19 @@ def read_own_files(args: GlueArguments, config: PreTrainedConfig) -> tuple[Task,
 
 
 def own_task(data: DatasetDict, args: GlueArguments, config: PreTrainedConfig) -> Task:
-    """Classes, scored by accuracy as RTE is, or a regression, scored by correlations as STS-B is."""
+    """Classes, scored by accuracy as RTE is, or a regression, scored by correlations as STS-B is.
+
+    Whole numbers are classes, in whichever way the files write them: 1 and 1.0 are the class 1.
+    """
     text = PAIR if "text_pair" in next(iter(data.values())).column_names else ("sentence",)
     if args.do_train:
         names = set(data["train"]["label"])
-        whole = all(map(_is_integer, names))
-        regression = all(map(_is_number, names)) and not whole
-        labels = sorted(names, key=int if whole else str)
+        whole = all(map(_is_whole, names))
+        decimals = all(map(_is_number, names)) and not whole
+        regression = decimals if args.problem_type is None else args.problem_type == "regression"
+        labels = sorted(set(map(_integer, names)), key=int) if whole else sorted(names)
+        if len(labels) == 1 and not regression:
+            raise ValueError(f"{args.train_file}: every label is {labels[0]!r}: add examples of another class")
     else:
         regression, labels = config.num_labels == 1, list(config.id2label.values())
     return Task("", text, (), "stsb") if regression else Task("", text, tuple(labels), "rte")
@@ -268,9 +283,13 @@ def own_task(data: DatasetDict, args: GlueArguments, config: PreTrainedConfig) -
 def _own_label(label: str, task: Task, where: str) -> str | float:
     if not task.labels:
         return _number(label, where)
-    if label not in task.labels:
+    names = [label]
+    if _is_whole(label):
+        names += [_integer(label), f"LABEL_{_integer(label)}"]  # transformers' name for class 0, 1, ...
+    known = [name for name in names if name in task.labels]
+    if not known:
         raise ValueError(f"{where}: unknown label {label!r}, known are {', '.join(task.labels)}")
-    return label
+    return known[0]
 
 
 def _is_number(label: str) -> bool:
@@ -280,81 +299,12 @@ def _is_number(label: str) -> bool:
         return False
 
 
-def _is_integer(label: str) -> bool:
-    return label.removeprefix("-").isdecimal()
+def _is_whole(label: str) -> bool:
+    return _is_number(label) and float(label).is_integer()
 
 
-def _read_own_file(path: Path, labelled: bool) -> Dataset:
-    """Columns text, text_pair if there are two, and label as a string."""
-    readers = {".csv": _read_csv, ".tsv": read_tsv, ".json": _read_json_lines, ".jsonl": _read_json_lines}
-    if path.suffix not in readers:
-        raise ValueError(f"{path}: a file of your own is one of {', '.join(readers)}")
-    rows, text = [], None
-    for line, row in readers[path.suffix](path):
-        if isinstance(row, str):
-            raise ValueError(f"{path}:{line}: {row}")
-        text = text or next((names for names in OWN_TEXT if set(names) <= row.keys()), None)
-        if text is None:
-            wanted = "sentence, text, or sentence1 and sentence2"
-            raise ValueError(f"{path} has the columns {', '.join(row)}: the text's must be {wanted}")
-        rows.append([str(value) for value in _columns(row, [*text, *(["label"] if labelled else [])], path, line)])
-    return _dataset(rows, len(text or ()), path)
-
-
-def read_tsv(path: Path, header: tuple[str, ...] | None = None) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Yields (line number, row) of an unquoted tab-separated file; of a broken row (line number, what is wrong).
-
-    `header` names the columns where the file's first line does not. Byte order mark and carriage returns are dropped.
-    """
-    with path.open("rb") as file:
-        for line, raw in enumerate(file, start=1):
-            values = _decode(raw, path, line).rstrip("\r\n").split("\t")
-            if header is None:
-                header = tuple(values)
-            elif len(values) == len(header):
-                yield line, dict(zip(header, values, strict=True))
-            elif values != [""]:
-                yield line, f"{len(values)} columns instead of {len(header)}"
-
-
-def _read_csv(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
-    lines = (_decode(raw, path, line) for line, raw in enumerate(path.open("rb"), start=1))
-    reader = csv.DictReader(lines, strict=True)
-    for row in reader:
-        complete = None not in row and None not in row.values()
-        yield reader.line_num, row if complete else f"not the {len(reader.fieldnames)} columns of the header"
-
-
-def _read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
-    with path.open("rb") as file:
-        for line, raw in enumerate(file, start=1):
-            try:
-                row = json.loads(_decode(raw, path, line))
-            except json.JSONDecodeError as error:
-                yield line, f"not JSON ({error}); a file holds one object a line"
-                continue
-            yield line, row if isinstance(row, dict) else "not a JSON object"
-
-
-def _decode(raw: bytes, path: Path, line: int) -> str:
-    try:
-        return raw.decode("utf-8-sig" if line == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}:{line}: not UTF-8 ({error}): convert the file, e.g. with iconv") from error
-
-
-def _columns(row: dict, names: list[str], path: Path, line: int) -> list:
-    missing = [name for name in names if row.get(name) is None]
-    if missing:
-        raise ValueError(f"{path}:{line}: no column {', '.join(missing)} among {', '.join(row)}")
-    return [row[name] for name in names]
-
-
-def _dataset(rows: list[list], texts: int, path: Path) -> Dataset:
-    if not rows:
-        raise ValueError(f"{path} holds no examples")
-    names = ["text", "text_pair"][:texts] + ["label"] * (len(rows[0]) - texts)
-    return Dataset.from_dict(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+def _integer(label: str) -> str:
+    return str(int(Decimal(label)))  # a float would round long numbers
 
 
 # Text -> features
@@ -372,6 +322,18 @@ def class_names(task: Task, config: PreTrainedConfig, args: GlueArguments) -> li
         f"{args.model_name_or_path} tells {', '.join(own)} apart, but the task is "
         f"{', '.join(task.labels) or 'a regression'}: train it on this task first"
     )
+
+
+def check_length(
+    args: GlueArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, pair: bool
+) -> None:
+    """Raises ValueError where --max_seq_length is more than the model takes, or leaves no room for text."""
+    longest = getattr(config, "max_position_embeddings", args.max_seq_length)
+    if args.max_seq_length > longest:
+        raise ValueError(f"--max_seq_length {args.max_seq_length} is more than the model's {longest} positions")
+    special = tokenizer.num_special_tokens_to_add(pair=pair)
+    if args.max_seq_length <= special:
+        raise ValueError(f"--max_seq_length {args.max_seq_length} must be more than the {special} special tokens")
 
 
 def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, names: list[str], length: int) -> dict:
@@ -427,11 +389,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     accelerator = start(args)
     started = time.perf_counter()
     config = load_config(args)
-    longest = getattr(config, "max_position_embeddings", args.max_seq_length)
-    if args.max_seq_length > longest:
-        raise ValueError(f"--max_seq_length {args.max_seq_length} is more than the model's {longest} positions")
     tokenizer = load_tokenizer(args)
     task, data = load_data(args, config)
+    check_length(args, config, tokenizer, pair=len(task.text) == 2)
     names = class_names(task, config, args)
     model = load_model(AutoModelForSequenceClassification, args, tokenizer, **head(names))
     sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in data.items())
@@ -440,6 +400,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     features = tokenize(data, tokenizer, names, args)
     results = {"load_runtime": loaded - started, "tokenize_runtime": time.perf_counter() - loaded}
 
+    remove_earlier_results(args, accelerator)
     padding = {"padding": "max_length", "max_length": args.max_seq_length} if args.pad_to_max_length else {}
     collate = DataCollatorWithPadding(tokenizer, **padding)
     score = partial(compute_metrics, task=task, names=names)

@@ -9,7 +9,7 @@ arguments.py reads the first line of this, reporting.py writes the last.
 
 On several processes, `accelerate launch` or `torchrun` starts the same command; on CPU it is
 `ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 run_X.py ...`. One update weighs all its examples equally, however
-they are spread over processes and accumulation steps.
+they are spread over processes and accumulation steps; only rounding and dropout's draws depend on that.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ import transformers
 from accelerate import Accelerator, PartialState
 from accelerate.utils import gather_object, send_to_device, set_seed, tqdm
 from datasets import Dataset
+from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import (
     AutoConfig,
@@ -95,7 +96,13 @@ def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
         if not Path(name).is_file():
             raise FileNotFoundError(f"--tokenizer_name {name}: no such file")
         return BertTokenizer(vocab=name, do_lower_case=args.do_lower_case)
-    return _pretrained(AutoTokenizer.from_pretrained, name, trust_remote_code=args.trust_remote_code)
+    try:
+        return _pretrained(AutoTokenizer.from_pretrained, name, trust_remote_code=args.trust_remote_code)
+    except (TypeError, ValueError) as error:  # what broken or missing tokenizer files raise
+        message = " ".join(str(error).split())
+        raise OSError(
+            f"cannot load a tokenizer from {name}: {message} --tokenizer_name may name a vocab.txt."
+        ) from error
 
 
 def load_config(args: RunArguments, **changes: Any) -> PreTrainedConfig:
@@ -109,7 +116,12 @@ def load_config(args: RunArguments, **changes: Any) -> PreTrainedConfig:
         return _pretrained(AutoConfig.from_pretrained, name, trust_remote_code=args.trust_remote_code, **changes)
     if not Path(name).is_file():
         raise FileNotFoundError(f"--model_name_or_path {name}: no such file")
-    values = json.loads(Path(name).read_text(encoding="utf-8"))
+    try:
+        values = json.loads(Path(name).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"--model_name_or_path {name} is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"--model_name_or_path {name} must hold one JSON object of configuration fields")
     model_type = values.pop("model_type", None)
     if model_type is None:
         raise ValueError(f'{name} does not name its family: add "model_type", e.g. "model_type": "bert"')
@@ -169,11 +181,13 @@ def _pretrained(load: Callable, name: str, **options: Any) -> Any:
         raise FileNotFoundError(f"{name}: no such folder")
     try:
         return load(name, **options)
-    except (OSError, ValueError) as error:
+    except SafetensorError as error:
+        raise OSError(
+            f"cannot load {name}: a .safetensors file is broken or cut short ({error}). Copy it again."
+        ) from error
+    except OSError as error:
         if Path(name).exists():
-            remedy = (
-                "A folder needs config.json, model weights and tokenizer files; --tokenizer_name may name a vocab.txt."
-            )
+            remedy = "A folder needs config.json, model weights and tokenizer files."
         else:
             remedy = "Without network, give a local folder, or set HF_HUB_OFFLINE=1 to use only what is cached."
         raise OSError(f"cannot load {name}: {str(error).splitlines()[0]} {remedy}") from error
@@ -292,7 +306,8 @@ def _losses(
     """Yields this process's share of each update's mean loss, its gradient ready, and the update's number of examples.
 
     A micro-batch's mean loss weighs as much as its examples do in the whole update, so accumulation and processes
-    change nothing but rounding. A process without an example in the last micro-batch computes one of weight zero.
+    change nothing but rounding and dropout's draws. A process without an example in the last micro-batch computes one
+    of weight zero.
     """
     rank, processes = accelerator.process_index, accelerator.num_processes
     mine = [batch[rank::processes] or batch[:1] for update in updates for batch in update]
@@ -357,7 +372,8 @@ def predict(
     """The model's outputs named "...logits", one array an example, in the order of `data_set`, on every process.
 
     Batches hold examples of similar length, so little of them is padding. Outputs for each token keep the length their
-    batch had: the script cuts them. Labels stay in the data set.
+    batch had: the script cuts them. Labels stay in the data set. Raises FloatingPointError where an output is not
+    finite.
     """
     model.to(accelerator.device).eval()
     lengths = [len(ids) for ids in data_set["input_ids"]]
@@ -377,6 +393,13 @@ def predict(
     bar.close()
     by_index = dict(gather_object(computed))
     names = by_index[0] if by_index else {}
+    for index, arrays in sorted(by_index.items()):
+        broken = [name for name in names if not np.isfinite(arrays[name]).all()]
+        if broken:
+            raise FloatingPointError(
+                f"the model's {', '.join(broken)} for example {index} are not finite: use a --mixed_precision with a "
+                "wider range, or train with a lower --learning_rate"
+            )
     return {name: [by_index[index][name] for index in range(len(lengths))] for name in names}
 
 

@@ -58,7 +58,10 @@ def columns_of(folder: str, split: str) -> list[str]:
 
 
 def write_task(root: Path, folder: str) -> Path:
-    """Writes one task's folder with its own file names, header lines and label spellings; returns the folder."""
+    """Writes one task's folder with its own file names, header lines and label spellings; returns the folder.
+
+    Mismatched files have one row more than `SIZES` says.
+    """
     path = root / folder
     path.mkdir(parents=True)
     halves = ["_matched", "_mismatched"] if folder == "MNLI" else [""]
@@ -66,7 +69,7 @@ def write_task(root: Path, folder: str) -> Path:
         for half in halves if split != "train" else [""]:
             columns = columns_of(folder, split)
             lines = ["\t".join(columns)] if split == "test" or folder != "CoLA" else []
-            for row in range(size + len(half) % 2):
+            for row in range(size + (half == "_mismatched")):
                 lines.append("\t".join(_value(folder, name, row, i) for i, name in enumerate(columns)))
             mark = "\ufeff" if folder == "MRPC" else ""
             (path / f"{split}{half}.tsv").write_text(mark + "\n".join(lines) + "\n", encoding="utf-8")

@@ -65,12 +65,12 @@ def test_each_tasks_folder_is_read_in_its_own_layout(tmp_path, task_name):
     write_task(tmp_path, folder)
     task, data = read(task_name, tmp_path, "train", "eval", "predict")
     columns = {"text", "text_pair"} if len(task.text) == 2 else {"text"}
-    halves = 2 if task_name == "mnli" else 1
-    assert len(data) == 1 + 2 * halves
-    for split, size in SIZES.items():
-        rows = data["validation" if split == "dev" else split]
-        assert len(rows) == size + (split != "train" and halves == 2 and len("_matched") % 2)
-        assert set(rows.column_names) == columns | (set() if split == "test" else {"label"})
+    sizes = {"train": SIZES["train"], "validation": SIZES["dev"], "test": SIZES["test"]}
+    if task_name == "mnli":
+        sizes |= {"validation_mm": SIZES["dev"] + 1, "test_mm": SIZES["test"] + 1}
+    assert {split: len(rows) for split, rows in data.items()} == sizes
+    for split, rows in data.items():
+        assert set(rows.column_names) == columns | (set() if split.startswith("test") else {"label"})
     written = LABELS.get(folder, ["0", "1"])
     first = [float(label) if task_name == "stsb" else label for label in written]
     expected = [task.labels[int(label)] if task.labels and label in ("0", "1") else label for label in first]
@@ -240,6 +240,34 @@ def test_labels_with_decimals_make_a_regression(own):
     assert task.labels == () and data["train"]["label"][:] == [1.0, 2.5, -3.0]
 
 
+def test_whole_numbers_are_the_same_classes_however_they_are_written(own):
+    ids = ["10.0", "9", "12345678901234567891"]
+    task, data = own_data(train_file=own("a.csv", ids), validation_file=own("b.csv", ["9.0", "10"]))
+    assert task.labels == ("9", "10", "12345678901234567891")
+    assert data["train"]["label"][:] == ["10", "9", ids[2]] and data["validation"]["label"][:] == ["9", "10"]
+
+
+def test_the_problem_type_may_be_told(own):
+    whole, decimals = own("a.csv", ["1", "5", "3"]), own("b.csv", ["1.0", "1.5"])
+    task, data = own_data(train_file=whole, problem_type="regression")
+    assert task.labels == () and data["train"]["label"][:] == [1.0, 5.0, 3.0]
+    assert own_data(train_file=decimals, problem_type="single_label_classification")[0].labels == ("1.0", "1.5")
+
+
+def test_a_validation_example_without_a_label_is_an_error(own):
+    with pytest.raises(ValueError, match="b.csv:3: label is ''"):
+        own_data(train_file=own("a.csv", ["ok", "bad"]), validation_file=own("b.csv", ["ok", ""]))
+
+
+def test_a_long_text_and_blank_lines_and_columns_are_read(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label,,\n" + "x" * 200_000 + ",1,,\n\ny,2,,\n\n", encoding="utf-8")
+    assert [len(words) for words in own_data(train_file=str(path))[1]["train"]["text"]] == [200_000, 1]
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": 1}\n\n{"text": 2, "label": 2}\n\n', encoding="utf-8")
+    assert own_data(train_file=str(path))[1]["train"]["text"][:] == ["x", "2"]
+
+
 def test_csv_tsv_and_json_say_the_same(tmp_path):
     texts, labels = ['a "good" film', "null"], ["yes", "no"]
     (tmp_path / "a.csv").write_text('sentence,label\n"a ""good"" film",yes\nnull,no\n', encoding="utf-8")
@@ -257,7 +285,15 @@ def test_csv_tsv_and_json_say_the_same(tmp_path):
         ("a.txt", "", "a.txt: a file of your own is one of .csv, .tsv, .json, .jsonl"),
         ("a.csv", "words,label\nx,y\n", "a.csv has the columns words, label: the text's must be sentence, text"),
         ("a.csv", "text,class\nx,y\n", "a.csv:2: no column label among text, class"),
-        ("a.csv", "text,label\nx,y\nz\n", "a.csv:3: not the 2 columns of the header"),
+        ("a.csv", "text,label\nx,y\nz\n", "a.csv:3: 1 columns instead of 2"),
+        ("a.csv", 'text,label\nx,y\n"z,y\nx,y\n', "a.csv:3: not csv .*: close each quote"),
+        ("a.csv", "text,label\rx,y\r", "a.csv:1: not csv .* end lines with"),
+        ("a.csv", "text,text,label\nx,y,z\n", "a.csv:1: the header has text more than once"),
+        ("a.tsv", "text\tlabel\tlabel\nx\ty\tz\n", "a.tsv:1: the header has label more than once"),
+        ("a.csv", "text,label\nx,y\nz, \n", "a.csv:3: label is ' ', neither text nor a number"),
+        ("a.json", '{"text": "x", "label": null}', "a.json:1: label is None, neither text nor a number"),
+        ("a.json", '{"text": ["x", "y"], "label": 1}', r"a.json:1: text is \['x', 'y'\], neither text nor a number"),
+        ("a.csv", "text,label\nx,y\nz,y\n", "a.csv: every label is 'y': add examples of another class"),
         ("a.csv", "text,label\n", "a.csv holds no examples"),
         ("a.json", '{"text": "x", "label": 1}\n[{', "a.json:2: not JSON"),
         ("a.json", "[1]", "a.json:1: not a JSON object"),
@@ -281,9 +317,12 @@ def test_a_label_that_training_does_not_know_is_an_error(own):
         (["--task_name", "snli"], "--task_name snli is none of cola, sst2"),
         (["--data_dir", "x", "--train_file", "y"], "--data_dir holds the data of a --task_name"),
         (["--task_name", "rte", "--train_file", "y"], "either --task_name or --train_file"),
+        (["--task_name", "rte", "--problem_type", "regression"], "--problem_type says what to train"),
+        (["--task_name", "rte", "--max_train_samples", "0"], "--max_train_samples must be positive, not 0"),
+        (["--task_name", "rte", "--max_predict_samples", "-1"], "--max_predict_samples must be positive, not -1"),
     ],
 )
-def test_a_run_without_one_source_of_data_is_refused(flags, capsys, extra, message):
+def test_flags_that_contradict_the_data_are_refused(flags, capsys, extra, message):
     with pytest.raises(SystemExit):
         run_glue.main([*flags, "--do_train", *extra])
     assert message in capsys.readouterr().err
@@ -365,6 +404,16 @@ def test_files_of_ones_own_train_and_the_checkpoint_predicts_on_others(tmp_path,
     assert len(rows) == 3 and {row.split("\t")[1] for row in rows} <= {"ok", "bad"}
 
 
+def test_a_checkpoint_without_names_for_its_classes_is_evaluated_by_their_numbers(tmp_path, flags, own):
+    config = AutoConfig.from_pretrained(tmp_path)
+    run_glue.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "unnamed")
+    files = ["--validation_file", own("a.csv", ["1", "0", "1.0"]), "--test_file", own("b.csv", [""])]
+    model = ["--model_name_or_path", str(tmp_path / "unnamed")]
+    results = run_glue.main([*flags, *model, *files, "--do_eval", "--do_predict"])
+    assert 0 <= results["eval_accuracy"] <= 1
+    assert (tmp_path / "out" / "predictions.tsv").read_text(encoding="utf-8").split()[-1] in ("LABEL_0", "LABEL_1")
+
+
 def test_sample_limits_take_the_first_examples(tmp_path, flags):
     write_task(tmp_path, "RTE")
     args = parse_arguments(
@@ -386,6 +435,14 @@ def test_more_positions_than_the_model_has_are_an_error(flags, tmp_path):
         )
 
 
+@pytest.mark.parametrize("length", ["3", "0", "-1"])
+def test_a_length_without_room_for_text_is_an_error(flags, tmp_path, length):
+    write_task(tmp_path, "RTE")
+    data = ["--task_name", "rte", "--data_dir", str(tmp_path), "--do_eval"]
+    with pytest.raises(ValueError, match=f"--max_seq_length {length} must be more than the 3 special tokens"):
+        run_glue.main([*flags, *data, "--max_seq_length", length])
+
+
 @pytest.fixture
 def rte(tmp_path, flags):
     """Trains and evaluates on the tiny RTE with further flags; gives the results."""
@@ -398,6 +455,13 @@ def test_zoo_and_transformers_give_the_same_metrics(rte):
     ours, theirs = rte("--implementation", "zoo"), rte("--implementation", "transformers")
     for name in ("train_loss", "eval_loss", "eval_accuracy"):
         assert ours[name] == pytest.approx(theirs[name], abs=1e-5)
+
+
+def test_mixed_precision_scores_about_the_same(rte):
+    exact = rte()
+    AcceleratorState._reset_state(True)
+    mixed = rte("--mixed_precision", "bf16")
+    assert 0 < abs(mixed["eval_loss"] - exact["eval_loss"]) < 0.05
 
 
 def test_padding_to_the_full_length_changes_nothing(rte):
@@ -415,6 +479,17 @@ def test_two_processes_give_the_results_of_one(tmp_path, flags, rte):
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
     two = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))
+    assert two["hardware"]["processes"] == 2
     for name in ("train_loss", "eval_loss", "eval_accuracy"):
         assert two[name] == pytest.approx(one[name], abs=1e-5)
     assert (tmp_path / "out" / "predictions.tsv").read_text(encoding="utf-8") == predictions
+
+
+def test_the_predictions_of_an_earlier_run_do_not_stay_beside_newer_scores(tmp_path, rte):
+    rte("--do_predict", "--max_steps", "1")
+    assert (tmp_path / "out" / "predictions.tsv").exists()
+    with pytest.raises(ValueError, match="max_seq_length"):
+        rte("--max_seq_length", "1000")
+    assert (tmp_path / "out" / "predictions.tsv").exists()  # a mistake costs nothing
+    rte("--max_steps", "1")
+    assert not (tmp_path / "out" / "predictions.tsv").exists()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,6 +140,11 @@ def test_a_mistake_in_a_recipe_is_one_line_that_names_it(tmp_path, capsys, text,
         (["--per_device_train_batch_size", "0"], "--per_device_train_batch_size must be positive, not 0"),
         (["--max_steps", "0"], "--max_steps must be positive, or -1 to count epochs, not 0"),
         (["--num_train_epochs", "-1"], "--num_train_epochs must be positive, not -1.0"),
+        (["--num_train_epochs", "nan"], "--num_train_epochs must be a finite number, not nan"),
+        (["--learning_rate", "inf"], "--learning_rate must be a finite number, not inf"),
+        (["--max_grad_norm", "-1"], "--max_grad_norm must not be negative, not -1.0"),
+        (["--seed", "-1"], "--seed must be between 0 and 4294967295, not -1"),
+        (["--implementation", "transformers", "--trust_remote_code"], "give one of them"),
         (["--warmup_ratio", "2"], "--warmup_ratio must be between 0 and 1, not 2.0"),
         (["--do_train", "False"], "nothing to do"),
         (["--model_name_or_path", "bert.json"], "give --tokenizer_name"),
@@ -179,11 +185,13 @@ def test_the_attention_implementation_is_passed_on(run):
     [
         ({"model_type": "bert", "hiden_size": 12}, "bert has no hiden_size"),
         ({"hidden_size": 12}, "does not name its family"),
+        ([1], "odd.json must hold one JSON object"),
+        (None, "odd.json is not JSON"),
     ],
 )
 def test_a_config_json_that_is_not_understood_is_an_error(run, tmp_path, content, message):
     path = tmp_path / "odd.json"
-    path.write_text(json.dumps(content), encoding="utf-8")
+    path.write_text(json.dumps(content) if content else "{", encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         training.load_config(run(model_name_or_path=str(path)))
 
@@ -209,6 +217,13 @@ def test_a_folder_without_a_tokenizer_is_told_from_a_missing_network(run, tmp_pa
     (tmp_path / "empty").mkdir()
     with pytest.raises(OSError, match="--tokenizer_name may name a vocab.txt"):
         training.load_tokenizer(run(tokenizer_name=str(tmp_path / "empty")))
+
+
+def test_a_broken_tokenizer_is_an_error_that_names_its_folder(run, tmp_path):
+    training.load_tokenizer(run()).save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "tokenizer.json").write_text("[1]", encoding="utf-8")
+    with pytest.raises(OSError, match="cannot load a tokenizer from .*saved"):
+        training.load_tokenizer(run(tokenizer_name=str(tmp_path / "saved")))
 
 
 def test_a_vocabulary_larger_than_the_models_is_an_error(run, tmp_path):
@@ -242,7 +257,69 @@ def test_weights_that_contradict_the_configuration_are_an_error(run, tmp_path):
         training.load_model(AutoModelForSequenceClassification, args, tokenizer, max_position_embeddings=41)
 
 
+def test_weights_cut_short_are_an_error_that_names_the_folder(run, tmp_path):
+    _, tokenizer, model, _ = prepare(run())
+    model.save_pretrained(tmp_path / "saved")
+    weights_file = tmp_path / "saved" / "model.safetensors"
+    weights_file.write_bytes(weights_file.read_bytes()[:-50])
+    args = run(model_name_or_path=str(tmp_path / "saved"))
+    with pytest.raises(OSError, match=r"cannot load .*saved: a .safetensors file is broken or cut short"):
+        training.load_model(AutoModelForSequenceClassification, args, tokenizer)
+
+
+def test_an_unknown_attention_is_not_blamed_on_the_folder(run, tmp_path):
+    _, tokenizer, model, _ = prepare(run())
+    model.save_pretrained(tmp_path / "saved")
+    args = run(model_name_or_path=str(tmp_path / "saved"), attn_implementation="foo")
+    with pytest.raises(ValueError, match="foo") as info:
+        training.load_model(AutoModelForSequenceClassification, args, tokenizer)
+    assert "folder" not in str(info.value)
+
+
+def test_the_transformers_implementation_is_stock_also_for_a_folder_with_the_zoos_code(run, tmp_path):
+    _, tokenizer, model, _ = prepare(run())
+    model.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "modeling_bert.py").exists()
+    args = run(model_name_or_path=str(tmp_path / "saved"), implementation="transformers")
+    loaded = training.load_model(AutoModelForSequenceClassification, args, tokenizer)
+    assert type(loaded) is transformers.BertForSequenceClassification
+
+
+def test_a_checkpoints_own_code_runs_only_when_trusted(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    _, tokenizer, model, _ = prepare(run(implementation="transformers"))
+    folder = tmp_path / "strange"
+    model.save_pretrained(folder)
+    (folder / "strange.py").write_text(
+        "from transformers import BertConfig, BertForSequenceClassification\n"
+        "class StrangeConfig(BertConfig):\n    model_type = 'strange'\n"
+        "class Strange(BertForSequenceClassification):\n    config_class = StrangeConfig\n",
+        encoding="utf-8",
+    )
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    auto_map = {"AutoConfig": "strange.StrangeConfig", "AutoModelForSequenceClassification": "strange.Strange"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "strange", "auto_map": auto_map}), "utf-8")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        training.load_model(AutoModelForSequenceClassification, run(model_name_or_path=str(folder)), tokenizer)
+    args = run(model_name_or_path=str(folder), trust_remote_code=True)
+    loaded = training.load_model(AutoModelForSequenceClassification, args, tokenizer)
+    assert type(loaded).__name__ == "Strange" and torch.equal(weights(loaded), weights(model))
+
+
 # Start
+
+
+def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
+    stay = ["README.md", "model.safetensors", "notes.txt"]
+    (tmp_path / "out").mkdir()
+    for name in ["metrics.json", "predictions.tsv", "predictions_mm.tsv", *stay]:
+        (tmp_path / "out" / name).touch()
+    args = run(overwrite_output_dir=True)
+    accelerator = training.start(args)
+    assert (tmp_path / "out" / "metrics.json").exists()  # the run may still fail to load its data
+    reporting.remove_earlier_results(args, accelerator)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == stay
 
 
 def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_path):
@@ -427,6 +504,16 @@ def test_outputs_for_each_token_keep_their_batchs_length(run, data_set):
     assert [len(rows) for rows in outputs["logits"]] == [len(ids) for ids in data_set["input_ids"]]
 
 
+def test_a_model_that_gives_no_numbers_is_an_error_that_names_the_example(run, data_set):
+    accelerator, _, model, collate = prepare(run())
+    good = VOCABULARY.index("good")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[good] = float("nan")
+    first = next(i for i, ids in enumerate(data_set["input_ids"]) if good in ids)
+    with pytest.raises(FloatingPointError, match=f"logits for example {first} are not finite"):
+        training.predict(model, data_set, collate, run(), accelerator)
+
+
 # Results
 
 
@@ -452,7 +539,16 @@ def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):
     assert {"train_loss", "train_runtime", "eval_runtime"} <= record.keys()
     assert record["args"].keys() == {field.name for field in dataclasses.fields(Arguments)}
     assert record["versions"]["torch"] == torch.__version__
-    assert record["hardware"]["threads"] == torch.get_num_threads()
+    assert record["hardware"]["threads"] == torch.get_num_threads() and record["hardware"]["processes"] == 1
+
+
+def test_metrics_json_never_holds_what_json_has_no_word_for(run):
+    args = run()
+    accelerator, tokenizer, model, _ = prepare(args)
+    data = {"task_type": "text-classification", "dataset_type": "text", "dataset_name": "files of our own"}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        reporting.finish(model, tokenizer, {"eval_loss": float("nan")}, data, args, accelerator)
+    assert not (Path(args.output_dir) / "metrics.json").exists()
 
 
 def test_the_checkpoint_loads_with_stock_transformers(finished):
@@ -474,8 +570,9 @@ def test_the_card_of_a_run_without_evaluation_says_so(run, tmp_path):
     args = run(task_name="own")
     _, _, model, _ = prepare(args)
     data = {"task_type": "text-classification", "dataset_type": "text", "dataset_name": "files of our own"}
-    card = reporting.model_card(model, {"train_loss": 0.5}, data, args)
+    card = reporting.model_card(model, {"train_loss": 0.5}, data, args, processes=2)
     assert "It was not evaluated." in card.text and card.data.eval_results is None and card.data.datasets is None
+    assert "on 2 processes, so with batches of 8 examples" in card.text
 
 
 def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
