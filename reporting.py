@@ -75,8 +75,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    packages = ["torch", "transformers", "accelerate", "datasets", "elmo-gpt-bert"]
-    found = {"python": platform.python_version()}
+    packages = ["transformers", "accelerate", "datasets", "elmo-gpt-bert"]
+    found = {"python": platform.python_version(), "torch": torch.__version__}  # with its build, +cpu or +cu130
     for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
