@@ -57,7 +57,8 @@ Metrics = Callable[[Outputs, Dataset], dict[str, float]]
 def start(args: RunArguments) -> Accelerator:
     """Checks what would otherwise fail after hours of work, prepares this process, and gives its Accelerator.
 
-    Raises FileExistsError where output_dir holds something, RuntimeError where processes do not know of each other.
+    Raises FileExistsError where output_dir holds something, ValueError for a precision that the processor does not
+    have, RuntimeError where processes do not know of each other.
     """
     output = Path(args.output_dir)
     if output.is_file() or (output.is_dir() and any(output.iterdir()) and not args.overwrite_output_dir):
@@ -73,6 +74,8 @@ def start(args: RunArguments) -> Accelerator:
         log_with=None if args.report_to == "none" else args.report_to,
         project_dir=output,
     )
+    if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
+        raise ValueError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1 and accelerator.num_processes == 1:
         raise RuntimeError(

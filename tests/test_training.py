@@ -328,6 +328,11 @@ def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_pa
     training.start(run(output_dir=str(tmp_path), overwrite_output_dir=True))
 
 
+def test_half_precision_that_the_processor_does_not_have_is_an_error(run):
+    with pytest.raises(ValueError, match="fp16 needs a GPU: on CPU use bf16 or no"):
+        training.start(run(mixed_precision="fp16"))
+
+
 def test_processes_that_do_not_know_of_each_other_are_an_error(run, monkeypatch):
     training.start(run())  # counts itself alone ...
     monkeypatch.setenv("WORLD_SIZE", "2")  # ... although two were launched
@@ -390,9 +395,24 @@ def test_updates_follow_from_epochs_or_max_steps(run, changes, expected):
 # Training
 
 
-def test_training_is_adamw_with_clipping_and_a_linear_schedule(run, data_set):
+SCHEDULES = {  # (share of the warm-up, share of the rest) -> share of the peak
+    "linear": lambda warm, rest: warm * (1 - rest),
+    "cosine": lambda warm, rest: warm * (1 + math.cos(math.pi * rest)) / 2,
+    "constant": lambda warm, rest: 1.0,
+    "constant_with_warmup": lambda warm, rest: warm,
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_training_is_adamw_with_clipping_and_a_schedule(run, data_set, schedule):
     args = run(
-        weight_decay=0.1, warmup_ratio=0.3, max_grad_norm=0.5, num_train_epochs=2, adam_beta1=0.8, adam_beta2=0.9
+        weight_decay=0.1,
+        warmup_ratio=0.3,
+        max_grad_norm=0.5,
+        num_train_epochs=2,
+        adam_beta1=0.8,
+        adam_beta2=0.9,
+        lr_scheduler_type=schedule,
     )
     results, trained = fit(args, data_set)
     AcceleratorState._reset_state(True)
@@ -408,7 +428,7 @@ def test_training_is_adamw_with_clipping_and_a_linear_schedule(run, data_set):
     total, warmup, losses = 12, math.ceil(0.3 * 12), []
     updates = [update for epoch in (0, 1) for update in training.epoch_updates([1] * 21, args, epoch, 1)]
     for step, (batch,) in enumerate(updates):
-        rate = 0.01 * (step / warmup if step < warmup else (total - step) / (total - warmup))
+        rate = 0.01 * SCHEDULES[schedule](min(1, step / warmup), max(0, (step - warmup) / (total - warmup)))
         for group in optimizer.param_groups:
             group["lr"] = rate
         loss = model(**collate([data_set[i] for i in batch])).loss
