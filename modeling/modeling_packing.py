@@ -124,7 +124,11 @@ def find_sequences(
     packed_rows = holds_packed_rows(position_ids)
     if packed_rows:
         starts |= sequence_starts(position_ids.to(device))
-    real = torch.ones(shape, dtype=torch.bool, device=device) if attention_mask is None else attention_mask.bool()
+    real = (
+        torch.ones(shape, dtype=torch.bool, device=device)
+        if attention_mask is None
+        else attention_mask.to(device).bool()
+    )
     full, from_the_first = torch.stack([real.all(), real[:, 0].all()]).tolist()  # one wait for the device, not two
     if (full and not packed_rows) or not from_the_first:
         return None
