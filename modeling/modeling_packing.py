@@ -84,8 +84,12 @@ class PackedSequences:
     @cached_property
     def mask(self) -> torch.Tensor:
         """(S, L), whether the sequence has that many tokens."""
-        lengths = self.starts.diff(append=self.starts.new_tensor([len(self.tokens)]))
-        return torch.arange(self.longest, device=self.starts.device) < lengths.unsqueeze(1)
+        return torch.arange(self.longest, device=self.starts.device) < self.boundaries.diff().unsqueeze(1)
+
+    @cached_property
+    def boundaries(self) -> torch.Tensor:
+        """(S + 1,), where each sequence begins and the last one ends, as flash kernels take it."""
+        return nn.functional.pad(self.starts, (0, 1), value=len(self.tokens)).to(torch.int32)
 
     @cached_property
     def cells(self) -> torch.Tensor:
@@ -119,11 +123,9 @@ def find_sequences(
         position_ids: (B or 1, T) as given by the user, or None.
     """
     rows, columns = shape
-    starts = torch.zeros(shape, dtype=torch.bool, device=device)
-    starts[:, 0] = True
     packed_rows = holds_packed_rows(position_ids)
-    if packed_rows:
-        starts |= sequence_starts(position_ids.to(device))
+    positions = position_ids.to(device) if packed_rows else torch.arange(columns, device=device).unsqueeze(0)
+    starts = sequence_starts(positions).expand(shape)
     real = (
         torch.ones(shape, dtype=torch.bool, device=device)
         if attention_mask is None
@@ -253,16 +255,11 @@ def _attend_on_a_grid(
 
 def _attend_by_boundaries(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
     """One call of a flash attention kernel, which takes all sequences end to end and where each begins."""
-    boundaries = torch.nn.functional.pad(sequences.starts, (0, 1), value=len(key)).to(torch.int32)  # (S + 1,)
-    first_only = query.shape[0] != key.shape[0]
-    kwargs |= {
-        "cu_seq_lens_q": torch.arange(len(boundaries), dtype=torch.int32, device=key.device)
-        if first_only
-        else boundaries,
-        "cu_seq_lens_k": boundaries,
-        "max_length_q": 1 if first_only else sequences.longest,
-        "max_length_k": sequences.longest,
-    }
+    known, longest = sequences.boundaries.to(key.device), sequences.longest
+    asked, most = known, longest
+    if query.shape[0] != key.shape[0]:  # only the first token of each sequence asks
+        asked, most = torch.arange(len(known), dtype=torch.int32, device=key.device), 1
+    kwargs |= {"cu_seq_lens_q": asked, "cu_seq_lens_k": known, "max_length_q": most, "max_length_k": longest}
     states = (state.transpose(0, 1).unsqueeze(0) for state in (query, key, value))  # (1, A, N, D)
     output, _ = attention_interface(module, *states, None, **kwargs)  # (1, N, A, D)
     return output.flatten(2).squeeze(0)
