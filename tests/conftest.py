@@ -10,23 +10,25 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from accelerate.state import AcceleratorState  # noqa: E402
 
 import modeling  # noqa: E402
 
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 transformers.utils.logging.disable_progress_bar()
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_a_seed():
+def _process_as_it_was():
+    """What a run sets for its whole process is undone: each test starts like a fresh one."""
     torch.set_num_threads(1)  # tests run side by side, and models this small lose time to a second thread
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _auto_classes_as_they_were():
+    verbosity = transformers.utils.logging.get_verbosity()
     yield
+    transformers.utils.logging.set_verbosity(verbosity)
+    torch.set_float32_matmul_precision("highest")
+    AcceleratorState._reset_state(True)
     modeling.unregister()
 
 

@@ -25,13 +25,11 @@ from tests.bert_cases import HEADS, SIZES, batch, pair
 @pytest.fixture
 def log(caplog):
     """What transformers tells the user, as text."""
-    before = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_warning()
     transformers.utils.logging.enable_propagation()
     caplog.set_level(logging.WARNING)
     yield lambda: caplog.text
     transformers.utils.logging.disable_propagation()
-    transformers.utils.logging.set_verbosity(before)
 
 
 @pytest.mark.parametrize("head", ["Model", *HEADS])

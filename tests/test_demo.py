@@ -2,16 +2,12 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-import modeling
 from demo import __main__ as demo
 from demo import sample
-
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.conftest import ROOT
 
 
 def clauses(sentence: str) -> list[str]:
@@ -42,8 +38,7 @@ def test_half_of_the_sample_is_positive(split):
     assert sum(labels) * 2 == len(labels) == sample.ROWS[split]
 
 
-def test_the_demo_learns_the_sample_and_classifies_new_sentences(tmp_path, monkeypatch, capsys, request):
-    request.addfinalizer(modeling.unregister)  # the run gives `bert` to the zoo in this process
+def test_the_demo_learns_the_sample_and_classifies_new_sentences(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     demo.main(str(tmp_path))
     assert json.loads((tmp_path / "metrics.json").read_text())["eval_accuracy"] > 0.9

@@ -14,8 +14,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
+
 GUIDES = ["README.md", "CONTRIBUTING.md"]
 
 

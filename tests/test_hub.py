@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from tests.conftest import ROOT
 from tests.hub_server import HubServer
 
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("modeling", "training")  # what a stranger must not be able to import, installed or not
 REMOTE = "from here on with trust_remote_code"  # the stranger's mark on stderr
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import evaluate
 import numpy as np
@@ -12,9 +11,9 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 import metrics
+from tests.conftest import ROOT
 
 
-ROOT = Path(__file__).resolve().parents[1]
 ACCURACY_TASKS = ["sst2", "mnli", "qnli", "rte", "wnli"]
 
 

@@ -7,17 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from accelerate.state import AcceleratorState
 from transformers import AutoConfig, AutoModelForPreTraining
 
-import modeling
 import run_glue
 from arguments import parse_arguments
+from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, write_model, write_task, write_vocabulary
 from training import load_config
 
 
-ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted(ROOT.glob("configs/bert/*.yaml"))
 ARCHITECTURES = sorted(ROOT.glob("configs/bert/*.json"))
 # Millions of parameters with both pre-training heads, as Turc et al. 2019 (arXiv 1908.08962) count them.
@@ -28,9 +26,6 @@ MILLIONS = {"tiny": 4.4, "mini": 11.3, "small": 29.1, "medium": 41.7, "base": 11
 def repository_root(monkeypatch):
     """Recipes name their files from the repository's root."""
     monkeypatch.chdir(ROOT)
-    yield
-    AcceleratorState._reset_state(True)
-    modeling.unregister()
 
 
 def names(paths: list[Path]) -> list[str]:

@@ -12,20 +12,10 @@ from accelerate.state import AcceleratorState
 from datasets import Dataset, DatasetDict
 from transformers import AutoConfig, pipeline
 
-import modeling
 import run_glue
 from arguments import parse_arguments
+from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, LABELS, SIZES, text, write_model, write_task, write_vocabulary
-
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture(autouse=True)
-def clean_process():
-    yield
-    AcceleratorState._reset_state(True)
-    modeling.unregister()
 
 
 @pytest.fixture
@@ -90,12 +80,9 @@ def test_the_text_comes_from_the_right_columns(tmp_path, task_name, columns):
 @pytest.mark.parametrize(
     ("task_name", "sizes"), [("cola", (8551, 1043, 1063)), ("sst2", (67349, 872, 1821)), ("rte", (2490, 277, 3000))]
 )
-def test_the_published_files_are_read_whole(task_name, sizes):
-    folder = Path(os.environ.get("ZOO_DATA", ROOT.parent / "shared" / "data")) / "glue"
-    if not folder.is_dir():
-        pytest.skip(f"the published GLUE folders are not at {folder}; ZOO_DATA names the folder above")
-    _, data = read(task_name, folder, "train", "eval", "predict")
-    assert tuple(len(data[split]) for split in ("train", "validation", "test")) == sizes
+def test_the_published_files_are_read_whole(task_name, sizes, data):
+    _, splits = read(task_name, data / "glue", "train", "eval", "predict")
+    assert tuple(len(splits[split]) for split in ("train", "validation", "test")) == sizes
 
 
 def test_the_data_folder_may_be_the_tasks_own(tmp_path):

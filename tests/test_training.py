@@ -18,7 +18,6 @@ from huggingface_hub import ModelCard
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-import modeling
 import reporting
 import training
 from arguments import RunArguments, hub_model_id, parse_arguments
@@ -28,15 +27,6 @@ from tests.glue_sample import VOCABULARY, WORDS, write_model, write_vocabulary
 @dataclass(frozen=True, kw_only=True)
 class Arguments(RunArguments):
     task_name: str | None = None
-
-
-@pytest.fixture(autouse=True)
-def clean_process():
-    """What a run sets for its process is undone: the next test starts like a fresh one."""
-    yield
-    AcceleratorState._reset_state(True)
-    torch.set_float32_matmul_precision("highest")
-    modeling.unregister()
 
 
 @pytest.fixture
