@@ -39,14 +39,24 @@ class RunArguments:
     trust_remote_code: bool = HfArg(default=False, help="run model code that comes with the checkpoint")
     output_dir: str = HfArg(help="receives checkpoint, metrics.json, predictions and model card")
     overwrite_output_dir: bool = HfArg(default=False, help="write into a folder that already holds something")
+    resume: bool = HfArg(default=False, help="go on from the newest whole checkpoint in OUTPUT_DIR, if there is one")
     do_train: bool = HfArg(default=False, help="train on the train split")
     do_eval: bool = HfArg(default=False, help="evaluate, after each epoch when training")
     do_predict: bool = HfArg(default=False, help="write predictions for the test split")
     per_device_train_batch_size: int = HfArg(default=8, help="examples a process and micro-batch")
     per_device_eval_batch_size: int = HfArg(default=32, help="examples a process and batch")
     gradient_accumulation_steps: int = HfArg(default=1, help="micro-batches an update")
-    learning_rate: float = HfArg(default=5e-5, help="peak of AdamW's learning rate")
-    weight_decay: float = HfArg(default=0.0, help="AdamW's, on matrices only")
+    optim: Literal["adamw", "bert_adam"] = HfArg(
+        default="adamw", help="AdamW, or BERT's Adam of 2018, which does not correct the bias of its early averages"
+    )
+    learning_rate: float = HfArg(default=5e-5, help="its peak")
+    layerwise_lr_decay: float = HfArg(
+        default=1.0, help="factor of the learning rate from each layer to the one below it (Howard and Ruder 2018)"
+    )
+    reinit_layers: int = HfArg(
+        default=0, help="start this many top layers, and the pooler, from random weights (Zhang et al. 2021)"
+    )
+    weight_decay: float = HfArg(default=0.0, help="on matrices only")
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
     adam_epsilon: float = 1e-8
@@ -56,7 +66,24 @@ class RunArguments:
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
     warmup_ratio: float = HfArg(default=0.0, help="share of the updates with a rising learning rate")
     logging_steps: int = HfArg(default=50, help="updates between two values of the training loss")
+    max_loss_rise: float = HfArg(
+        default=1.0,
+        help="stop when the loss (mean of 20 updates) is above its lowest by this many times the first; 0: never",
+    )
+    eval_steps: int | None = HfArg(default=None, help="updates between two evaluations; default: each epoch")
+    load_best_model_at_end: bool = HfArg(default=False, help="keep the best of the evaluated models, not the last")
+    metric_for_best_model: str | None = HfArg(default=None, help="what best means; default: the task's first metric")
+    early_stopping_patience: int | None = HfArg(
+        default=None, help="stop after this many evaluations in a row that are no better than the best"
+    )
+    save_strategy: Literal["no", "steps", "epoch"] = HfArg(default="epoch", help="when to save what --resume needs")
+    save_steps: int = HfArg(default=500, help="updates between two checkpoints with --save_strategy steps")
+    save_total_limit: int = HfArg(default=2, help="checkpoints kept, beside the best")
     seed: int = 42
+    seeds: int = HfArg(default=1, help="repeat the run with this many seeds, from --seed on, and keep the best")
+    max_restarts: int = HfArg(
+        default=0, help="repeat a run, with another seed, up to so often if all its predictions are one class"
+    )
     mixed_precision: Literal["no", "fp16", "bf16"] = "no"
     matmul_precision: Literal["highest", "high", "medium"] = HfArg(
         default="highest", help="of float32 matrix products; below highest they may round to TF32 or bfloat16"
@@ -64,7 +91,9 @@ class RunArguments:
     gradient_checkpointing: bool = HfArg(default=False, help="recompute activations: less memory, more time")
     group_by_length: bool = HfArg(default=False, help="train on batches of similar lengths: less padding")
     pad_to_max_length: bool = HfArg(default=False, help="one shape for every batch, for XLA and compile")
-    report_to: Literal["none", "tensorboard"] = HfArg(default="none", help="curves, under OUTPUT_DIR/runs")
+    report_to: Literal["none", "tensorboard", "wandb", "trackio"] = HfArg(
+        default="none", help="who draws the curves; TensorBoard's are under OUTPUT_DIR/runs"
+    )
     push_to_hub: bool = HfArg(default=False, help="upload the output folder at the end")
     hub_model_id: str | None = HfArg(default=None, help="repository to push to; default: the output folder's name")
 
@@ -76,16 +105,23 @@ class RunArguments:
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"--{field.name} must be a finite number, not {value}")
         positive = ["per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"]
-        for name in [*positive, "logging_steps", *(["num_train_epochs"] if self.max_steps == -1 else [])]:
-            if getattr(self, name) <= 0:
+        positive += ["logging_steps", "eval_steps", "save_steps", "save_total_limit", "early_stopping_patience"]
+        positive += ["seeds", "layerwise_lr_decay"] + (["num_train_epochs"] if self.max_steps == -1 else [])
+        for name in positive:
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"--{name} must be positive, not {getattr(self, name)}")
-        for name in ["learning_rate", "weight_decay", "max_grad_norm"]:
+        for name in ["learning_rate", "weight_decay", "max_grad_norm", "max_loss_rise", "reinit_layers", "max_restarts"]:
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name} must not be negative, not {getattr(self, name)}")
         if not 0 <= self.seed < 2**32:  # what numpy takes
             raise ValueError(f"--seed must be between 0 and {2**32 - 1}, not {self.seed}")
         if self.max_steps == 0 or self.max_steps < -1:
             raise ValueError(f"--max_steps must be positive, or -1 to count epochs, not {self.max_steps}")
+        choosing = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
+        if choosing and self.do_train and not self.do_eval:
+            raise ValueError("to choose among models, or to stop early, a run needs --do_eval")
+        if self.resume and self.overwrite_output_dir:
+            raise ValueError("--resume keeps what --output_dir holds, --overwrite_output_dir does not: give one of them")
         if not 0 <= self.warmup_ratio <= 1:
             raise ValueError(f"--warmup_ratio must be between 0 and 1, not {self.warmup_ratio}")
         if self.implementation == "transformers" and self.trust_remote_code:

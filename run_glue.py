@@ -35,17 +35,9 @@ from transformers.hf_argparser import HfArg
 import metrics
 from arguments import RunArguments, parse_arguments
 from glue_data import columns, read_own_file, read_tsv, to_dataset
+from loading import load_config, load_model, load_tokenizer
 from reporting import finish, remove_earlier_results, write_atomically
-from training import (
-    Outputs,
-    evaluate,
-    load_config,
-    load_model,
-    load_tokenizer,
-    predict,
-    start,
-    train,
-)
+from training import Outputs, evaluate, predict, start, train
 
 
 @dataclass(frozen=True)

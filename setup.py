@@ -7,7 +7,7 @@ from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
 
-SCRIPTS = ["arguments", "glue_data", "reporting", "run_glue", "training"]
+SCRIPTS = ["arguments", "glue_data", "loading", "reporting", "run_glue", "training"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",

@@ -7,12 +7,16 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before huggingface_hub reads it
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from accelerate.state import AcceleratorState  # noqa: E402
+from datasets import Dataset  # noqa: E402
 
 import modeling  # noqa: E402
+from tests.glue_sample import VOCABULARY, WORDS, write_model, write_vocabulary  # noqa: E402
+from tests.tiny_run import Arguments  # noqa: E402
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,3 +43,27 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data at {folder}; set ZOO_DATA to the folder that holds glue/, vocab/, ...")
     return folder
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Arguments of a run on a tiny model; keyword arguments change them."""
+    flags = {
+        "model_name_or_path": str(write_model(tmp_path)),
+        "tokenizer_name": str(write_vocabulary(tmp_path)),
+        "output_dir": str(tmp_path / "out"),
+        "do_train": True,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 0.01,
+    }
+    return lambda **changes: Arguments(**(flags | changes))
+
+
+@pytest.fixture
+def data_set() -> Dataset:
+    """21 examples of 3 to 14 tokens, labelled by whether "good" occurs."""
+    rng = np.random.default_rng(0)
+    low = len(VOCABULARY) - len(WORDS)
+    rows = [[2, *rng.integers(low, len(VOCABULARY), size).tolist(), 3] for size in rng.integers(1, 13, 21)]
+    good = VOCABULARY.index("good")
+    return Dataset.from_dict({"input_ids": rows, "labels": [int(good in row) for row in rows]})

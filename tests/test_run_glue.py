@@ -12,6 +12,7 @@ from accelerate.state import AcceleratorState
 from datasets import Dataset, DatasetDict
 from transformers import AutoConfig, pipeline
 
+import loading
 import run_glue
 from arguments import parse_arguments
 from tests.conftest import ROOT
@@ -409,7 +410,7 @@ def test_sample_limits_take_the_first_examples(tmp_path, flags):
         + ["--max_train_samples", "3", "--max_eval_samples", "99"],
     )
     task, data = run_glue.load_data(args, AutoConfig.for_model("bert"))
-    features = run_glue.tokenize(data, run_glue.load_tokenizer(args), list(task.labels), args)
+    features = run_glue.tokenize(data, loading.load_tokenizer(args), list(task.labels), args)
     assert {split: len(rows) for split, rows in features.items()} == {"train": 3, "validation": SIZES["dev"]}
     assert features["train"]["labels"][:] == [task.labels.index(label) for label in data["train"]["label"][:3]]
 

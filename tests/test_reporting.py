@@ -1,0 +1,104 @@
+"""What a run leaves behind."""
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from huggingface_hub import ModelCard
+
+import reporting
+import training
+from arguments import hub_model_id, parse_arguments
+from tests.tiny_run import Arguments, prepare, recipe
+
+
+@pytest.fixture
+def finished(run, data_set, tmp_path):
+    """Trains a little and writes the results; gives the output folder."""
+
+    def finish(**changes) -> Path:
+        args = run(max_steps=2, task_name="sst2", **changes)
+        accelerator, tokenizer, model, collate = prepare(args)
+        score = lambda outputs, examples: {"accuracy": 0.75}  # noqa: E731
+        results = training.train(model, data_set, {"": data_set}, collate, score, args, accelerator)
+        data = {"task_type": "text-classification", "dataset_type": "nyu-mll/glue", "dataset_name": "GLUE SST-2"}
+        reporting.finish(model, tokenizer, results, data, args, accelerator)
+        return tmp_path / "out"
+
+    return finish
+
+
+def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):
+    record = json.loads((finished() / "metrics.json").read_text(encoding="utf-8"))
+    assert record["eval_accuracy"] == 0.75 and record["train_updates"] == 2 and record["seed"] == 42
+    assert {"train_loss", "train_runtime", "eval_runtime"} <= record.keys()
+    assert record["args"].keys() == {field.name for field in dataclasses.fields(Arguments)}
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["hardware"]["threads"] == torch.get_num_threads() and record["hardware"]["processes"] == 1
+
+
+def test_metrics_json_never_holds_what_json_has_no_word_for(run):
+    args = run()
+    accelerator, tokenizer, model, _ = prepare(args)
+    data = {"task_type": "text-classification", "dataset_type": "text", "dataset_name": "files of our own"}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        reporting.finish(model, tokenizer, {"eval_loss": float("nan")}, data, args, accelerator)
+    assert not (Path(args.output_dir) / "metrics.json").exists()
+
+
+def test_the_checkpoint_loads_with_stock_transformers(finished):
+    folder = finished()
+    model = transformers.BertForSequenceClassification.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert model(**tokenizer("a good film", return_tensors="pt")).logits.shape == (1, 2)
+
+
+def test_the_model_card_has_the_score_and_a_recipe_that_repeats_the_run(finished, run, tmp_path):
+    card = ModelCard.load(finished() / "README.md")
+    (result,) = card.data.eval_results
+    assert (result.dataset_type, result.metric_type, result.metric_value) == ("nyu-mll/glue", "accuracy", 0.75)
+    text = card.text.split("```yaml\n")[1].split("```")[0]
+    assert parse_arguments(Arguments, [recipe(tmp_path, text)]) == run(max_steps=2, task_name="sst2")
+
+
+def test_the_card_of_a_run_without_evaluation_says_so(run, tmp_path):
+    args = run(task_name="own")
+    _, _, model, _ = prepare(args)
+    data = {"task_type": "text-classification", "dataset_type": "text", "dataset_name": "files of our own"}
+    card = reporting.model_card(model, {"train_loss": 0.5}, data, args, processes=2)
+    assert "It was not evaluated." in card.text and card.data.eval_results is None and card.data.datasets is None
+    assert "on 2 processes, so with batches of 8 examples" in card.text
+
+
+def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.json"
+    path.write_text("old", encoding="utf-8")
+    monkeypatch.setattr("os.replace", lambda *_: pytest.fail("stopped here"))
+    with pytest.raises(pytest.fail.Exception, match="stopped here"):
+        reporting.write_atomically(path, "new")
+    assert path.read_text(encoding="utf-8") == "old"
+
+
+def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, monkeypatch):
+    calls = []
+
+    class Api:
+        def create_repo(self, repo_id, exist_ok):
+            calls.append(("create", repo_id, exist_ok))
+            return SimpleNamespace(repo_id=f"me/{repo_id}")
+
+        def upload_folder(self, repo_id, folder_path):
+            calls.append(("upload", repo_id, (folder_path / "model.safetensors").exists()))
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    finished(push_to_hub=True, hub_model_id="mine")
+    assert calls[0] == calls[1] == ("create", "mine", True)  # before the work, and after it for the owner's name
+    assert calls[2:] == [("upload", "me/mine", True)]
+
+
+def test_the_repository_is_named_after_the_output_folder_by_default(run):
+    assert hub_model_id(run(output_dir="runs/sst2/")) == "sst2"
