@@ -110,7 +110,8 @@ class RunArguments:
         for name in positive:
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"--{name} must be positive, not {getattr(self, name)}")
-        for name in ["learning_rate", "weight_decay", "max_grad_norm", "max_loss_rise", "reinit_layers", "max_restarts"]:
+        rates = ["learning_rate", "weight_decay", "max_grad_norm", "max_loss_rise"]
+        for name in [*rates, "reinit_layers", "max_restarts"]:
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name} must not be negative, not {getattr(self, name)}")
         if not 0 <= self.seed < 2**32:  # what numpy takes
@@ -121,7 +122,7 @@ class RunArguments:
         if choosing and self.do_train and not self.do_eval:
             raise ValueError("to choose among models, or to stop early, a run needs --do_eval")
         if self.resume and self.overwrite_output_dir:
-            raise ValueError("--resume keeps what --output_dir holds, --overwrite_output_dir does not: give one of them")
+            raise ValueError("--resume goes on with what --output_dir holds, --overwrite_output_dir does not: give one")
         if not 0 <= self.warmup_ratio <= 1:
             raise ValueError(f"--warmup_ratio must be between 0 and 1, not {self.warmup_ratio}")
         if self.implementation == "transformers" and self.trust_remote_code:
