@@ -1,0 +1,335 @@
+"""BERT's Adam against its formula, groups and rates by layer, top layers that start anew."""
+
+import copy
+import io
+import math
+import re
+
+import pytest
+import torch
+import transformers
+from accelerate import Accelerator
+from torch.optim.lr_scheduler import LambdaLR
+
+import modeling
+from optimization import BertAdam, build_optimizer, reinitialize_layers
+from tests.bert_cases import SIZES, pair, stock_config
+
+
+LAYERS = SIZES["num_hidden_layers"]
+TOP = LAYERS - 1
+RATE = 0.01  # of the `run` fixture
+KERNELS = [{"fused": True}, {"foreach": True}, {"foreach": False}]
+
+
+def warm_up_and_decay(update: int) -> float:
+    """Zero at the first update, 1 at the sixth, zero at the forty-first."""
+    return min(update / 5, (40 - update) / 35)
+
+
+class Problem:
+    """Two parameters, in groups of their own rate and decay, and the same random gradients each time."""
+
+    def __init__(self, dtype: torch.dtype, **kernel: bool) -> None:
+        generator = torch.Generator().manual_seed(1)
+        start = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in [(3, 5), (7,)]]
+        self.gradients = [[torch.randn(p.shape, generator=generator) for p in start] for _ in range(30)]
+        self.parameters = [torch.nn.Parameter(p.to(dtype)) for p in start]
+        settings = [{"lr": 0.02, "weight_decay": 0.1}, {"lr": 0.05, "weight_decay": 0.0}]
+        groups = [{"params": [p]} | setting for p, setting in zip(self.parameters, settings, strict=True)]
+        self.optimizer = BertAdam(groups, eps=1e-3, betas=(0.9, 0.999), **kernel)
+        self.schedule = LambdaLR(self.optimizer, warm_up_and_decay)
+
+    def run(self, updates: range) -> None:
+        for update in updates:
+            for parameter, gradient in zip(self.parameters, self.gradients[update], strict=True):
+                parameter.grad = gradient.to(parameter.dtype)
+            self.optimizer.step()
+            self.schedule.step()
+
+    def expected(self) -> list[torch.Tensor]:
+        """The parameters after 30 updates, by the formula, in float64."""
+        results = []
+        for index, parameter in enumerate(Problem(torch.float64).parameters):
+            rate, decay = [(0.02, 0.1), (0.05, 0.0)][index]
+            p, m, v = parameter.detach(), 0.0, 0.0
+            for update in range(30):
+                g = self.gradients[update][index].double()
+                m = 0.9 * m + (1 - 0.9) * g
+                v = 0.999 * v + (1 - 0.999) * g * g
+                p = p - rate * warm_up_and_decay(update) * (m / (v.sqrt() + 1e-3) + decay * p)
+            results.append(p)
+        return results
+
+
+# BERT's Adam
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-6)])
+def test_berts_adam_follows_the_formula_of_the_released_code(dtype, tolerance, kernel):
+    problem = Problem(dtype, **kernel)
+    problem.run(range(30))
+    for parameter, expected in zip(problem.parameters, problem.expected(), strict=True):
+        torch.testing.assert_close(parameter.detach().double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_first_update_is_not_corrected_and_the_docstrings_number_is_right():
+    ratios = [(1 - 0.9**t) / math.sqrt(1 - 0.999**t) for t in range(1, 1000)]
+    assert f"up to {max(ratios):.1f} times" in BertAdam.__doc__
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.ones(1)
+    BertAdam([parameter], lr=1.0, eps=0.0).step()
+    assert -parameter.item() == pytest.approx(ratios[0])
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_berts_adam_goes_on_from_its_saved_state_bit_by_bit(kernel):
+    whole = Problem(torch.float32, **kernel)
+    whole.run(range(30))
+    first = Problem(torch.float32, **kernel)
+    first.run(range(11))
+    file = io.BytesIO()
+    torch.save([first.optimizer.state_dict(), first.schedule.state_dict(), first.parameters], file)
+    second = Problem(torch.float32, **kernel)
+    optimizer, schedule, parameters = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    for parameter, saved in zip(second.parameters, parameters, strict=True):
+        parameter.data.copy_(saved)
+    second.optimizer.load_state_dict(optimizer)
+    second.schedule.load_state_dict(schedule)
+    second.run(range(11, 30))
+    assert all(torch.equal(a, b) for a, b in zip(second.parameters, whole.parameters, strict=True))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_an_update_that_the_gradient_scaler_skips_leaves_no_trace(kernel):
+    plain, scaled = Problem(torch.float32, **kernel), Problem(torch.float32, **kernel)
+    plain.run(range(6))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=100)
+    for update in [None, 0, 1, None, 2, 3, 4, 5]:  # None: the gradients overflow
+        for parameter, gradient in zip(scaled.parameters, scaled.gradients[update or 0], strict=True):
+            loss = (parameter * (math.inf if update is None else gradient)).sum()
+            scaler.scale(loss).backward()
+        scaler.step(scaled.optimizer)
+        scaler.update()
+        scaled.optimizer.zero_grad()
+        if update is not None:
+            scaled.schedule.step()
+    for ours, expected in zip(scaled.parameters, plain.parameters, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_berts_adam_takes_its_gradients_from_a_closure_as_any_optimizer():
+    plain, closed = Problem(torch.float32), Problem(torch.float32)
+    plain.run(range(3))
+    gradients = iter(closed.gradients)
+
+    def closure() -> torch.Tensor:
+        closed.optimizer.zero_grad()
+        losses = zip(closed.parameters, next(gradients), strict=True)
+        loss = sum((parameter * gradient).sum() for parameter, gradient in losses)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        assert closed.optimizer.step(closure).requires_grad
+        closed.schedule.step()
+    assert all(torch.equal(a, b) for a, b in zip(closed.parameters, plain.parameters, strict=True))
+
+
+def test_accelerate_wraps_berts_adam_and_the_schedule_still_reaches_it():
+    plain, wrapped = Problem(torch.float32), Problem(torch.float32)
+    plain.run(range(8))
+    wrapped.optimizer = Accelerator(cpu=True).prepare(wrapped.optimizer)  # saves and loads its state on the way
+    wrapped.run(range(8))
+    assert all(torch.equal(a, b) for a, b in zip(wrapped.parameters, plain.parameters, strict=True))
+
+
+def test_a_parameter_that_gets_its_first_gradient_later_is_not_corrected_either():
+    late, on_time = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    optimizer = BertAdam([late, on_time], lr=1.0)
+    for update in range(5):
+        on_time.grad = torch.ones(1)
+        late.grad = torch.ones(1) if update == 4 else None
+        optimizer.step()
+    alone = torch.nn.Parameter(torch.zeros(1))
+    alone.grad = torch.ones(1)
+    BertAdam([alone], lr=1.0).step()
+    assert torch.equal(late, alone) and on_time < late < 0
+
+
+# Groups
+
+
+def groups_by_name(model, args) -> dict[str, dict]:
+    """The optimizer's group of each trained parameter; fails where one is in two groups."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    listed = [(names[id(p)], group) for group in build_optimizer(model, args).param_groups for p in group["params"]]
+    assert len(listed) == len({name for name, _ in listed})
+    return dict(listed)
+
+
+@pytest.mark.parametrize(("optim", "kind"), [("adamw", torch.optim.AdamW), ("bert_adam", BertAdam)])
+def test_the_flags_choose_the_optimizer_and_its_settings(run, optim, kind):
+    args = run(optim=optim, weight_decay=0.1, adam_beta1=0.8, adam_beta2=0.98, adam_epsilon=1e-3)
+    optimizer = build_optimizer(modeling.ZooBertModel(stock_config()), args)
+    assert type(optimizer) is kind
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+    for group in optimizer.param_groups:
+        assert (group["lr"], group["betas"], group["eps"], group["fused"]) == (RATE, (0.8, 0.98), 1e-3, True)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_matrices_decay_vectors_do_not_and_frozen_parameters_are_left_out(run, decay):
+    model = modeling.ZooBertForSequenceClassification(stock_config())
+    model.bert.embeddings.requires_grad_(False)
+    groups = groups_by_name(model, run(weight_decay=0.1, layerwise_lr_decay=decay))
+    for name, parameter in model.named_parameters():
+        if "embeddings" in name:
+            assert name not in groups
+        else:
+            matrix = name.endswith("weight") and "LayerNorm" not in name
+            assert matrix == (parameter.dim() == 2)
+            assert groups[name]["weight_decay"] == (0.1 if matrix else 0.0), name
+
+
+def gpt(head: str) -> transformers.PreTrainedModel:
+    config = transformers.OpenAIGPTConfig(vocab_size=97, n_positions=41, n_embd=36, n_layer=LAYERS, n_head=3)
+    return getattr(transformers, head)(config)
+
+
+MODELS = {
+    "zoo, classifier": lambda: modeling.ZooBertForSequenceClassification(stock_config()),
+    "zoo, tied masked LM": lambda: modeling.ZooBertForMaskedLM(stock_config()),
+    "zoo, no head": lambda: modeling.ZooBertModel(stock_config()),
+    "stock, classifier": lambda: transformers.BertForSequenceClassification(stock_config()),
+    "stock, tied pre-training": lambda: transformers.BertForPreTraining(stock_config()),
+    "stock GPT, tied LM": lambda: gpt("OpenAIGPTLMHeadModel"),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_layer_learns_by_a_factor_slower_than_the_one_above_it(run, model):
+    model = MODELS[model]()
+    groups = groups_by_name(model, run(layerwise_lr_decay=0.5))
+    seen = set()
+    for name, _ in model.named_parameters():
+        layer = re.search(r"\b(?:layer|h)\.(\d+)\.", name)
+        rest = LAYERS + 1 if "embed" in name else 0
+        depth = LAYERS - int(layer.group(1)) if layer else rest
+        seen.add(depth)
+        assert groups[name]["lr"] == pytest.approx(RATE * 0.5**depth), name
+    assert seen - {0} == set(range(1, LAYERS + 2))
+
+
+def test_the_schedule_scales_every_layers_rate_and_the_first_group_has_the_full_one(run):
+    model = modeling.ZooBertForSequenceClassification(stock_config())
+    optimizer = build_optimizer(model, run(layerwise_lr_decay=0.5, weight_decay=0.1))
+    start = [group["lr"] for group in optimizer.param_groups]
+    schedule = LambdaLR(optimizer, lambda update: 1 / (update + 1))
+    optimizer.step()
+    schedule.step()
+    assert start[0] == max(start) == RATE and len(set(start)) == LAYERS + 2
+    assert schedule.get_last_lr() == pytest.approx([rate / 2 for rate in start])
+
+
+def test_rates_by_layer_move_the_lower_layers_less(run):
+    model = modeling.ZooBertForSequenceClassification(stock_config())
+    before = copy.deepcopy(model)
+    optimizer = build_optimizer(model, run(layerwise_lr_decay=0.1, optim="bert_adam"))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    moved = {
+        name: (new - old).abs().mean().item()
+        for (name, new), old in zip(model.named_parameters(), before.parameters(), strict=True)
+    }
+    ladder = ["classifier.bias", *(f"bert.encoder.layer.{i}.output.dense.bias" for i in reversed(range(LAYERS)))]
+    for upper, lower in zip(ladder, ladder[1:], strict=False):
+        assert moved[lower] == pytest.approx(0.1 * moved[upper], rel=1e-3)
+
+
+# Top layers that start anew
+
+
+def changed(model, before: dict[str, torch.Tensor]) -> set[str]:
+    return {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+
+
+def shared_layers() -> transformers.PreTrainedModel:
+    sizes = {"hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 17, "embedding_size": 7}
+    return transformers.AlbertModel(transformers.AlbertConfig(vocab_size=23, num_hidden_layers=3, **sizes))
+
+
+def is_reset(name: str) -> bool:
+    """Whether a parameter belongs to one of the two top layers or to the pooler."""
+    return re.search(rf"\b(layer|h)\.({TOP}|{TOP - 1})\.|pooler", name) is not None
+
+
+@pytest.mark.parametrize("whose", ["stock", "ours"])
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification", "Model"])
+def test_the_top_layers_and_the_pooler_start_anew_and_nothing_else(tmp_path, head, whose):
+    stock, ours = pair(head, tmp_path, initializer_range=0.05)
+    # From the folder, so that transformers has marked every tensor as loaded.
+    model = ours if whose == "ours" else type(stock).from_pretrained(tmp_path)
+    before = copy.deepcopy(model.state_dict())
+    reinitialize_layers(model, 2)
+    assert changed(model, before) == {name for name in before if is_reset(name)}
+    for name, parameter in model.named_parameters():
+        if is_reset(name) and name.endswith("LayerNorm.weight"):
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        elif is_reset(name) and name.endswith("bias"):
+            assert torch.equal(parameter, torch.zeros_like(parameter)), name
+        elif is_reset(name):
+            assert parameter.mean().item() == pytest.approx(0.0, abs=0.01), name
+            assert parameter.std().item() == pytest.approx(0.05, rel=0.1), name
+
+
+def test_the_new_weights_depend_on_the_seed_alone(tmp_path):
+    _, first = pair("ForSequenceClassification", tmp_path)
+    second = type(first).from_pretrained(tmp_path)
+    third = type(first).from_pretrained(tmp_path)
+    for model, seed in [(first, 5), (second, 5), (third, 6)]:
+        torch.manual_seed(seed)
+        reinitialize_layers(model, 1)
+    assert changed(first, second.state_dict()) == set()
+    assert f"bert.encoder.layer.{TOP}.output.dense.weight" in changed(third, first.state_dict())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_new_layers_are_those_of_a_new_model(model):
+    """Also where modules draw their weights when they are made, as in the stock GPT."""
+    torch.manual_seed(3)
+    new = MODELS[model]().base_model.state_dict()
+    torch.manual_seed(4)
+    model = MODELS[model]()
+    before = copy.deepcopy(model.state_dict())
+    torch.manual_seed(3)
+    reinitialize_layers(model, 2)
+    for name, parameter in model.base_model.named_parameters():
+        if is_reset(name):
+            assert torch.equal(parameter, new[name]), name
+    matrices = {name for name, parameter in model.named_parameters() if is_reset(name) and parameter.dim() > 1}
+    assert changed(model, before) == matrices  # biases and LayerNorms were as new
+
+
+def test_no_layers_to_reset_changes_nothing_in_any_model():
+    model = shared_layers()
+    before = copy.deepcopy(model.state_dict())
+    reinitialize_layers(model, 0)
+    assert changed(model, before) == set()
+
+
+def test_more_layers_than_there_are_is_one_clear_error():
+    model = modeling.ZooBertModel(stock_config())
+    with pytest.raises(ValueError, match=f"--reinit_layers {LAYERS + 1}: ZooBertModel has {LAYERS} layers"):
+        reinitialize_layers(model, LAYERS + 1)
+    reinitialize_layers(model, LAYERS)
+
+
+def test_a_model_without_a_list_of_its_layers_is_one_clear_error(run):
+    with pytest.raises(ValueError, match="--layerwise_lr_decay needs .* AlbertModel has 0 .*: leave"):
+        build_optimizer(shared_layers(), run(layerwise_lr_decay=0.9))
+    with pytest.raises(ValueError, match="--reinit_layers needs .* AlbertModel has 0 .*: leave"):
+        reinitialize_layers(shared_layers(), 1)
+    assert len(build_optimizer(shared_layers(), run()).param_groups) == 2
