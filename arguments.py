@@ -82,7 +82,7 @@ class RunArguments:
     seed: int = 42
     seeds: int = HfArg(default=1, help="repeat the run with this many seeds, from --seed on, and keep the best")
     max_restarts: int = HfArg(
-        default=0, help="repeat a run, with another seed, up to so often if all its predictions are one class"
+        default=0, help="replace runs that predict one class only by runs with further seeds, at most so many"
     )
     mixed_precision: Literal["no", "fp16", "bf16"] = "no"
     matmul_precision: Literal["highest", "high", "medium"] = HfArg(
@@ -121,8 +121,6 @@ class RunArguments:
         choosing = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
         if choosing and self.do_train and not self.do_eval:
             raise ValueError("to choose among models, or to stop early, a run needs --do_eval")
-        if self.resume and self.overwrite_output_dir:
-            raise ValueError("--resume goes on with what --output_dir holds, --overwrite_output_dir does not: give one")
         if not 0 <= self.warmup_ratio <= 1:
             raise ValueError(f"--warmup_ratio must be between 0 and 1, not {self.warmup_ratio}")
         if self.implementation == "transformers" and self.trust_remote_code:

@@ -1,40 +1,213 @@
-"""Files of text and labels, in rows: unquoted tab-separated as the GLUE zip's, csv, or JSON with one object a line.
+"""A run's texts and labels: from the Hub, from the GLUE zip's folders, or from files of one's own.
 
-A broken file is a ValueError that names it, the line and the mistake. Values stay what the file says: "null" and "NA"
-are text.
+Every source gives splits with the columns text, perhaps text_pair, and, but for test, label: a string, or a number in
+a regression. Files hold rows: unquoted tab-separated as the GLUE zip's, csv, or JSON with one object a line. A broken
+file is a ValueError that names it, the line and the mistake. Values stay what the file says: "null" and "NA" are text.
 """
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 
-from datasets import Dataset
+import numpy as np
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict, load_dataset
+from transformers import PreTrainedConfig
+
+from glue_tasks import EVERY_TASK, PAIR, Task
 
 
-OWN_TEXT = (("sentence1", "sentence2"), ("sentence",), ("text",))
+TEXT = ("text", "text_pair")
+OWN_TEXT = (PAIR, ("sentence",), ("text",))
 
 
-def read_own_file(path: Path, labelled: bool) -> Dataset:
-    """A file of the user's own as columns text, text_pair if there are two, and label as a string."""
+# GLUE
+
+
+def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
+    """The splits as the Hub has them. Raises OSError where it is out of reach, ValueError where it lacks a split."""
+    task = EVERY_TASK[task_name]
+    for split in splits:
+        if task.splits[split].hub is None:
+            file = task.splits[split].files[0]
+            raise ValueError(f"the Hub has {task_name} without labels: give --data_dir with the folder of {file}")
+    try:
+        hub = load_dataset(task.hub, None if task.hub_revision else task_name, revision=task.hub_revision)
+    except OSError as error:
+        raise OSError(
+            f"{error}. Without network, give --data_dir with the published files, or set HF_HUB_OFFLINE=1 to use only "
+            "what is cached."
+        ) from error
+    data = DatasetDict()
+    for split in splits:
+        rows = hub[task.splits[split].hub]
+        values = dict(zip(TEXT, (rows[column] for column in task.text), strict=False))
+        if not split.startswith("test"):
+            values["label"] = [task.labels[label] for label in rows["label"]] if task.labels else rows["label"]
+            values |= {column: rows[column] for column in task.metric_columns}
+        data[split] = Dataset.from_dict({column: list(value) for column, value in values.items()})
+    return data
+
+
+def read_zip(data_dir: Path, task: Task, splits: Iterable[str]) -> DatasetDict:
+    """The splits from the task's folder in the GLUE zip; `data_dir` is that folder or the one above."""
+    if not data_dir.is_dir():
+        raise FileNotFoundError(f"--data_dir {data_dir}: no such folder")
+    folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
+    return DatasetDict({split: _read_split(folder, task, split) for split in splits})
+
+
+def _read_split(folder: Path, task: Task, split: str) -> Dataset:
+    """One file of the zip. Raises ValueError with file and line for whatever the published files do not have."""
+    published, test = task.splits[split], split.startswith("test")
+    found = [folder / name for name in published.files if (folder / name).is_file()]
+    if not found:
+        names = " or ".join(published.files)
+        raise FileNotFoundError(f"{folder} has no {names}: --data_dir is not the folder of {task.folder}")
+    wanted = dict(zip(TEXT, published.text or task.tsv_text or task.text, strict=False))
+    if not test:
+        wanted |= {"label": task.tsv_label} | {column: column for column in task.metric_columns}
+    rows, broken = [], 0
+    for line, row in read_tsv(found[0], None if test else task.train_header):
+        if isinstance(row, str):
+            if test or not task.skip_broken_lines:  # predictions stand for the lines of the test file
+                raise ValueError(f"{found[0]}:{line}: {row}")
+            broken += 1
+            continue
+        values = dict(zip(wanted, columns(row, wanted.values(), found[0], line), strict=True))
+        if not test:
+            values["label"] = _glue_label(values["label"], task, f"{found[0]}:{line}")
+        rows.append(values)
+    if broken:
+        PartialState().print(f"{found[0]}: {broken} of {broken + len(rows)} lines skipped, they lack columns")
+    return to_dataset(rows, found[0])
+
+
+def _glue_label(label: str, task: Task, where: str) -> str | float:
+    if not task.labels:
+        return _number(label, where)
+    known = {str(number): name for number, name in enumerate(task.labels)} if task.numbered else task.labels
+    if label not in known:
+        raise ValueError(f"{where}: unknown label {label!r}, {task.folder} has {', '.join(known)}")
+    return known[label] if task.numbered else label
+
+
+def _number(label: object, where: str) -> float:
+    try:
+        number = float(label)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not np.isfinite(number):
+        raise ValueError(f"{where}: the label {label!r} is not a number")
+    return number
+
+
+# Files of one's own
+
+
+def read_own_files(
+    files: Mapping[str, str | None],
+    config: PreTrainedConfig,
+    problem_type: str | None = None,
+    text_columns: tuple[str, ...] | None = None,
+    label_column: str | None = None,
+) -> tuple[Task, DatasetDict]:
+    """`files` of the splits that a run needs, and the task they make, scored as RTE or, a regression, as STS-B is.
+
+    The train file says what the labels are; without one, the checkpoint does.
+    """
+    data = DatasetDict()
+    for split, file in files.items():
+        if file is None:
+            raise ValueError(f"this run needs --{split}_file")
+        data[split] = _read_own_file(Path(file), text_columns, None if split == "test" else label_column or "label")
+    if len({"text_pair" in data[split].column_names for split in data}) > 1:
+        raise ValueError("some of the files have one text an example, some two")
+    if "train" in data:
+        labels = _own_labels(data["train"]["label"], problem_type, files["train"])
+    else:
+        labels = () if config.num_labels == 1 else tuple(config.id2label.values())
+    text = PAIR if "text_pair" in next(iter(data.values())).column_names else ("sentence",)
+    task = Task("", text, labels, ("glue", "rte" if labels else "stsb"))
+    for split in data.keys() - {"test"}:
+        labels = enumerate(data[split]["label"], start=1)
+        known = [_own_label(label, task, f"{files[split]}, example {number}") for number, label in labels]
+        data[split] = data[split].remove_columns("label").add_column("label", known)
+    return task, data
+
+
+def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> Dataset:
+    """One file as columns of strings: text, text_pair if there are two, label. `text` and `label` name the file's."""
     readers = {".csv": read_csv, ".tsv": read_tsv, ".json": read_json_lines, ".jsonl": read_json_lines}
     if path.suffix not in readers:
         raise ValueError(f"{path}: a file of your own is one of {', '.join(readers)}")
-    rows, text = [], None
+    rows = []
     for line, row in readers[path.suffix](path):
         if isinstance(row, str):
             raise ValueError(f"{path}:{line}: {row}")
         text = text or next((names for names in OWN_TEXT if set(names) <= row.keys()), None)
         if text is None:
-            wanted = "sentence, text, or sentence1 and sentence2"
-            raise ValueError(f"{path} has the columns {', '.join(row)}: the text's must be {wanted}")
-        names = [*text, "label"] if labelled else text
-        values = columns(row, names, path, line)
-        for name, value in zip(names, values, strict=True):
+            raise ValueError(
+                f"{path} has the columns {', '.join(row)}: the text's must be sentence, text, or sentence1 and "
+                "sentence2, or --text_column_names must name them"
+            )
+        wanted = dict(zip(TEXT, text, strict=False)) | ({} if label is None else {"label": label})
+        remedy = ": --text_column_names and --label_column_name name them otherwise"
+        values = dict(zip(wanted, columns(row, wanted.values(), path, line, remedy), strict=True))
+        for name, value in values.items():
             if not isinstance(value, (str, int, float)) or (name == "label" and not str(value).strip()):
-                raise ValueError(f"{path}:{line}: {name} is {value!r}, neither text nor a number")
-        rows.append([str(value) for value in values])
-    return to_dataset(rows, len(text or ()), path)
+                raise ValueError(f"{path}:{line}: {wanted[name]} is {value!r}, neither text nor a number")
+        rows.append({name: str(value) for name, value in values.items()})
+    return to_dataset(rows, path)
+
+
+def _own_labels(labels: Iterable[str], problem_type: str | None, file: str) -> tuple[str, ...]:
+    """The classes in order, none for a regression.
+
+    Whole numbers are classes, in whichever way the file writes them: 1 and 1.0 are the class 1.
+    """
+    names = set(labels)
+    whole = all(map(_is_whole, names))
+    decimals = all(map(_is_number, names)) and not whole
+    if problem_type == "regression" or (problem_type is None and decimals):
+        return ()
+    if whole:
+        names = set(map(_integer, names))
+    if len(names) == 1:
+        raise ValueError(f"{file}: every label is {names.pop()!r}: add examples of another class")
+    return tuple(sorted(names, key=int if whole else None))
+
+
+def _own_label(label: str, task: Task, where: str) -> str | float:
+    if not task.labels:
+        return _number(label, where)
+    names = [label]
+    if _is_whole(label):
+        names += [_integer(label), f"LABEL_{_integer(label)}"]  # transformers' name for class 0, 1, ...
+    known = [name for name in names if name in task.labels]
+    if not known:
+        raise ValueError(f"{where}: unknown label {label!r}, known are {', '.join(task.labels)}")
+    return known[0]
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return bool(np.isfinite(float(label)))
+    except ValueError:
+        return False
+
+
+def _is_whole(label: str) -> bool:
+    return _is_number(label) and float(label).is_integer()
+
+
+def _integer(label: str) -> str:
+    return str(int(Decimal(label)))  # a float would round long numbers
+
+
+# Rows
 
 
 def read_tsv(path: Path, header: tuple[str, ...] | None = None) -> Iterator[tuple[int, dict[str, str] | str]]:
@@ -85,33 +258,43 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
         if not content.strip():
             continue
         try:
-            row = json.loads(content)
-        except json.JSONDecodeError as error:
+            row = json.loads(content, parse_constant=_no_number)
+            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, \ud83d, is no text
+        except ValueError as error:
             yield line, f"not JSON ({error}); a file holds one object a line"
             continue
         yield line, row if isinstance(row, dict) else "not a JSON object"
 
 
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except OSError as error:  # missing, a folder, not allowed
+        raise type(error)(f"cannot read {path}: {error.strerror}") from error
+    with file:
         for line, raw in enumerate(file, start=1):
             try:
-                yield line, raw.decode("utf-8-sig" if line == 1 else "utf-8")
+                text = raw.decode("utf-8-sig" if line == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise ValueError(f"{path}:{line}: not UTF-8 ({error}): convert the file, e.g. with iconv") from error
+            if "\0" in text:
+                raise ValueError(f"{path}:{line}: a NUL byte: the file is not text, or UTF-16; convert it with iconv")
+            yield line, text
 
 
-def columns(row: dict, names: Iterable[str], path: Path, line: int) -> list:
+def columns(row: dict, names: Iterable[str], path: Path, line: int, remedy: str = "") -> list:
     """The row's values under `names`."""
     missing = [name for name in names if name not in row]
     if missing:
-        raise ValueError(f"{path}:{line}: no column {', '.join(missing)} among {', '.join(row)}")
+        raise ValueError(f"{path}:{line}: no column {', '.join(missing)} among {', '.join(row)}{remedy}")
     return [row[name] for name in names]
 
 
-def to_dataset(rows: list[list], texts: int, path: Path) -> Dataset:
-    """Rows of one or two texts, perhaps followed by a label, under the names text, text_pair, label."""
+def to_dataset(rows: list[dict], path: Path) -> Dataset:
     if not rows:
         raise ValueError(f"{path} holds no examples")
-    names = ["text", "text_pair"][:texts] + ["label"] * (len(rows[0]) - texts)
-    return Dataset.from_dict(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})

@@ -1,15 +1,25 @@
-"""A run's tokenizer, configuration and model, from a checkpoint folder, the Hub or a configuration JSON."""
+"""A run's tokenizer, configuration and model, from a checkpoint folder, the Hub or a configuration JSON.
+
+What is loaded is what was saved, or an error says what is wrong and what helps. Where a folder has a SHA256SUMS, its
+files are compared with that first; without one, a changed number among the weights, or a changed but possible value in
+a JSON file, looks like any other.
+"""
 
 import json
+import pickle
 import sys
-from collections.abc import Callable
+import textwrap
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from accelerate import PartialState
-from safetensors import SafetensorError
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoTokenizer,
     BertTokenizer,
@@ -17,52 +27,88 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.modeling_utils import load_state_dict
 
 from arguments import RunArguments
+from checksums import verify_checksums
 
 
 def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
     """The model's own tokenizer, or `--tokenizer_name`; a vocab.txt is read as BERT's word pieces."""
     _choose_implementation(args)
     name = args.tokenizer_name or args.model_name_or_path
-    if name.endswith(".txt"):
-        if not Path(name).is_file():
-            raise FileNotFoundError(f"--tokenizer_name {name}: no such file")
-        return BertTokenizer(vocab=name, do_lower_case=args.do_lower_case)
-    try:
-        return _pretrained(AutoTokenizer.from_pretrained, name, trust_remote_code=args.trust_remote_code)
-    except (TypeError, ValueError) as error:  # what broken or missing tokenizer files raise
-        message = " ".join(str(error).split())
-        raise OSError(
-            f"cannot load a tokenizer from {name}: {message} --tokenizer_name may name a vocab.txt."
-        ) from error
+    with _explained(name, "Copy it again; --tokenizer_name may name a vocab.txt."):
+        if name.endswith(".txt"):
+            tokenizer = _word_pieces(Path(name), args.do_lower_case)
+        else:
+            for path in Path(name).glob("*token*.json"):
+                _read_json(path)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=args.trust_remote_code)
+        if tokenizer.vocab_files_names and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            raise ValueError("it has no tokenizer files, or no words in them")
+        tokenizer("\ue000", "\ue000")  # no vocabulary has it: damage to unknown tokens and pairs shows only in use
+    return tokenizer
+
+
+def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
+    """Raises ValueError where the tokenizer would add a special token, one that the model does not know."""
+    lines = set(path.read_text(encoding="utf-8").split("\n"))
+    tokenizer = BertTokenizer(vocab=str(path), do_lower_case=do_lower_case)
+    lacking = set(tokenizer.special_tokens_map.values()) - lines
+    if lacking:
+        raise ValueError(f"it has no {', '.join(sorted(lacking))}, so these are not BERT's word pieces")
+    return tokenizer
 
 
 def load_config(args: RunArguments, **changes: Any) -> PreTrainedConfig:
     """The configuration behind `--model_name_or_path`, with `changes` to its fields.
 
-    A config JSON names its family in "model_type"; a key that this family does not have raises ValueError.
+    A configuration names its family in "model_type"; in a config JSON, a key that this family does not have raises
+    ValueError.
     """
     _choose_implementation(args)
     name = args.model_name_or_path
-    if not name.endswith(".json"):
-        return _pretrained(AutoConfig.from_pretrained, name, trust_remote_code=args.trust_remote_code, **changes)
-    if not Path(name).is_file():
-        raise FileNotFoundError(f"--model_name_or_path {name}: no such file")
-    try:
-        values = json.loads(Path(name).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"--model_name_or_path {name} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"--model_name_or_path {name} must hold one JSON object of configuration fields")
-    model_type = values.pop("model_type", None)
-    if model_type is None:
-        raise ValueError(f'{name} does not name its family: add "model_type", e.g. "model_type": "bert"')
+    with _explained(name, "Correct it, or copy it again."):
+        if name.endswith(".json"):
+            return _config_from_json(Path(name), args, changes)
+        if Path(name).is_dir():
+            _read_config(Path(name, "config.json"), args)
+        return AutoConfig.from_pretrained(name, trust_remote_code=args.trust_remote_code, **changes)
+
+
+def _config_from_json(path: Path, args: RunArguments, changes: dict[str, Any]) -> PreTrainedConfig:
+    values = _read_config(path, args)
+    model_type = values.pop("model_type")
     default = AutoConfig.for_model(model_type)
     unknown = sorted(values.keys() - default.to_dict().keys() - default.attribute_map.keys())
     if unknown:
-        raise ValueError(f"{name}: {model_type} has no {', '.join(unknown)}")
+        raise ValueError(f"{model_type} has no {', '.join(unknown)}")
     return AutoConfig.for_model(model_type, **(values | changes))
+
+
+def _read_config(path: Path, args: RunArguments) -> dict[str, Any]:
+    """The fields in a file that names its family, one that there is. transformers would guess it from the path."""
+    if not path.is_file():
+        raise ValueError(f"it has no {path.name}")
+    values = _read_json(path)
+    model_type = values.get("model_type") if isinstance(values, dict) else None
+    if not isinstance(model_type, str):
+        raise ValueError(f'{path.name} must be a JSON object that names its family, e.g. {{"model_type": "bert"}}')
+    if model_type not in CONFIG_MAPPING and not (args.trust_remote_code and "auto_map" in values):
+        raise ValueError(
+            f'transformers {transformers.__version__} does not know the "model_type" {model_type!r} in {path.name}, '
+            "and a checkpoint's own code runs only with --trust_remote_code"
+        )
+    return values
+
+
+def _read_json(path: Path) -> Any:
+    """Raises ValueError with the file's name, which the libraries leave out."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} is not JSON ({error})") from error
 
 
 def load_model(
@@ -70,32 +116,114 @@ def load_model(
 ) -> PreTrainedModel:
     """A model of `auto_class` in float32: pre-trained, or with random weights where args names a config JSON.
 
-    Says which weights the checkpoint does not hold. Raises ValueError where the tokenizer has more entries than the
-    model's vocabulary, or a weight below the head has another size than the checkpoint's.
+    A head that the checkpoint does not hold starts from random weights, and that is said; only where the run trains.
+    Raises ValueError or OSError where tokenizer and model, or configuration and weights, do not fit together, and
+    where a weight is not finite.
     """
     config = load_config(args, **config_changes)
-    vocab_size = getattr(config, "vocab_size", None)
-    if vocab_size is not None and len(tokenizer) > vocab_size:
-        raise ValueError(
-            f"the tokenizer {args.tokenizer_name or args.model_name_or_path} has {len(tokenizer)} entries, the model "
-            f"{args.model_name_or_path} only {vocab_size}: choose the tokenizer the model was made for"
-        )
+    _check_vocabulary(tokenizer, config, args)
+    name = args.model_name_or_path
     options = {"attn_implementation": args.attn_implementation, "trust_remote_code": args.trust_remote_code}
     options["dtype"] = torch.float32  # the optimiser's precision; mixed_precision is the accelerator's business
-    if args.model_name_or_path.endswith(".json"):
-        return auto_class.from_config(config, **options)
-    options |= {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
-    model, info = _pretrained(auto_class.from_pretrained, args.model_name_or_path, **options)
-    resized = {name for name, *_ in info["mismatched_keys"]}
-    body = sorted(name for name in resized if name.startswith(f"{model.base_model_prefix}."))
-    if body:
-        raise ValueError(
-            f"{args.model_name_or_path}: config.json and weights disagree on the size of {', '.join(body)}"
-        )
-    new = sorted(set(info["missing_keys"]) | resized)
+    with _explained(name, "Correct it or this run's flags, or copy it again."):
+        _check_head(auto_class, config, args)
+        if name.endswith(".json"):
+            return auto_class.from_config(config, **options)
+        held = _held(Path(name))
+        layers = getattr(config, "num_hidden_layers", 0)
+        if held and layers > len(held):  # hours to build
+            raise ValueError(f"config.json says {layers} layers, but the checkpoint holds only {len(held)} weights")
+        options |= {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
+        # First without memory: sizes may be wrong by any factor. DeepSpeed's ZeRO-3 takes no device.
+        device = None if is_deepspeed_zero3_enabled() else "meta"
+        outline, info = auto_class.from_pretrained(name, device_map=device, **options)
+        new = _check_names(outline, info, held)
+    if new and not args.do_train:
+        raise ValueError(f"{name} does not hold {_some(new)}, or not in the size needed: train first, with --do_train")
+    model, _ = auto_class.from_pretrained(name, **options)
+    _check_finite(model, name)
     if new:
-        PartialState().print(f"newly initialised, not in {args.model_name_or_path}: {', '.join(new)}")
+        PartialState().print(f"newly initialised, not in {name}: {', '.join(new)}")
     return model
+
+
+def _check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, args: RunArguments) -> None:
+    entries = max(tokenizer.get_vocab().values(), default=-1) + 1
+    vocab_size = getattr(config, "vocab_size", None)
+    if vocab_size is not None and entries > vocab_size:
+        raise ValueError(
+            f"the tokenizer {args.tokenizer_name or args.model_name_or_path} has {entries} entries, the model "
+            f"{args.model_name_or_path} only {vocab_size}: choose the tokenizer the model was made for"
+        )
+
+
+def _check_head(auto_class: type, config: PreTrainedConfig, args: RunArguments) -> None:
+    own = (getattr(config, "auto_map", None) or {}) if args.trust_remote_code else {}
+    if type(config) not in auto_class._model_mapping and auto_class.__name__ not in own:
+        raise ValueError(f"{config.model_type} of --implementation {args.implementation} has no {auto_class.__name__}")
+
+
+def _held(folder: Path) -> dict[str, torch.Tensor]:
+    """The names, sizes and types of the weights in a folder, as tensors without memory; nothing of a Hub id."""
+    for path in folder.glob("*.index.json"):
+        _read_json(path)
+    held = {}
+    for path in [*folder.glob("model*.safetensors")] or [*folder.glob("pytorch_model*.bin")]:
+        try:
+            changed = zipfile.ZipFile(path).testzip() if zipfile.is_zipfile(path) else None  # by its own checksums
+            if changed:
+                raise ValueError(f"{changed} in it was changed")
+            held |= load_state_dict(path, map_location="meta")
+        except pickle.UnpicklingError as error:
+            raise ValueError(
+                f"{path.name} is broken, or holds more than tensors, which could run any code: have it converted to "
+                "model.safetensors by someone you trust"
+            ) from error
+        except Exception as error:  # of any type, from safetensors, zip files and pickle
+            raise ValueError(f"{path.name} is broken or cut short ({type(error).__name__}: {error})") from error
+    return held
+
+
+def _check_names(model: PreTrainedModel, info: dict[str, set], held: dict[str, torch.Tensor]) -> list[str]:
+    """The weights of head and pooler that the checkpoint lacks; raises ValueError unless the rest is the checkpoint's.
+
+    `info` is what transformers says of the loading. It ignores integers where weights belong, so `held` is needed too.
+    """
+    resized = {name for name, *_ in info["mismatched_keys"]}
+    prefix = f"{model.base_model_prefix}."
+    parts = {name.partition(".")[0] for name in model.base_model.state_dict()}
+    buffers = {name.removeprefix(prefix) for name, _ in model.named_buffers()}  # older versions saved them
+    own = {name.removeprefix(prefix): tensor.is_floating_point() for name, tensor in model.state_dict().items()}
+
+    def body(names: Iterable[str]) -> list[str]:
+        short = {name: name.removeprefix(prefix) for name in names}
+        inside = [name for name in names if name != short[name] or short[name].partition(".")[0] in parts]
+        return sorted(n for n in inside if not short[n].startswith("pooler.") and short[n] not in buffers)
+
+    integers = [n for n, tensor in held.items() if not tensor.is_floating_point() and own.get(n.removeprefix(prefix))]
+    for problem, names in {
+        "the checkpoint lacks": body(info["missing_keys"]),
+        "the model of its config.json has no": body(info["unexpected_keys"]),
+        "config.json and weights disagree on the size of": body(resized),
+        "the checkpoint holds integers for": sorted(integers),
+    }.items():
+        if names:
+            raise ValueError(f"{problem} {_some(names)}")
+    return sorted(info["missing_keys"] | resized)
+
+
+def _check_finite(model: PreTrainedModel, name: str) -> None:
+    # A sum is finite only if all of its terms are, and costs a twentieth of looking at each.
+    broken = [key for key, weight in model.named_parameters() if not torch.isfinite(weight.sum())]
+    if broken and PartialState().is_local_main_process:  # FSDP leaves the weights of the others for later
+        raise ValueError(
+            f"{name}: not all of {_some(broken)} is finite. Its training diverged, or the file is damaged: take an "
+            "earlier checkpoint, or copy it again."
+        )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _choose_implementation(args: RunArguments) -> None:
@@ -108,19 +236,25 @@ def _choose_implementation(args: RunArguments) -> None:
         sys.modules["modeling"].unregister()
 
 
-def _pretrained(load: Callable, name: str, **options: Any) -> Any:
-    """`load(name, **options)` with an error that says what `name` may be."""
-    if not Path(name).exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise FileNotFoundError(f"{name}: no such folder")
+@contextmanager
+def _explained(name: str, remedy: str) -> Iterator[None]:
+    """Verifies the folder `name`; turns whatever the block raises into one OSError or ValueError with a remedy.
+
+    Broken files make the libraries raise anything: KeyError, AssertionError, and the panics of tokenizers, which are
+    no Exception. An ImportError says itself what to install.
+    """
+    path = Path(name)
+    file = path.suffix in (".json", ".txt")
+    if not path.exists() and (file or name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise FileNotFoundError(f"{name}: no such {'file' if file else 'folder'}")
+    verify_checksums(path)
     try:
-        return load(name, **options)
-    except SafetensorError as error:
-        raise OSError(
-            f"cannot load {name}: a .safetensors file is broken or cut short ({error}). Copy it again."
-        ) from error
-    except OSError as error:
-        if Path(name).exists():
-            remedy = "A folder needs config.json, model weights and tokenizer files."
-        else:
+        yield
+    except BaseException as error:
+        if isinstance(error, ImportError) or not (isinstance(error, Exception) or "Panic" in type(error).__name__):
+            raise
+        reason = str(error) if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {error}"
+        if isinstance(error, OSError) and not path.exists():
             remedy = "Without network, give a local folder, or set HF_HUB_OFFLINE=1 to use only what is cached."
-        raise OSError(f"cannot load {name}: {str(error).splitlines()[0]} {remedy}") from error
+        message = f"cannot load {name}: {textwrap.shorten(reason, 400, placeholder=' ...').rstrip('.')}. {remedy}"
+        raise (OSError if isinstance(error, OSError) else ValueError)(message) from error

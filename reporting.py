@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import re
+import shutil
+import time
 from pathlib import Path
 
 import huggingface_hub
@@ -13,21 +15,32 @@ import torch
 import yaml
 from accelerate import Accelerator
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+import published
 from arguments import RunArguments, hub_model_id
+from checksums import write_checksums
+
+
+BESIDE = ("eval_loss", "eval_runtime", "eval_predicted_classes")  # not scores of the task
+CIRCUMSTANCES = ("seed", "args", "versions", "hardware")  # what metrics.json holds beside results
 
 
 def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None:
-    """Removes what an earlier run wrote of its own scores to output_dir: beside the new ones it would pass for theirs.
+    """Removes scores, predictions and training checkpoints of an earlier run that output_dir holds.
 
-    To be called when all that a run reads has been read, so that a typo costs nothing. Checkpoint and card stay until
-    a new one replaces them.
+    Beside the new ones they would pass for theirs. To be called when all that a run reads has been read, so that a
+    typo costs nothing. The earlier run's model and card stay until new ones replace them. A run that is resumed keeps
+    its checkpoints.
     """
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        for path in [*Path(args.output_dir).glob("predictions*.tsv"), Path(args.output_dir, "metrics.json")]:
+        output = Path(args.output_dir)
+        for path in [*output.glob("predictions*.tsv"), output / "metrics.json"]:
             path.unlink(missing_ok=True)
+        for path in [] if args.resume else [*output.glob("checkpoint-*"), *output.glob(".checkpoint-*")]:
+            shutil.rmtree(path)
 
 
 def finish(
@@ -38,33 +51,123 @@ def finish(
     args: RunArguments,
     accelerator: Accelerator,
 ) -> None:
-    """Writes, after training, the checkpoint and its card, then metrics.json; pushes them; prints the results.
+    """Writes, after training, the model and its card, then metrics.json; pushes them; prints the results.
 
-    `data` says what the scores were measured on: task_type, dataset_type, ... of huggingface_hub's EvalResult.
+    `data` says what the scores were measured on: task_type, dataset_type, ... of huggingface_hub's EvalResult. To be
+    called by every process. Each file is the old one or the whole new one. Raises OSError where the disk does not take
+    them; the last checkpoint then still holds the model.
     """
     accelerator.wait_for_everyone()
+    started = time.perf_counter()
+    weights = accelerator.get_state_dict(model) if args.do_train else None
     if accelerator.is_main_process:
         output = Path(args.output_dir)
         if args.do_train:
-            model.save_pretrained(output)
-            tokenizer.save_pretrained(output)
-            model_card(model, results, data, args, accelerator.num_processes).save(output / "README.md")
+            card = model_card(model, results, data, args, accelerator.num_processes)
+            save_model(model, weights, tokenizer, card, output)
+        saving = results.get("save_runtime", 0.0) + time.perf_counter() - started
         record = {
             **results,
+            "save_runtime": saving,
             "seed": args.seed,
             "args": dataclasses.asdict(args),
             "versions": versions(),
             "hardware": hardware(accelerator),
         }
         write_atomically(output / "metrics.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
-        for name, value in results.items():
-            print(f"  {name:32}{value:12,d}" if isinstance(value, int) else f"  {name:32}{value:12.4f}")
-        print(f"written to {output}: {', '.join(sorted(path.name for path in output.iterdir()))}")
+        print_results(results, output)
         if args.push_to_hub:
-            hub = huggingface_hub.HfApi()
-            repo_id = hub.create_repo(hub_model_id(args), exist_ok=True).repo_id  # with its owner
-            print(f"pushed to {hub.upload_folder(repo_id=repo_id, folder_path=output)}")
-    accelerator.end_training()
+            push(args)
+    for tracker in accelerator.trackers:
+        tracker.finish()
+    accelerator.wait_for_everyone()
+
+
+def save_model(
+    model: PreTrainedModel, weights: dict, tokenizer: PreTrainedTokenizerBase, card: ModelCard, output: Path
+) -> None:
+    """Writes what from_pretrained reads, and its checksums, first beside its place: half a model is never there."""
+    temporary = output / ".saving"
+    shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed
+    try:
+        model.save_pretrained(temporary, state_dict=weights)
+        tokenizer.save_pretrained(temporary)
+        write_checksums(temporary)
+        card.save(temporary / "README.md")
+        for path in temporary.iterdir():
+            os.replace(path, output / path.name)
+    except (OSError, SafetensorError) as error:
+        raise OSError(
+            f"cannot save the model in {output}: {' '.join(str(error).split())}. Make room, then the same command "
+            "with --resume finishes from the last checkpoint"
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def keep_best(
+    output: Path,
+    best: int,
+    runs: dict[int, dict[str, float]],
+    replaced: dict[int, dict[str, float]],
+    results: dict[str, float],
+    args: RunArguments,
+) -> None:
+    """Moves the model of seed `best` from OUTPUT/seed-N to OUTPUT, and says there what every seed scored."""
+    folder = output / f"seed-{best}"
+    record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    if (folder / "README.md").is_file():  # otherwise an earlier call has moved it all
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        for path in sorted(folder.iterdir(), key=lambda path: path.name == "README.md"):
+            if path.is_file() and path.name not in ("metrics.json", "README.md", ".lock"):
+                os.replace(path, output / path.name)
+        write_atomically(output / "README.md", card + spread_card(best, results, len(runs)))
+        (folder / "README.md").unlink()
+    for path in output.glob("seed-*/*checkpoint-*"):
+        shutil.rmtree(path)
+    for path in output.glob("seed-*"):  # of an earlier run with more seeds
+        if int(path.name.removeprefix("seed-")) not in runs.keys() | replaced.keys():
+            shutil.rmtree(path)
+    record |= {**results, "seed": best, "args": dataclasses.asdict(args), "runs": runs, "replaced_runs": replaced}
+    write_atomically(output / "metrics.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+    print_results(results, output)
+    if args.push_to_hub:
+        push(args)
+
+
+def spread_card(best: int, results: dict[str, float], seeds: int) -> str:
+    """The part of the card that keeps the best seed's score from passing for the method's."""
+    names = [name.removesuffix("_mean") for name in results if name.endswith("_mean")]
+    rows = [
+        f"| {name.removeprefix('eval_')} | "
+        + " | ".join(f"{results[f'{name}_{what}']:.4f}" for what in ("mean", "median", "std", "min", "max"))
+        + " |"
+        for name in names
+        if not name.startswith(BESIDE)
+    ]
+    table = "\n".join(["| validation | mean | median | standard deviation | min | max |", "|---" * 6 + "|", *rows])
+    return f"\nThis is seed {best}, the best of {seeds} on the validation set. All of them:\n\n{table}\n"
+
+
+def print_results(results: dict[str, float], output: Path) -> None:
+    for name, value in results.items():
+        print(f"  {name:32}{value:12,d}" if isinstance(value, int) else f"  {name:32}{value:12.4f}")
+    names = sorted(path.name for path in output.iterdir() if not path.name.startswith("."))
+    print(f"written to {output}: {', '.join(names)}")
+
+
+def create_repository(args: RunArguments) -> str:
+    """The repository's whole name, with its owner; the repository is made where it does not exist."""
+    return huggingface_hub.HfApi().create_repo(hub_model_id(args), exist_ok=True).repo_id
+
+
+def push(args: RunArguments) -> None:
+    """Uploads the output folder, but for what only a run's continuation needs."""
+    ignore = ["checkpoint-*", "checkpoint-*/**", "seed-*/**", ".*"]
+    where = huggingface_hub.HfApi().upload_folder(
+        repo_id=create_repository(args), folder_path=args.output_dir, ignore_patterns=ignore
+    )
+    print(f"pushed to {where}")
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -108,9 +211,12 @@ def device_name(device: torch.device) -> str:
 def model_card(
     model: PreTrainedModel, results: dict[str, float], data: dict[str, str], args: RunArguments, processes: int
 ) -> ModelCard:
-    """The Hub's README: the scores, for readers and as model-index, and the recipe that repeats the run."""
-    beside = ("eval_loss", "eval_loss_mm", "eval_runtime")  # not scores of the task
-    scores = {name: value for name, value in results.items() if name.startswith("eval_") and name not in beside}
+    """The Hub's README: the scores, as model-index and beside the papers', and the recipe that repeats the run."""
+    scores = {
+        name.removeprefix("eval_"): value
+        for name, value in results.items()
+        if name.startswith("eval_") and not name.startswith(BESIDE)
+    }
     title = hub_model_id(args).split("/")[-1]
     card = ModelCardData(
         model_name=title,
@@ -119,13 +225,18 @@ def model_card(
         base_model=None if Path(args.model_name_or_path).exists() else args.model_name_or_path,
         datasets=data["dataset_type"] if "/" in data["dataset_type"] else None,
         eval_results=[
-            EvalResult(**data, metric_type=name.removeprefix("eval_"), metric_value=value)
+            EvalResult(
+                **data | ({"dataset_split": "validation_mismatched"} if name.endswith("_mm") else {}),
+                metric_type=name.removesuffix("_mm"),
+                metric_value=value,
+            )
             for name, value in scores.items()
         ]
         or None,
     )
-    rows = [f"| {name.removeprefix('eval_')} | {value:.4f} |" for name, value in scores.items()]
+    rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
     table = "\n".join(["| validation | score |", "|---|---|", *rows]) if rows else "It was not evaluated."
+    beside = published.comparison(scores, data["dataset_type"], data.get("dataset_config"))
     origin = "random weights" if args.model_name_or_path.endswith(".json") else f"`{args.model_name_or_path}`"
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
     changed = {
@@ -142,7 +253,7 @@ def model_card(
 `{type(model).__name__}` from {origin}, trained on {data["dataset_name"]}.
 
 {table}
-
+{beside}
 The recipe that repeats this run, on {processes} process{"es" if processes > 1 else ""}, so with batches of {batch} \
 examples; what it does not name has its default:
 

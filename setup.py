@@ -7,14 +7,30 @@ from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
 
-SCRIPTS = ["arguments", "glue_data", "loading", "reporting", "run_glue", "training"]
+SCRIPTS = [
+    "arguments",
+    "checkpoints",
+    "checksums",
+    "glue_data",
+    "glue_submission",
+    "glue_tasks",
+    "loading",
+    "optimization",
+    "published",
+    "reporting",
+    "run_glue",
+    "runs",
+    "training",
+]
 
 REQUIRED = [
     "accelerate>=1.10,<2",
     "datasets>=4.0,<6",
     "evaluate>=0.4.6,<0.5",
+    "filelock>=3.12",
     "huggingface_hub>=1.31,<3",
     "numpy>=1.24",
+    "psutil>=5.9",
     "pyyaml>=6",
     "safetensors>=0.8",
     "scikit-learn>=1.3",
@@ -25,6 +41,11 @@ REQUIRED = [
     "transformers>=5.20,<6",
 ]
 
+# For the converters of TensorFlow checkpoints. The build without CUDA, half the size, exists for some machines only.
+CONVERT = [
+    "tensorflow-cpu>=2.18; platform_machine == 'x86_64' and sys_platform == 'linux' and python_version < '3.14'",
+    "tensorflow>=2.18; (platform_machine != 'x86_64' or sys_platform != 'linux') and python_version < '3.14'",
+]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
 TRACKERS = ["tensorboard>=2.15"]
 LINT = ["ruff>=0.12", "transformers-mlinter>=0.1.5"]
@@ -55,8 +76,9 @@ setup(
     py_modules=SCRIPTS,
     install_requires=REQUIRED,
     extras_require={
+        "convert": CONVERT,
         "onnx": ONNX,
         "trackers": TRACKERS,
-        "test": TEST + LINT + ONNX + TRACKERS,
+        "test": TEST + LINT + CONVERT + ONNX + TRACKERS,
     },
 )

@@ -1,11 +1,12 @@
-"""What every script of this project shares: loading a model, training it, predicting with it.
+"""What every script of this project shares: training a model and predicting with it.
 
 Data moves once, in one direction:
 
     recipe + flags -> args -> the script builds model, data, collate, metrics -> train() / predict()
     -> metrics.json, checkpoint, model card
 
-arguments.py reads the first line of this, reporting.py writes the last.
+arguments.py reads the first line of this, loading.py builds the model, reporting.py writes the last; runs.py frames
+it all.
 
 On several processes, `accelerate launch` or `torchrun` starts the same command; on CPU it is
 `ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 run_X.py ...`. One update weighs all its examples equally, however
@@ -15,77 +16,34 @@ they are spread over processes and accumulation steps; only rounding and dropout
 import contextlib
 import dataclasses
 import math
-import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-import datasets
-import huggingface_hub
 import numpy as np
 import torch
-import transformers
 from accelerate import Accelerator
 from accelerate.utils import gather_object, send_to_device, set_seed, tqdm
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import (
-    PreTrainedModel,
-    get_scheduler,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
-from arguments import RunArguments, hub_model_id
+from arguments import RunArguments
+from checkpoints import Checkpoints, Mean, Progress
+from optimization import build_optimizer, reinitialize_layers
+from runs import Interrupted, Stopwatch, score, stop_signals
 
 
 Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
 Outputs = dict[str, list[np.ndarray]]  # name -> one array an example, in data-set order
 Metrics = Callable[[Outputs, Dataset], dict[str, float]]
 
-
-def start(args: RunArguments) -> Accelerator:
-    """Checks what would otherwise fail after hours of work, prepares this process, and gives its Accelerator.
-
-    Raises FileExistsError where output_dir holds something, ValueError for a precision that the processor does not
-    have, RuntimeError where processes do not know of each other.
-    """
-    output = Path(args.output_dir)
-    if output.is_file() or (output.is_dir() and any(output.iterdir()) and not args.overwrite_output_dir):
-        raise FileExistsError(
-            f"--output_dir {output} exists and is not empty: choose another or --overwrite_output_dir"
-        )
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    torch.set_float32_matmul_precision(args.matmul_precision)
-    accelerator = Accelerator(
-        mixed_precision=args.mixed_precision,
-        log_with=None if args.report_to == "none" else args.report_to,
-        project_dir=output,
-    )
-    if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
-        raise ValueError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched > 1 and accelerator.num_processes == 1:
-        raise RuntimeError(
-            f"{launched} processes were started, but each counts itself alone and would repeat the same work. "
-            "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
-        )
-    accelerator.wait_for_everyone()  # the check above came before anyone writes
-    if accelerator.is_main_process:
-        output.mkdir(parents=True, exist_ok=True)
-        if args.push_to_hub:  # now, so that a missing token costs seconds and not the run
-            huggingface_hub.HfApi().create_repo(hub_model_id(args), exist_ok=True)
-    set_seed(args.seed)
-    return accelerator
-
-
-# Training
+WINDOW = 20  # updates whose mean loss is compared with the lowest so far
 
 
 def train(
     model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     train_set: Dataset,
     eval_sets: dict[str, Dataset],
     collate: Collate,
@@ -93,70 +51,222 @@ def train(
     args: RunArguments,
     accelerator: Accelerator,
 ) -> dict[str, float]:
-    """Trains `model` in place with AdamW, warm-up and decay; evaluates on `eval_sets` after each epoch.
+    """Trains `model` in place, evaluates on `eval_sets` and saves checkpoints as `args` says; with --resume goes on.
 
-    Returns train_loss (mean over the examples seen), train_runtime (seconds, evaluation not counted), train_updates,
-    and the last evaluation's results. Raises FloatingPointError when the loss is no longer finite.
+    Returns train_loss (mean over the examples seen), train_updates, the seconds train_runtime, eval_runtime and
+    save_runtime, and the results of the last evaluation; with --load_best_model_at_end those of the best, its weights,
+    and best_update. Raises FloatingPointError when the loss is no longer finite or rises by more than --max_loss_rise,
+    Interrupted when the user or the system ends the run, both naming the checkpoint to go on from.
     """
+    if args.reinit_layers:
+        reinitialize_layers(model, args.reinit_layers)
     set_seed(args.seed, device_specific=True)  # dropout differs between processes; the order of examples does not
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    optimizer = build_optimizer(model.to(accelerator.device), args)
-    prepared, wrapped = accelerator.prepare(model, optimizer)
-    lengths = [len(ids) for ids in train_set["input_ids"]]
-    total, epochs = count_updates(len(train_set), args, accelerator.num_processes)
-    # Not prepared: a prepared scheduler ticks once a process.
-    scheduler = get_scheduler(args.lr_scheduler_type, optimizer, math.ceil(args.warmup_ratio * total), total)
-    accelerator.print(f"train: {len(train_set):,} examples, {total:,} updates, on {accelerator.device.type}")
-    bar = tqdm(total=total, desc="train", disable=not sys.stderr.isatty())
-    log = _Log(args, accelerator, bar)
-    results, evaluating, started = {}, 0.0, time.perf_counter()
-    for epoch in range(epochs):
-        model.train()
-        updates = epoch_updates(lengths, args, epoch, accelerator.num_processes)[: total - len(log.counts)]
-        first = len(log.counts)
-        for loss, count in _losses(prepared, train_set, updates, collate, accelerator):
-            if args.max_grad_norm > 0:
-                accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-            wrapped.step()
-            if not accelerator.optimizer_step_was_skipped:
-                scheduler.step()
-            wrapped.zero_grad()
-            log.add(loss, count, scheduler.get_last_lr()[0])
-        summary = f"epoch {epoch + 1}/{epochs}: train_loss {log.mean(first):.4f}"
-        if eval_sets:
-            results = evaluate(model, eval_sets, collate, metrics, args, accelerator)
-            evaluating += results["eval_runtime"]
-            accelerator.log(results, step=len(log.counts))
-            summary += "".join(f"  {name} {value:.4f}" for name, value in results.items() if name != "eval_runtime")
-        bar.clear()
-        accelerator.print(summary)
-    bar.close()
-    seconds = time.perf_counter() - started - evaluating
-    return {"train_loss": log.mean(), "train_runtime": seconds, "train_updates": total, **results}
+    evaluating = partial(evaluate, model, eval_sets, collate, metrics, args, accelerator) if eval_sets else None
+    with stop_signals() as signals:
+        return _Training(model, tokenizer, train_set, collate, evaluating, signals, args, accelerator).run()
 
 
-def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.AdamW:
-    """AdamW, with bias correction, that decays matrices and embeddings but not biases and LayerNorms, as both papers.
+class _Training:
+    """One call of `train`: what its steps share."""
 
-    By dimension, not by name: lists of names miss a model's own LayerNorms.
-    """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.dim() > 1], "weight_decay": args.weight_decay},
-        {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    fused = {parameter.device.type for parameter in trained} <= {"cpu", "cuda", "mps", "xpu"}
-    betas = (args.adam_beta1, args.adam_beta2)
-    return torch.optim.AdamW(groups, lr=args.learning_rate, betas=betas, eps=args.adam_epsilon, fused=fused)
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        train_set: Dataset,
+        collate: Collate,
+        evaluate: Callable[[], dict[str, float]] | None,
+        signals: list[int],
+        args: RunArguments,
+        accelerator: Accelerator,
+    ) -> None:
+        self.train_set, self.collate, self.evaluate, self.signals = train_set, collate, evaluate, signals
+        self.args, self.accelerator = args, accelerator
+        self.lengths = [len(ids) for ids in train_set["input_ids"]]
+        self.total, self.per_epoch = count_updates(len(train_set), args, accelerator.num_processes)
+        optimizer = build_optimizer(model.to(accelerator.device), args)
+        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        # Not prepared: a prepared scheduler ticks once a process.
+        warm_up = math.ceil(args.warmup_ratio * self.total)
+        self.scheduler = get_scheduler(args.lr_scheduler_type, optimizer, warm_up, self.total)
+        accelerator.register_for_checkpointing(self.scheduler)
+        self.checkpoints = Checkpoints(model, tokenizer, self.lengths, args, accelerator)
+        restored = self.checkpoints.restore() if args.resume else None
+        self.progress = restored or Progress()
+        self.watch = Stopwatch(self.progress.seconds)
+        self.unread: list[tuple[torch.Tensor, int]] = []  # losses still on the device: reading waits for it
+        accelerator.print(f"train: {len(train_set):,} examples, {self.total:,} updates, on {accelerator.device.type}")
+        if restored:
+            accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
+        if args.report_to != "none":
+            # TensorBoard takes neither None nor lists.
+            accelerator.init_trackers("runs", {name: str(value) for name, value in dataclasses.asdict(args).items()})
+        self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
+
+    @property
+    def finished(self) -> bool:
+        return self.progress.stopped or self.progress.update >= self.total
+
+    def run(self) -> dict[str, float]:
+        progress = self.progress
+        while not self.finished:
+            epoch, done = divmod(progress.update, self.per_epoch)
+            updates = epoch_updates(self.lengths, self.args, epoch, self.accelerator.num_processes)
+            updates = updates[done : self.total - epoch * self.per_epoch]
+            for share, examples in _losses(
+                self.model.train(), self.train_set, updates, self.collate, self.accelerator
+            ):
+                self.update(share, examples)
+                self.between_updates()
+                if self.finished:
+                    break
+        self.bar.close()
+        if self.args.load_best_model_at_end and progress.best_update != progress.update:
+            self.checkpoints.load(progress.best_update)
+        return self.results()
+
+    def results(self) -> dict[str, float]:
+        progress = self.progress
+        results = {"train_loss": progress.run.value, "train_updates": progress.update}
+        if self.args.load_best_model_at_end:
+            results |= {"best_update": progress.best_update, **progress.best_results}
+        else:
+            results |= progress.results
+        self.watch.lap("train")
+        return results | self.watch.runtimes()
+
+    def update(self, share: torch.Tensor, examples: int) -> None:
+        """One step of the optimizer, its gradient ready."""
+        if self.args.max_grad_norm > 0:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+        self.optimizer.step()
+        self.scheduler.step()
+        self.optimizer.zero_grad()
+        self.unread.append((share, examples))
+        self.progress.update += 1
+        self.bar.update()
+
+    def between_updates(self) -> None:
+        """Whatever is due after an update: a line in the log, an evaluation, a checkpoint, the end."""
+        args, update = self.args, self.progress.update
+        ends = update % self.per_epoch == 0 or update == self.total  # an epoch, or the run
+        if update % args.logging_steps == 0:
+            self.log()
+        improved = False
+        if self.evaluate and (
+            ends if args.eval_steps is None else update % args.eval_steps == 0 or update == self.total
+        ):
+            improved = self.judge()
+        if ends:
+            self.end_epoch()
+        save = {"no": False, "steps": update % args.save_steps == 0 or update == self.total, "epoch": ends}
+        stop = self.must_stop() and not self.finished
+        keep = args.load_best_model_at_end and improved
+        if save[args.save_strategy] or keep or stop or (self.progress.stopped and args.save_strategy != "no"):
+            self.save()
+        if stop:
+            raise Interrupted(f"stopped at update {update} of {self.total}. {self.checkpoints.how_to_go_on()}")
+
+    def read_losses(self) -> None:
+        """Moves the losses of the latest updates to `progress`; raises FloatingPointError if they have diverged."""
+        if not self.unread:
+            return
+        shares, examples = zip(*self.unread, strict=True)
+        losses = self.accelerator.reduce(torch.stack(shares), "sum").tolist()
+        self.unread = []
+        progress = self.progress
+        first = progress.update - len(losses) + 1
+        for update, (loss, count) in enumerate(zip(losses, examples, strict=True), start=first):
+            if not math.isfinite(loss):
+                self.diverged(f"the training loss is {loss} at update {update}")
+            for mean in (progress.run, progress.epoch, progress.logged, progress.recent):
+                mean.add(loss, count)
+            if progress.recent.updates == WINDOW:
+                self.check_rise(update)
+
+    def check_rise(self, update: int) -> None:
+        progress, limit = self.progress, self.args.max_loss_rise
+        mean, progress.recent = progress.recent.value, Mean()
+        progress.first = mean if progress.first is None else progress.first
+        progress.lowest = mean if progress.lowest is None else min(mean, progress.lowest)
+        if limit and mean > progress.lowest + limit * progress.first:
+            self.diverged(
+                f"the training loss rose from {progress.lowest:.4g} to {mean:.4g}, more than --max_loss_rise {limit} "
+                f"times {progress.first:.4g}, in the {WINDOW} updates before {update}"
+            )
+
+    def diverged(self, what: str) -> None:
+        found = self.checkpoints.found()
+        last = f"{self.checkpoints.path(found[0])} is the last good checkpoint" if found else "no checkpoint was saved"
+        raise FloatingPointError(
+            f"{what} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
+            f"--mixed_precision with a wider range; {last}, for --model_name_or_path of another run"
+        )
+
+    def log(self) -> None:
+        self.read_losses()
+        mean, self.progress.logged = self.progress.logged.value, Mean()
+        self.bar.set_postfix(loss=f"{mean:.4f}", refresh=False)
+        rate = self.scheduler.get_last_lr()[0]
+        self.accelerator.log({"train_loss": mean, "learning_rate": rate}, step=self.progress.update)
+
+    def judge(self) -> bool:
+        """Evaluates; True where this is the best model so far. Stops the run where that has been long ago."""
+        progress = self.progress
+        self.read_losses()
+        self.watch.lap("train")
+        progress.results = self.evaluate()
+        self.watch.lap("eval")
+        self.model.train()
+        self.accelerator.log(progress.results, step=progress.update)
+        reached = score(progress.results, self.args)
+        improved = progress.best_update is None or reached > score(progress.best_results, self.args)
+        if improved:
+            progress.best_update, progress.best_results, progress.worse = progress.update, progress.results, 0
+        else:
+            progress.worse += 1
+        scores = "".join(f"  {name} {value:.4f}" for name, value in progress.results.items())
+        self.bar.clear()
+        self.accelerator.print(f"update {progress.update}/{self.total}:{scores}")
+        if progress.worse == self.args.early_stopping_patience:
+            progress.stopped = True
+            self.accelerator.print(f"stopped early: update {progress.best_update} was better")
+        return improved
+
+    def end_epoch(self) -> None:
+        self.read_losses()
+        mean, self.progress.epoch = self.progress.epoch.value, Mean()
+        epoch = math.ceil(self.progress.update / self.per_epoch)
+        self.bar.clear()
+        self.accelerator.print(f"epoch {epoch}/{math.ceil(self.total / self.per_epoch)}: train_loss {mean:.4f}")
+
+    def save(self) -> None:
+        self.read_losses()
+        self.watch.lap("train")
+        try:
+            self.checkpoints.save(self.progress)
+        except FloatingPointError as error:
+            self.diverged(str(error))
+        self.watch.lap("save")
+
+    def must_stop(self) -> bool:
+        """Whether any process was told to stop; asked where processes that run ahead of their GPU wait anyway."""
+        if self.accelerator.num_processes == 1:
+            return bool(self.signals)
+        if self.accelerator.device.type != "cpu" and self.progress.update % self.args.logging_steps:
+            return False
+        told = torch.tensor(len(self.signals), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(told, "sum").item())
 
 
 def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[int, int]:
-    """(updates, epochs begun) of a run over `examples`."""
+    """(updates of the whole run, updates an epoch) over `examples`."""
     per_update = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
     per_epoch = math.ceil(examples / per_update)
     total = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
-    return total, math.ceil(total / per_epoch)
+    return total, per_epoch
 
 
 def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes: int) -> list[list[list[int]]]:
@@ -164,12 +274,15 @@ def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes:
 
     The examples that share an update depend on their number alone, not on processes or accumulation. A micro-batch
     holds those of all processes; process r takes [r::processes]. With group_by_length the shuffled examples are sorted
-    by length in blocks of 50 updates, and the updates shuffled again, an incomplete one staying last.
+    by length in blocks of 50 updates, and the updates shuffled again, an incomplete one staying last. With
+    pad_to_max_length the epoch's first examples fill the last update up, so that all batches have one shape.
     """
     rng = np.random.default_rng((args.seed, epoch))
     micro = args.per_device_train_batch_size * processes
     size = micro * args.gradient_accumulation_steps
     order = rng.permutation(len(lengths)).tolist()
+    if args.pad_to_max_length:
+        order = np.resize(order, math.ceil(len(order) / size) * size).tolist()
     if args.group_by_length:
         blocks = _cut(order, 50 * size)
         order = [index for block in blocks for index in sorted(block, key=lengths.__getitem__)]
@@ -200,7 +313,14 @@ def _losses(
     rank, processes = accelerator.process_index, accelerator.num_processes
     mine = [batch[rank::processes] or batch[:1] for update in updates for batch in update]
     pinned = accelerator.device.type == "cuda"
-    batches = iter(DataLoader(train_set, batch_sampler=mine, collate_fn=collate, pin_memory=pinned))
+    loader = DataLoader(
+        train_set,
+        batch_sampler=mine,
+        collate_fn=collate,
+        pin_memory=pinned,
+        generator=torch.Generator(),  # of its own: beginning an epoch, or its rest, draws none of dropout's numbers
+    )
+    batches = iter(loader)
     for update in updates:
         total = sum(map(len, update))
         share = torch.zeros((), device=accelerator.device)
@@ -212,42 +332,6 @@ def _losses(
                 accelerator.backward(loss * processes)  # the gradient is averaged over processes
             share += loss.detach()
         yield share, total
-
-
-class _Log:
-    """The training loss of every update, read from the device only every logging_steps: reading waits for it."""
-
-    def __init__(self, args: RunArguments, accelerator: Accelerator, bar: Any) -> None:
-        self.args, self.accelerator, self.bar = args, accelerator, bar
-        self.losses: list[float] = []
-        self.counts: list[int] = []  # examples of each update
-        self.unread: list[torch.Tensor] = []  # this process's shares
-        if args.report_to != "none":
-            # TensorBoard takes neither None nor lists.
-            accelerator.init_trackers("runs", {key: str(value) for key, value in dataclasses.asdict(args).items()})
-
-    def add(self, share: torch.Tensor, examples: int, learning_rate: float) -> None:
-        self.unread.append(share)
-        self.counts.append(examples)
-        self.bar.update()
-        if len(self.counts) % self.args.logging_steps == 0:
-            loss = self.mean(len(self.losses))
-            self.bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
-            self.accelerator.log({"train_loss": loss, "learning_rate": learning_rate}, step=len(self.losses))
-
-    def mean(self, first: int = 0) -> float:
-        """The mean loss of the examples since update `first`."""
-        if self.unread:
-            read = self.accelerator.reduce(torch.stack(self.unread), "sum").tolist()
-            for update, loss in enumerate(read, start=len(self.losses) + 1):
-                if not math.isfinite(loss):
-                    raise FloatingPointError(
-                        f"the training loss is {loss} at update {update} of {self.bar.total}: lower --learning_rate "
-                        f"(peak {self.args.learning_rate}), or use a --mixed_precision with a wider range"
-                    )
-            self.losses += read
-            self.unread = []
-        return float(np.average(self.losses[first:], weights=self.counts[first:]))
 
 
 # Prediction and evaluation
@@ -266,7 +350,7 @@ def predict(
     model.to(accelerator.device).eval()
     lengths = [len(ids) for ids in data_set["input_ids"]]
     order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    mine = _cut(order, args.per_device_eval_batch_size)[accelerator.process_index :: accelerator.num_processes]
+    mine = _my_batches(order, args, accelerator)
     bar = tqdm(total=len(mine), desc="predict", leave=False, disable=not sys.stderr.isatty())
     # A generator of its own: an evaluation during training draws none of training's random numbers.
     loader = DataLoader(data_set, batch_sampler=mine, collate_fn=collate, generator=torch.Generator())
@@ -291,6 +375,19 @@ def predict(
     return {name: [by_index[index][name] for index in range(len(lengths))] for name in names}
 
 
+def _my_batches(order: list[int], args: RunArguments, accelerator: Accelerator) -> list[list[int]]:
+    """This process's batches: as many as every other's, since a sharded model computes on all at once.
+
+    Examples that occur twice for that reason give the same outputs twice. With pad_to_max_length all batches are full.
+    """
+    size = args.per_device_eval_batch_size
+    if args.pad_to_max_length:
+        order = np.resize(order, math.ceil(len(order) / size) * size).tolist()
+    batches = _cut(order, size)
+    rounds = math.ceil(len(batches) / accelerator.num_processes)
+    return [batches[(i * accelerator.num_processes + accelerator.process_index) % len(batches)] for i in range(rounds)]
+
+
 def evaluate(
     model: PreTrainedModel,
     eval_sets: dict[str, Dataset],
@@ -299,10 +396,9 @@ def evaluate(
     args: RunArguments,
     accelerator: Accelerator,
 ) -> dict[str, float]:
-    """`eval_<metric><suffix>` for each suffix and set of `eval_sets` ("" for the only one), and eval_runtime."""
-    started = time.perf_counter()
+    """`eval_<metric><suffix>` for each suffix and set of `eval_sets` ("" for the only one)."""
     results = {}
     for suffix, data_set in eval_sets.items():
         scores = metrics(predict(model, data_set, collate, args, accelerator), data_set)
         results |= {f"eval_{name}{suffix}": value for name, value in scores.items()}
-    return results | {"eval_runtime": time.perf_counter() - started}
+    return results

@@ -1,4 +1,4 @@
-"""Nine GLUE folders in miniature, in the layouts of the GLUE zip, a vocabulary for them, and a tiny model."""
+"""Nine GLUE folders in miniature, in the layouts of the GLUE zip, one's own files, a vocabulary and a tiny model."""
 
 import json
 from pathlib import Path
@@ -83,6 +83,13 @@ def _value(folder: str, name: str, row: int, column: int) -> str:
         labels = LABELS.get(folder, ["0", "1"])
         return labels[row % len(labels)]
     return str(row)
+
+
+def write_csv(path: Path, labels: list[str], header: str = "text,label") -> str:
+    """A file of one's own with one text for each label; gives its name."""
+    rows = [f"{text(row, 1)},{label}" for row, label in enumerate(labels)]
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return str(path)
 
 
 def write_vocabulary(root: Path) -> Path:

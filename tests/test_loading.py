@@ -1,45 +1,111 @@
-"""Tokenizers, configurations and models, whole and broken."""
+"""Tokenizers, configurations and models, whole and broken: never a wrong model, never an error without a remedy."""
 
 import json
+import os
+import random
 import sys
 
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForSequenceClassification
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    DistilBertConfig,
+    PreTrainedModel,
+)
 
+import checksums
 import loading
 from tests.glue_sample import VOCABULARY, write_model
-from tests.tiny_run import prepare, weights
+from tests.tiny_run import Arguments, weights
+
+
+def load(args: Arguments, auto_class: type = AutoModelForSequenceClassification, **changes) -> PreTrainedModel:
+    return loading.load_model(auto_class, args, loading.load_tokenizer(args), **changes)
+
+
+@pytest.fixture
+def saved(run, tmp_path):
+    """The folder of a classifier and its tokenizer."""
+    load(run()).save_pretrained(tmp_path / "saved")
+    loading.load_tokenizer(run()).save_pretrained(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+@pytest.fixture
+def fine_tuning(run, saved) -> Arguments:
+    """A run that trains what is in `saved`."""
+    return run(model_name_or_path=str(saved), tokenizer_name=None)
+
+
+@pytest.fixture
+def evaluation(run, saved) -> Arguments:
+    """A run that does not train what is in `saved`."""
+    return run(model_name_or_path=str(saved), tokenizer_name=None, do_train=False, do_eval=True)
+
+
+def rewrite(folder, change) -> None:
+    """Replaces a folder's weights by what `change` makes of them."""
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def configure(path, **values) -> None:
+    """Changes fields of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
+
+
+# Configurations
 
 
 def test_a_config_json_gives_random_weights_of_the_chosen_implementation(run):
-    for implementation, name in (
-        ("zoo", "ZooBertForSequenceClassification"),
-        ("transformers", "BertForSequenceClass"),
-    ):
-        _, _, model, _ = prepare(run(implementation=implementation, output_dir=f"{run().output_dir}-{implementation}"))
-        assert type(model).__name__.startswith(name) and model.config.hidden_size == 12
+    for implementation in ("zoo", "transformers"):
+        model = load(run(implementation=implementation))
+        assert type(model).__name__.startswith("Zoo") == (implementation == "zoo") and model.config.hidden_size == 12
 
 
 def test_the_attention_implementation_is_passed_on(run):
-    assert prepare(run(attn_implementation="eager"))[2].config._attn_implementation == "eager"
+    assert load(run(attn_implementation="eager")).config._attn_implementation == "eager"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"model_type": "bert", "hiden_size": 12}, "bert has no hiden_size"),
-        ({"hidden_size": 12}, "does not name its family"),
-        ([1], "odd.json must hold one JSON object"),
-        (None, "odd.json is not JSON"),
-    ],
-)
-def test_a_config_json_that_is_not_understood_is_an_error(run, tmp_path, content, message):
-    path = tmp_path / "odd.json"
-    path.write_text(json.dumps(content) if content else "{", encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        loading.load_config(run(model_name_or_path=str(path)))
+UNREADABLE = [
+    ({"hidden_size": 12}, "must be a JSON object that names its family"),
+    ({"model_type": "gert"}, "does not know the \"model_type\" 'gert'"),
+    ({"model_type": ["bert"]}, "must be a JSON object that names its family"),
+    ({"model_type": "bert", "hidden_size": "12"}, "hidden_size.* expected int, got str"),
+    ({"model_type": "bert", "hidden_size": 10, "num_attention_heads": 3}, "not a multiple"),
+    ([1], "must be a JSON object that names its family"),
+    ("{", "is not JSON"),
+    ("[" * 100_000, "is not JSON"),
+    ("", "is not JSON"),
+    ("\xff", "is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), UNREADABLE)
+@pytest.mark.parametrize("where", ["odd.json", "folder"])
+def test_a_configuration_that_is_not_understood_is_an_error(run, tmp_path, content, message, where):
+    path = tmp_path / where if where == "odd.json" else tmp_path / where / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="latin-1")
+    with pytest.raises(ValueError, match=message) as info:
+        loading.load_config(run(model_name_or_path=str(tmp_path / where)))
+    assert str(tmp_path / where) in str(info.value) and "Correct it, or copy it again." in str(info.value)
+
+
+def test_a_config_json_with_a_key_that_its_family_lacks_is_an_error(run, tmp_path):
+    with pytest.raises(ValueError, match="config.json: bert has no hiden_size"):
+        loading.load_config(run(model_name_or_path=str(write_model(tmp_path, hiden_size=12))))
+
+
+def test_a_folder_without_configuration_is_an_error_whatever_its_name_suggests(run, tmp_path):
+    (tmp_path / "bert").mkdir()
+    with pytest.raises(ValueError, match="it has no config.json"):
+        loading.load_config(run(model_name_or_path=str(tmp_path / "bert")))
 
 
 @pytest.mark.parametrize(
@@ -59,23 +125,7 @@ def test_what_is_not_there_is_one_error_with_its_remedy(run, monkeypatch, change
         loading.load_config(args) and loading.load_tokenizer(args)
 
 
-def test_a_folder_without_a_tokenizer_is_told_from_a_missing_network(run, tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(OSError, match="--tokenizer_name may name a vocab.txt"):
-        loading.load_tokenizer(run(tokenizer_name=str(tmp_path / "empty")))
-
-
-def test_a_broken_tokenizer_is_an_error_that_names_its_folder(run, tmp_path):
-    loading.load_tokenizer(run()).save_pretrained(tmp_path / "saved")
-    (tmp_path / "saved" / "tokenizer.json").write_text("[1]", encoding="utf-8")
-    with pytest.raises(OSError, match="cannot load a tokenizer from .*saved"):
-        loading.load_tokenizer(run(tokenizer_name=str(tmp_path / "saved")))
-
-
-def test_a_vocabulary_larger_than_the_models_is_an_error(run, tmp_path):
-    args = run(model_name_or_path=str(write_model(tmp_path, vocab_size=20)))
-    with pytest.raises(ValueError, match=f"has {len(VOCABULARY)} entries, the model .* only 20"):
-        loading.load_model(AutoModelForSequenceClassification, args, loading.load_tokenizer(args))
+# Tokenizers
 
 
 def test_a_vocab_file_is_read_in_the_casing_asked_for(run):
@@ -85,69 +135,377 @@ def test_a_vocab_file_is_read_in_the_casing_asked_for(run):
     assert cased.tokenize("The NA plot") == ["[UNK]", "NA", "plot"]
 
 
-def test_a_new_head_is_announced_and_the_rest_is_the_checkpoints(run, tmp_path, capsys):
-    _, tokenizer, model, _ = prepare(run())
-    model.save_pretrained(tmp_path / "saved")
-    args = run(model_name_or_path=str(tmp_path / "saved"))
-    wider = loading.load_model(AutoModelForSequenceClassification, args, tokenizer, num_labels=3)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"it has no \[CLS\], \[MASK\], \[PAD\], \[SEP\], \[UNK\]"),
+        ("\n".join(VOCABULARY).replace("[UNK]", "<unk>").encode(), r"it has no \[UNK\]"),
+        ("\n".join(VOCABULARY).replace("[CLS]", "<cls>").encode(), r"it has no \[CLS\]"),
+        ("\n".join(VOCABULARY).encode("utf-16"), "utf-8"),
+    ],
+)
+def test_a_vocab_file_that_is_not_berts_is_an_error(run, tmp_path, content, message):
+    (tmp_path / "odd.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=f"cannot load .*odd.txt: .*{message}"):
+        loading.load_tokenizer(run(tokenizer_name=str(tmp_path / "odd.txt")))
+
+
+def test_a_folder_without_tokenizer_is_not_taken_for_one_without_words(evaluation, saved):
+    for path in saved.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ValueError, match="no tokenizer files.* --tokenizer_name may name a vocab.txt"):
+        loading.load_tokenizer(evaluation)
+
+
+@pytest.mark.parametrize("damage", ["a list", "half", "a panic of the library"])
+def test_a_broken_tokenizer_is_an_error_that_names_its_folder(evaluation, saved, damage):
+    path = saved / "tokenizer.json"
+    text = path.read_text(encoding="utf-8")
+    strange = json.loads(text)
+    del strange["post_processor"]["special_tokens"]["[SEP]"]
+    contents = {"a list": "[1]", "half": text[: len(text) // 2], "a panic of the library": json.dumps(strange)}
+    path.write_text(contents[damage], encoding="utf-8")
+    configure(saved / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")  # takes the file as it is
+    with pytest.raises(ValueError, match=r"cannot load .*saved: .*--tokenizer_name may name a vocab.txt") as info:
+        loading.load_tokenizer(evaluation)
+    assert ("tokenizer.json is not JSON" in str(info.value)) == (damage == "half")
+    assert ("PanicException" in str(info.value)) == (damage == "a panic of the library")
+
+
+def test_a_vocabulary_larger_than_the_models_is_an_error(run, tmp_path):
+    with pytest.raises(ValueError, match=f"has {len(VOCABULARY)} entries, the model .* only 20"):
+        load(run(model_name_or_path=str(write_model(tmp_path, vocab_size=20))))
+
+
+def test_an_entry_numbered_beyond_the_models_is_an_error(evaluation, saved):
+    path = saved / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    tokenizer["model"]["vocab"]["film"] = 91
+    path.write_text(json.dumps(tokenizer), encoding="utf-8")
+    with pytest.raises(ValueError, match="has 92 entries, the model .* only 37"):
+        load(evaluation)
+
+
+# Weights that fit
+
+
+def test_what_was_saved_is_what_is_loaded(evaluation, saved, capsys):
+    tensors = load_file(saved / "model.safetensors")
+    model = load(evaluation)
+    assert model.dtype == torch.float32 and model.state_dict().keys() == tensors.keys()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in model.state_dict().items())
+    assert capsys.readouterr().out == ""
+
+
+def test_a_new_head_is_announced_and_the_rest_is_the_checkpoints(fine_tuning, capsys):
+    model = load(fine_tuning)
+    wider = load(fine_tuning, num_labels=3)
     assert "newly initialised" in (line := capsys.readouterr().out) and "classifier.weight" in line
     assert wider.classifier.weight.shape[0] == 3
     assert torch.equal(weights(wider.base_model), weights(model.base_model))
 
 
-def test_weights_that_contradict_the_configuration_are_an_error(run, tmp_path):
-    _, tokenizer, model, _ = prepare(run())
-    model.save_pretrained(tmp_path / "saved")
-    args = run(model_name_or_path=str(tmp_path / "saved"))
-    with pytest.raises(ValueError, match="disagree on the size of bert.embeddings.position"):
-        loading.load_model(AutoModelForSequenceClassification, args, tokenizer, max_position_embeddings=41)
+def test_a_new_head_is_an_error_where_nothing_trains_it(evaluation, saved):
+    with pytest.raises(ValueError, match="saved does not hold classifier.bias, classifier.weight.*: train first"):
+        load(evaluation, num_labels=3)
+    rewrite(saved, lambda tensors: {name: tensor for name, tensor in tensors.items() if "classifier" not in name})
+    with pytest.raises(ValueError, match="saved does not hold classifier.bias, classifier.weight.*: train first"):
+        load(evaluation)
 
 
-def test_weights_cut_short_are_an_error_that_names_the_folder(run, tmp_path):
-    _, tokenizer, model, _ = prepare(run())
-    model.save_pretrained(tmp_path / "saved")
-    weights_file = tmp_path / "saved" / "model.safetensors"
-    weights_file.write_bytes(weights_file.read_bytes()[:-50])
-    args = run(model_name_or_path=str(tmp_path / "saved"))
-    with pytest.raises(OSError, match=r"cannot load .*saved: a .safetensors file is broken or cut short"):
-        loading.load_model(AutoModelForSequenceClassification, args, tokenizer)
+def test_a_masked_language_model_gives_its_body_to_a_classifier_and_back(run, tmp_path, saved, capsys):
+    load(run(), AutoModelForMaskedLM).save_pretrained(tmp_path / "mlm")
+    args = run(model_name_or_path=str(tmp_path / "mlm"))
+    classifier = load(args)
+    assert "bert.pooler.dense.weight" in capsys.readouterr().out  # a masked language model has none
+    assert torch.equal(weights(classifier.bert.encoder), weights(load(args, AutoModelForMaskedLM).bert.encoder))
+    mlm = load(run(model_name_or_path=str(saved)), AutoModelForMaskedLM)
+    assert "cls.predictions.bias" in capsys.readouterr().out
+    own = load_file(saved / "model.safetensors")
+    assert torch.equal(mlm.bert.encoder.layer[1].output.dense.weight, own["bert.encoder.layer.1.output.dense.weight"])
 
 
-def test_an_unknown_attention_is_not_blamed_on_the_folder(run, tmp_path):
-    _, tokenizer, model, _ = prepare(run())
-    model.save_pretrained(tmp_path / "saved")
-    args = run(model_name_or_path=str(tmp_path / "saved"), attn_implementation="foo")
-    with pytest.raises(ValueError, match="foo") as info:
-        loading.load_model(AutoModelForSequenceClassification, args, tokenizer)
-    assert "folder" not in str(info.value)
+@pytest.mark.parametrize("implementation", ["zoo", "transformers"])
+def test_a_body_alone_fills_a_head_and_a_head_the_body_alone(run, saved, tmp_path, implementation):
+    body = load(run(model_name_or_path=str(saved), implementation=implementation), AutoModel)
+    body.save_pretrained(tmp_path / "body")
+    args = run(model_name_or_path=str(tmp_path / "body"), implementation=implementation)
+    assert torch.equal(weights(load(args).base_model), weights(body))
+    own = load_file(saved / "model.safetensors")
+    assert all(torch.equal(tensor, own[f"bert.{name}"]) for name, tensor in body.state_dict().items())
 
 
-def test_the_transformers_implementation_is_stock_also_for_a_folder_with_the_zoos_code(run, tmp_path):
-    _, tokenizer, model, _ = prepare(run())
-    model.save_pretrained(tmp_path / "saved")
-    assert (tmp_path / "saved" / "modeling_bert.py").exists()
-    args = run(model_name_or_path=str(tmp_path / "saved"), implementation="transformers")
-    loaded = loading.load_model(AutoModelForSequenceClassification, args, tokenizer)
-    assert type(loaded) is transformers.BertForSequenceClassification
+@pytest.mark.parametrize("implementation", ["zoo", "transformers"])
+def test_old_names_and_buffers_and_other_heads_are_no_error(run, saved, evaluation, implementation):
+    model = load(evaluation)
+
+    def age(tensors):
+        others = {
+            "cls.predictions.bias": torch.zeros(37),
+            "qa_outputs.weight": torch.zeros(2, 12),
+            "bert.embeddings.position_ids": torch.arange(40)[None],
+        }
+        names = {name: name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name in tensors}
+        return {names[name]: tensor for name, tensor in tensors.items()} | others
+
+    rewrite(saved, age)
+    args = run(model_name_or_path=str(saved), do_train=False, do_eval=True, implementation=implementation)
+    assert torch.equal(weights(load(args)), weights(model))
 
 
-def test_a_checkpoints_own_code_runs_only_when_trusted(run, tmp_path, monkeypatch):
+def test_a_family_without_models_of_the_zoo_uses_transformers(run, tmp_path):
+    config = DistilBertConfig(vocab_size=37, dim=12, hidden_dim=20, n_layers=2, n_heads=3)
+    model = transformers.DistilBertForSequenceClassification(config)
+    model.save_pretrained(tmp_path / "distil")
+    args = run(model_name_or_path=str(tmp_path / "distil"), do_train=False, do_eval=True)
+    loaded = load(args)
+    assert type(loaded) is type(model) and torch.equal(weights(loaded), weights(model))
+
+
+def test_the_transformers_implementation_is_stock_also_for_a_folder_with_the_zoos_code(run, saved):
+    assert (saved / "modeling_bert.py").exists()
+    model = load(run(model_name_or_path=str(saved), implementation="transformers"))
+    assert type(model) is transformers.BertForSequenceClassification
+
+
+# Weights that do not
+
+
+@pytest.mark.parametrize("implementation", ["zoo", "transformers"])
+@pytest.mark.parametrize("auto_class", [AutoModelForSequenceClassification, AutoModel])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_hidden_layers": 3}, "lacks .*encoder.layer.2.attention.output.LayerNorm.bias, .* and 13 more"),
+        ({"num_hidden_layers": 1}, "has no .*encoder.layer.1.attention.output.LayerNorm.bias, .* and 13 more"),
+        ({"num_hidden_layers": 10**9}, "config.json says 1000000000 layers, but .* only 41 weights"),
+        ({"max_position_embeddings": 41}, "disagree on the size of .*embeddings.position_embeddings.weight"),
+        ({"vocab_size": 10**12}, "disagree on the size of .*embeddings.word_embeddings.weight"),
+        ({"hidden_size": 3 * 10**8}, "disagree on the size of .* more"),
+        ({"hidden_size": 3 * 10**18}, "overflow"),
+        ({"hidden_act": "gemu"}, "gemu"),
+    ],
+)
+def test_weights_that_contradict_the_configuration_are_an_error(
+    run, saved, implementation, auto_class, values, message
+):
+    configure(saved / "config.json", **values)
+    with pytest.raises(ValueError, match=f"saved: .*{message}.* copy it again"):
+        load(run(model_name_or_path=str(saved), implementation=implementation), auto_class)
+
+
+@pytest.mark.parametrize("name", ["bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.output.dense.weight"])
+def test_a_weight_that_is_lacking_below_the_head_is_an_error(fine_tuning, saved, name):
+    rewrite(saved, lambda tensors: {key: tensor for key, tensor in tensors.items() if key != name})
+    with pytest.raises(ValueError, match=f"saved: the checkpoint lacks {name}"):
+        load(fine_tuning)
+
+
+def test_a_part_of_the_body_that_the_model_lacks_is_an_error(fine_tuning, saved):
+    rewrite(saved, lambda tensors: tensors | {"bert.adapter.weight": torch.zeros(3)})
+    with pytest.raises(ValueError, match="config.json has no bert.adapter.weight"):
+        load(fine_tuning)
+
+
+def test_weights_of_another_family_are_an_error(fine_tuning, saved):
+    rewrite(saved, lambda tensors: {name.replace("bert.", "roberta."): tensor for name, tensor in tensors.items()})
+    with pytest.raises(ValueError, match="lacks bert.embeddings"):
+        load(fine_tuning)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_weight_that_is_not_finite_is_an_error(fine_tuning, saved, value):
+    name = "bert.encoder.layer.1.output.dense.weight"
+    rewrite(saved, lambda tensors: tensors | {name: tensors[name].index_fill(0, torch.tensor(3), value)})
+    with pytest.raises(ValueError, match=f"saved: not all of {name} is finite.* copy it again"):
+        load(fine_tuning)
+
+
+def test_integers_where_weights_belong_are_an_error(fine_tuning, saved):
+    name = "bert.encoder.layer.1.output.dense.weight"
+    rewrite(saved, lambda tensors: tensors | {name: tensors[name].view(torch.int32)})
+    with pytest.raises(ValueError, match=f"holds integers for {name}"):
+        load(fine_tuning)
+
+
+def test_weights_cut_short_are_an_error_that_names_the_file(fine_tuning, saved):
+    path = saved / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(ValueError, match=r"saved: model.safetensors is broken or cut short .*copy it again"):
+        load(fine_tuning)
+
+
+def test_a_header_longer_than_any_memory_is_an_error(fine_tuning, saved):
+    path = saved / "model.safetensors"
+    path.write_bytes((2**62).to_bytes(8, "little") + path.read_bytes()[8:])
+    with pytest.raises(ValueError, match=r"saved: model.safetensors is broken or cut short"):
+        load(fine_tuning)
+
+
+def test_a_folder_without_weights_is_an_error(fine_tuning, saved):
+    (saved / "model.safetensors").unlink()
+    with pytest.raises(OSError, match=r"saved: .*model.safetensors.* copy it again"):
+        load(fine_tuning)
+
+
+def test_shards_load_and_one_that_lacks_is_an_error(evaluation, saved):
+    model = load(evaluation)
+    (saved / "model.safetensors").unlink()
+    model.save_pretrained(saved, max_shard_size="5KB")
+    assert torch.equal(weights(load(evaluation)), weights(model))
+    shards = sorted(saved.glob("model-*.safetensors"))
+    content = shards[1].read_bytes()
+    shards[1].unlink()
+    with pytest.raises(OSError, match=rf"saved: .*{shards[1].name}.* copy it again"):
+        load(evaluation)
+    first = next(iter(load_file(shards[0])))
+    shards[1].write_bytes(content)
+    save_file({name: t for name, t in load_file(shards[0]).items() if name != first}, shards[0], {"format": "pt"})
+    with pytest.raises(ValueError, match=f"lacks {first}"):  # though the index names it
+        load(evaluation)
+
+
+class Malice:
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def test_pickled_weights_load_but_code_among_them_does_not_run(evaluation, saved, tmp_path):
+    model = load(evaluation)
+    tensors = load_file(saved / "model.safetensors")
+    (saved / "model.safetensors").unlink()
+    torch.save(tensors, saved / "pytorch_model.bin")
+    assert torch.equal(weights(load(evaluation)), weights(model))
+    marker = tmp_path / "marker"
+    for new_format in (True, False):
+        malice = tensors | {"classifier.bias": Malice(f"touch {marker}")}
+        torch.save(malice, saved / "pytorch_model.bin", _use_new_zipfile_serialization=new_format)
+        with pytest.raises(ValueError, match="more than tensors.*converted to model.safetensors by someone you trust"):
+            load(evaluation)
+        assert not marker.exists()
+    torch.load(saved / "pytorch_model.bin", weights_only=False)
+    assert marker.exists()  # so it would have
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+def test_pickled_weights_that_are_cut_or_changed_are_an_error(evaluation, saved, new_format):
+    path = saved / "pytorch_model.bin"
+    torch.save(load_file(saved / "model.safetensors"), path, _use_new_zipfile_serialization=new_format)
+    (saved / "model.safetensors").unlink()
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[whole.index(load(evaluation).classifier.weight.detach().numpy().tobytes())] ^= 1
+    contents = [whole[:size] for size in (0, 100, len(whole) // 2, len(whole) - 1)]
+    for content in contents + [flipped] * new_format:  # the old format has no checksums
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="pytorch_model.bin is broken.* copy it again"):
+            load(evaluation)
+
+
+def test_a_head_that_the_family_lacks_is_an_error(fine_tuning, run):
+    with pytest.raises(ValueError, match="saved: bert of --implementation zoo has no AutoModelForCausalLM"):
+        load(fine_tuning, AutoModelForCausalLM)
+    args = run(implementation="transformers", model_name_or_path=fine_tuning.model_name_or_path)
+    with pytest.raises(ValueError, match="bert of --implementation transformers has no AutoModelForSpeech"):
+        load(args, transformers.AutoModelForSpeechSeq2Seq)
+
+
+def test_an_unknown_attention_is_not_blamed_on_the_folder(run, saved):
+    with pytest.raises(ValueError, match='"foo".*Correct it or this run\'s flags'):
+        load(run(model_name_or_path=str(saved), attn_implementation="foo"))
+
+
+def test_a_checkpoints_own_code_runs_only_when_trusted(run, saved, monkeypatch, tmp_path):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    _, tokenizer, model, _ = prepare(run(implementation="transformers"))
-    folder = tmp_path / "strange"
-    model.save_pretrained(folder)
-    (folder / "strange.py").write_text(
+    (saved / "strange.py").write_text(
         "from transformers import BertConfig, BertForSequenceClassification\n"
         "class StrangeConfig(BertConfig):\n    model_type = 'strange'\n"
         "class Strange(BertForSequenceClassification):\n    config_class = StrangeConfig\n",
         encoding="utf-8",
     )
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     auto_map = {"AutoConfig": "strange.StrangeConfig", "AutoModelForSequenceClassification": "strange.Strange"}
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "strange", "auto_map": auto_map}), "utf-8")
+    configure(saved / "config.json", model_type="strange", auto_map=auto_map)
     with pytest.raises(ValueError, match="trust_remote_code"):
-        loading.load_model(AutoModelForSequenceClassification, run(model_name_or_path=str(folder)), tokenizer)
-    args = run(model_name_or_path=str(folder), trust_remote_code=True)
-    loaded = loading.load_model(AutoModelForSequenceClassification, args, tokenizer)
-    assert type(loaded).__name__ == "Strange" and torch.equal(weights(loaded), weights(model))
+        load(run(model_name_or_path=str(saved)))
+    loaded = load(run(model_name_or_path=str(saved), trust_remote_code=True))
+    tensors = load_file(saved / "model.safetensors")
+    assert type(loaded).__name__ == "Strange" and torch.equal(loaded.classifier.weight, tensors["classifier.weight"])
+
+
+# Checksums, and damage anywhere
+
+
+@pytest.mark.parametrize("part", [loading.load_tokenizer, loading.load_config, load])
+def test_a_folder_with_checksums_loads_only_as_it_was_written(evaluation, saved, part):
+    checksums.write_checksums(saved)
+    (saved / "notes.txt").write_text("mine", encoding="utf-8")
+    part(evaluation)
+    configure(saved / "config.json", hidden_dropout_prob=0.2)
+    with pytest.raises(OSError, match="saved: config.json .* delete its SHA256SUMS"):
+        part(evaluation)
+    (saved / "SHA256SUMS").unlink()
+    part(evaluation)
+
+
+def damage(content: bytes, rng: random.Random, end: int) -> bytes:
+    """Cuts `content`, or changes one bit or up to four bytes of its first `end`."""
+    kind = rng.choice(["cut", "bit", "bytes"])
+    if kind == "cut":
+        return content[: rng.randrange(end)]
+    damaged = bytearray(content)
+    if kind == "bit":
+        damaged[rng.randrange(end)] ^= 1 << rng.randrange(8)
+    for _ in range(rng.randrange(1, 5) if kind == "bytes" else 0):
+        damaged[rng.randrange(end)] = rng.randrange(256)
+    return bytes(damaged)
+
+
+FILES = ["config.json", "model.safetensors", "header", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_damage_anywhere_is_an_error_or_leaves_the_weights_as_they_are(run, saved, tmp_path, file):
+    """Without checksums no more can be told: a changed weight is a weight, a changed word of a vocabulary a word."""
+    path = {"header": saved / "model.safetensors", "vocab.txt": tmp_path / "vocab.txt"}.get(file, saved / file)
+    args = run(model_name_or_path=str(saved), do_train=False, do_eval=True)
+    if file != "vocab.txt":
+        args = run(model_name_or_path=str(saved), tokenizer_name=None, do_train=False, do_eval=True)
+    whole, tensors = path.read_bytes(), load_file(saved / "model.safetensors")
+    header = 8 + int.from_bytes(whole[:8], "little")
+    rng = random.Random(file)
+    loaded = 0
+    for _ in range(40):
+        path.write_bytes(damage(whole, rng, header if file == "header" else len(whole)))
+        try:
+            model = load(args)
+        except (OSError, ValueError) as error:
+            assert type(error) in (OSError, ValueError), error
+            assert str(path if file == "vocab.txt" else saved) in str(error), error
+            assert any(remedy in str(error) for remedy in ("opy it again", "choose the", "train first")), error
+            continue
+        loaded += 1
+        changed = path.read_bytes()[:header] == whole[:header] and path.name == "model.safetensors"
+        expected = load_file(path) if changed else tensors
+        assert model.state_dict().keys() == expected.keys()
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
+    assert loaded < 40
+    path.write_bytes(whole)
+    load(args)
+
+
+def test_damage_anywhere_is_noticed_with_checksums(evaluation, saved):
+    checksums.write_checksums(saved)
+    rng = random.Random(0)
+    for path in sorted(set(saved.iterdir()) - {saved / "SHA256SUMS"}):
+        whole = path.read_bytes()
+        for _ in range(20):
+            path.write_bytes(damage(whole, rng, len(whole)))
+            if path.read_bytes() != whole:
+                with pytest.raises(OSError, match=f"saved: {path.name} .*delete its SHA256SUMS"):
+                    loading.load_tokenizer(evaluation)
+        path.write_bytes(whole)
+        loading.load_tokenizer(evaluation)

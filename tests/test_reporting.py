@@ -9,8 +9,10 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import ModelCard
+from huggingface_hub.utils import filter_repo_objects
 
 import reporting
+import runs
 import training
 from arguments import hub_model_id, parse_arguments
 from tests.tiny_run import Arguments, prepare, recipe
@@ -21,15 +23,32 @@ def finished(run, data_set, tmp_path):
     """Trains a little and writes the results; gives the output folder."""
 
     def finish(**changes) -> Path:
-        args = run(max_steps=2, task_name="sst2", **changes)
-        accelerator, tokenizer, model, collate = prepare(args)
-        score = lambda outputs, examples: {"accuracy": 0.75}  # noqa: E731
-        results = training.train(model, data_set, {"": data_set}, collate, score, args, accelerator)
-        data = {"task_type": "text-classification", "dataset_type": "nyu-mll/glue", "dataset_name": "GLUE SST-2"}
-        reporting.finish(model, tokenizer, results, data, args, accelerator)
+        def once(args) -> dict[str, float]:
+            accelerator, tokenizer, model, collate = prepare(args)
+            score = lambda outputs, examples: {"accuracy": 0.75}  # noqa: E731
+            parts = (model, tokenizer, data_set, {"": data_set}, collate, score)
+            results = training.train(*parts, args, accelerator)
+            data = {"task_type": "text-classification", "dataset_type": "nyu-mll/glue", "dataset_name": "GLUE SST-2"}
+            reporting.finish(model, tokenizer, results, data, args, accelerator)
+            return results
+
+        runs.repeat(once, run(max_steps=2, task_name="sst2", **changes))
         return tmp_path / "out"
 
     return finish
+
+
+def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
+    stay = ["README.md", "model.safetensors", "notes.txt"]
+    (tmp_path / "out" / "checkpoint-5").mkdir(parents=True)
+    for name in ["metrics.json", "predictions.tsv", "predictions_mm.tsv", *stay]:
+        (tmp_path / "out" / name).touch()
+    args = run(overwrite_output_dir=True)
+    with runs.claim(args):
+        accelerator = runs.start(args)
+        assert (tmp_path / "out" / "metrics.json").exists()  # the run may still fail to load its data
+        reporting.remove_earlier_results(args, accelerator)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == stay
 
 
 def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):
@@ -43,6 +62,7 @@ def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):
 
 def test_metrics_json_never_holds_what_json_has_no_word_for(run):
     args = run()
+    Path(args.output_dir).mkdir()
     accelerator, tokenizer, model, _ = prepare(args)
     data = {"task_type": "text-classification", "dataset_type": "text", "dataset_name": "files of our own"}
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -74,6 +94,22 @@ def test_the_card_of_a_run_without_evaluation_says_so(run, tmp_path):
     assert "on 2 processes, so with batches of 8 examples" in card.text
 
 
+def test_the_card_shows_the_papers_scores_for_the_same_metric_beside_ours(run):
+    args = run(task_name="mnli")
+    _, _, model, _ = prepare(args)
+    data = {"task_type": "text-classification", "dataset_type": "nyu-mll/glue", "dataset_name": "GLUE MNLI"}
+    data |= {"dataset_config": "mnli", "dataset_split": "validation_matched"}
+    scores = {"eval_accuracy": 0.8437, "eval_accuracy_mm": 0.84, "eval_loss": 0.4, "eval_loss_mm": 0.5}
+    card = reporting.model_card(model, scores, data, args, processes=1)
+    assert "| accuracy | 0.8437 |" in card.text and "loss" not in card.text
+    assert "| times 100 | this model, validation | BiLSTM+ELMo+Attn, test | OpenAI GPT, test | BERT-base" in card.text
+    assert "| accuracy | 84.4 | 76.4 | 82.1 | 84.6 | 86.7 |" in card.text
+    assert "| accuracy_mm | 84.0 | 76.1 | 81.4 | 83.4 | 85.9 |" in card.text
+    measured = [(result.dataset_split, result.metric_type, result.metric_value) for result in card.data.eval_results]
+    splits = ["validation_matched", "validation_mismatched"]
+    assert measured == [(split, "accuracy", score) for split, score in zip(splits, (0.8437, 0.84), strict=True)]
+
+
 def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
     path = tmp_path / "metrics.json"
     path.write_text("old", encoding="utf-8")
@@ -91,13 +127,16 @@ def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, mon
             calls.append(("create", repo_id, exist_ok))
             return SimpleNamespace(repo_id=f"me/{repo_id}")
 
-        def upload_folder(self, repo_id, folder_path):
-            calls.append(("upload", repo_id, (folder_path / "model.safetensors").exists()))
+        def upload_folder(self, repo_id, folder_path, ignore_patterns):
+            left_out = filter_repo_objects(
+                ["model.safetensors", "checkpoint-2/optimizer.bin"], ignore_patterns=ignore_patterns
+            )
+            calls.append(("upload", repo_id, Path(folder_path, "model.safetensors").exists(), list(left_out)))
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     finished(push_to_hub=True, hub_model_id="mine")
     assert calls[0] == calls[1] == ("create", "mine", True)  # before the work, and after it for the owner's name
-    assert calls[2:] == [("upload", "me/mine", True)]
+    assert calls[2:] == [("upload", "me/mine", True, ["model.safetensors"])]
 
 
 def test_the_repository_is_named_after_the_output_folder_by_default(run):

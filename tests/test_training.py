@@ -1,4 +1,4 @@
-"""The start of a run, the order of examples, the training loop and prediction, on models of a few hundred weights."""
+"""The order of examples, the training loop and prediction, on models of a few hundred parameters."""
 
 import dataclasses
 import math
@@ -11,50 +11,9 @@ from accelerate.state import AcceleratorState
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import loading
-import reporting
 import training
 from tests.glue_sample import VOCABULARY, write_model
 from tests.tiny_run import fit, prepare, weights
-
-
-# Start
-
-
-def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
-    stay = ["README.md", "model.safetensors", "notes.txt"]
-    (tmp_path / "out").mkdir()
-    for name in ["metrics.json", "predictions.tsv", "predictions_mm.tsv", *stay]:
-        (tmp_path / "out" / name).touch()
-    args = run(overwrite_output_dir=True)
-    accelerator = training.start(args)
-    assert (tmp_path / "out" / "metrics.json").exists()  # the run may still fail to load its data
-    reporting.remove_earlier_results(args, accelerator)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == stay
-
-
-def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_path):
-    with pytest.raises(FileExistsError, match="--overwrite_output_dir"):
-        training.start(run(output_dir=str(tmp_path)))
-    training.start(run(output_dir=str(tmp_path), overwrite_output_dir=True))
-
-
-def test_half_precision_that_the_processor_does_not_have_is_an_error(run):
-    with pytest.raises(ValueError, match="fp16 needs a GPU: on CPU use bf16 or no"):
-        training.start(run(mixed_precision="fp16"))
-
-
-def test_processes_that_do_not_know_of_each_other_are_an_error(run, monkeypatch):
-    training.start(run())  # counts itself alone ...
-    monkeypatch.setenv("WORLD_SIZE", "2")  # ... although two were launched
-    with pytest.raises(RuntimeError, match="2 processes were started.*torchrun"):
-        training.start(run())
-
-
-def test_matmul_precision_changes_only_when_asked(run):
-    training.start(run())
-    assert torch.get_float32_matmul_precision() == "highest"
-    training.start(run(matmul_precision="medium"))
-    assert torch.get_float32_matmul_precision() == "medium"
 
 
 # The order of examples
@@ -96,7 +55,7 @@ def test_accumulation_and_processes_do_not_change_an_updates_examples(run, group
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"), [({}, (18, 3)), ({"num_train_epochs": 0.5}, (3, 1)), ({"max_steps": 7}, (7, 2))]
+    ("changes", "expected"), [({}, (18, 6)), ({"num_train_epochs": 0.5}, (3, 6)), ({"max_steps": 7}, (7, 6))]
 )
 def test_updates_follow_from_epochs_or_max_steps(run, changes, expected):
     assert training.count_updates(21, run(**changes), 1) == expected

@@ -8,6 +8,7 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 import loading
+import runs
 import training
 from arguments import RunArguments
 
@@ -19,7 +20,7 @@ class Arguments(RunArguments):
 
 def prepare(args: RunArguments):
     """(accelerator, tokenizer, model, collate) of a run, the same weights each time."""
-    accelerator = training.start(args)
+    accelerator = runs.start(args)
     tokenizer = loading.load_tokenizer(args)
     model = loading.load_model(AutoModelForSequenceClassification, args, tokenizer)
     return accelerator, tokenizer, model, DataCollatorWithPadding(tokenizer)
@@ -27,8 +28,9 @@ def prepare(args: RunArguments):
 
 def fit(args: RunArguments, data_set: Dataset, eval_sets: dict | None = None, metrics=None):
     """(results, trained model)"""
-    accelerator, _, model, collate = prepare(args)
-    return training.train(model, data_set, eval_sets or {}, collate, metrics, args, accelerator), model
+    accelerator, tokenizer, model, collate = prepare(args)
+    results = training.train(model, tokenizer, data_set, eval_sets or {}, collate, metrics, args, accelerator)
+    return results, model
 
 
 def weights(model: torch.nn.Module) -> torch.Tensor:

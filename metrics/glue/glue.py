@@ -8,7 +8,8 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 DESCRIPTION = """\
 One configuration a task. CoLA: matthews_correlation. MRPC, QQP: accuracy, and f1 of class 1 (equivalent, duplicate).
-STS-B: pearson, spearmanr. SST-2, MNLI, QNLI, RTE, WNLI: accuracy.
+STS-B: pearson, spearmanr. SST-2, MNLI, QNLI, RTE, WNLI: accuracy. AX, the diagnostics: matthews_correlation of three
+classes, which the paper calls R3.
 GLUE reports 100 times these numbers.
 """
 CITATION = """\
@@ -59,6 +60,7 @@ TASKS = {
     "qnli": accuracy,
     "rte": accuracy,
     "wnli": accuracy,
+    "ax": matthews_correlation,
 }
 
 

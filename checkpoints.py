@@ -1,0 +1,197 @@
+"""The checkpoints of a training run: each is whole or is not there, and continues the run to the same bits.
+
+    OUTPUT_DIR/checkpoint-UPDATES/
+        model.safetensors, optimizer.bin, random_states_RANK.pkl, ...   accelerate's, whatever the run is spread over
+        progress.json                                                   how far the run is, and which run it is
+        config.json, tokenizer.json, ...                                so that from_pretrained reads the folder too
+        SHA256SUMS                                                      so that damage is noticed
+
+A checkpoint is written under another name, synced to the disk, and renamed when it is whole.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from safetensors import SafetensorError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from arguments import RunArguments
+from checksums import damage, sync, write_checksums
+
+
+# What may differ between a run and its continuation.
+FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
+FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
+FREE |= {"report_to", "push_to_hub", "hub_model_id"}
+
+
+@dataclass
+class Mean:
+    """A running mean of losses, each weighted by its examples."""
+
+    total: float = 0.0
+    examples: int = 0
+    updates: int = 0
+
+    def add(self, loss: float, examples: int) -> None:
+        self.total += loss * examples
+        self.examples += examples
+        self.updates += 1
+
+    @property
+    def value(self) -> float:
+        return self.total / self.examples
+
+
+@dataclass
+class Progress:
+    """How far a run has come: what a checkpoint holds beside weights, optimizer, schedule and random numbers."""
+
+    update: int = 0
+    run: Mean = field(default_factory=Mean)  # training losses: of the whole run,
+    epoch: Mean = field(default_factory=Mean)  # since the epoch began,
+    logged: Mean = field(default_factory=Mean)  # since the last value was logged,
+    recent: Mean = field(default_factory=Mean)  # and of the last few updates, whose
+    first: float | None = None  # first
+    lowest: float | None = None  # and lowest means tell a spike
+    results: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    best_update: int | None = None
+    best_results: dict[str, float] = field(default_factory=dict)
+    worse: int = 0  # evaluations in a row that were no better than the best
+    stopped: bool = False  # early
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Progress":
+        means = {f.name: Mean(**values[f.name]) for f in dataclasses.fields(cls) if f.default_factory is Mean}
+        return cls(**(values | means))
+
+
+class Checkpoints:
+    """The checkpoints in the output folder of one run."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        lengths: list[int],
+        args: RunArguments,
+        accelerator: Accelerator,
+    ) -> None:
+        self.model, self.tokenizer, self.args, self.accelerator = model, tokenizer, args, accelerator
+        self.folder = Path(args.output_dir)
+        self.identity = {
+            **{name: value for name, value in dataclasses.asdict(args).items() if name not in FREE},
+            "processes": accelerator.num_processes,
+            "lengths of the training examples": hashlib.sha256(repr(lengths).encode()).hexdigest(),
+        }
+
+    def path(self, update: int) -> Path:
+        return self.folder / f"checkpoint-{update}"
+
+    def found(self) -> list[int]:
+        """The updates after which there is a checkpoint, the newest first."""
+        names = [re.fullmatch(r"checkpoint-(\d+)", path.name) for path in self.folder.glob("checkpoint-*")]
+        return sorted((int(name[1]) for name in names if name), reverse=True)
+
+    def save(self, progress: Progress) -> None:
+        """Writes a checkpoint, then removes those beyond --save_total_limit. To be called by every process.
+
+        Raises FloatingPointError, and writes nothing, where a weight is not finite; OSError, having removed what is
+        half written, where the disk does not take it.
+        """
+        path = self.path(progress.update)
+        temporary = path.with_name(f".{path.name}")
+        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+            raise FloatingPointError(f"a weight is not finite after update {progress.update}")
+        try:
+            self.accelerator.save_state(str(temporary))
+            self.accelerator.wait_for_everyone()
+            if self.accelerator.is_main_process:
+                self._complete(temporary, progress)
+                if path.exists():  # damaged, otherwise the run would have gone on from it
+                    shutil.rmtree(path)
+                os.replace(temporary, path)
+                sync(self.folder)
+                self._remove_old()
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise OSError(f"cannot save {path}: {' '.join(str(error).split())}. {self.how_to_go_on()}") from error
+        self.accelerator.wait_for_everyone()
+
+    def _complete(self, temporary: Path, progress: Progress) -> None:
+        self.model.config.save_pretrained(temporary)
+        self.tokenizer.save_pretrained(temporary)
+        record = {**dataclasses.asdict(progress), "identity": self.identity}
+        (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_checksums(temporary)
+
+    def _remove_old(self) -> None:
+        """Keeps the newest and, where they are wanted in the end, the best that each of those knows of."""
+        found = self.found()
+        keep = set(found[: self.args.save_total_limit])
+        if self.args.load_best_model_at_end:
+            keep |= {self._read(update)["best_update"] for update in keep}
+        for update in set(found) - keep:
+            shutil.rmtree(self.path(update))
+
+    def _read(self, update: int) -> dict[str, Any]:
+        return json.loads((self.path(update) / "progress.json").read_text(encoding="utf-8"))
+
+    def restore(self) -> Progress | None:
+        """Goes back to the newest whole checkpoint; None where there is none at all. To be called by every process.
+
+        Raises OSError where all are damaged, ValueError where the newest is that of another run.
+        """
+        if self.accelerator.is_main_process:
+            for half_written in self.folder.glob(".checkpoint-*"):
+                shutil.rmtree(half_written)
+        (update,) = broadcast_object_list([self._newest() if self.accelerator.is_main_process else None])
+        if update is None:
+            return None
+        values = self._read(update)
+        theirs = values.pop("identity")
+        for name in sorted(self.identity.keys() | theirs.keys()):
+            if self.identity.get(name) != theirs.get(name):
+                raise ValueError(
+                    f"{self.path(update)} is of a run with {name} {theirs.get(name)}, not {self.identity.get(name)}: "
+                    "--resume goes on with the same run, another needs its own --output_dir"
+                )
+        self.load(update)
+        if self.accelerator.is_main_process:  # what the run will write again
+            for newer in [other for other in self.found() if other > update]:
+                shutil.rmtree(self.path(newer))
+        return Progress.from_dict(values)
+
+    def _newest(self) -> int | None:
+        problems = []
+        for update in self.found():
+            problem = damage(self.path(update))
+            if problem is None:
+                return update
+            problems.append(f"{self.path(update)}: {problem}")
+            self.accelerator.print(f"{problems[-1]}: not used")
+        if problems:
+            raise OSError(f"no checkpoint is whole ({'; '.join(problems)}): remove them to begin again")
+        return None
+
+    def load(self, update: int) -> None:
+        """Weights, optimizer, schedule and random numbers of the checkpoint after `update`."""
+        self.accelerator.load_state(str(self.path(update)))
+
+    def how_to_go_on(self) -> str:
+        """For messages: what is there, and the flag that uses it."""
+        found = self.found()
+        if not found:
+            return "No checkpoint has been saved yet."
+        return f"{self.path(found[0])} is whole: the same command with --resume goes on from it."

@@ -1,0 +1,146 @@
+"""Collects the predictions of runs into the zip that the GLUE leaderboard (gluebenchmark.com/submit) takes.
+
+    python run_glue.py configs/bert/cola.yaml --do_predict       # and so on for the nine tasks, and
+    python run_glue.py --model_name_or_path runs/bert/mnli --task_name ax --do_predict --output_dir runs/bert/ax
+    python glue_submission.py --output submission.zip runs/bert/cola runs/bert/sst2 runs/bert/mrpc runs/bert/stsb \\
+        runs/bert/qqp runs/bert/mnli runs/bert/qnli runs/bert/rte runs/bert/wnli runs/bert/ax
+
+Each folder's metrics.json says which task it holds. What the server wants, and where that is from:
+
+- Eleven files, flat in the zip, the diagnostics among them: their names are in jiant's benchmarks.py
+  (github.com/nyu-mll/jiant); without one of them a submission fails (examples/glue_benchmark of keras-team/keras-hub).
+- The columns index and prediction under a header, unquoted; MNLI, QNLI, RTE and AX by the class's name, the others by
+  its number, STS-B within 0 and 5 (write_glue_preds in the src/evaluate.py of jiant's first releases).
+- A line for each example of the published test files, whose numbers are on the data set card of nyu-mll/glue.
+"""
+
+import argparse
+import json
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from glue_data import columns, read_tsv
+from glue_tasks import EVERY_TASK, Task
+from runs import command
+
+
+@dataclass(frozen=True)
+class File:
+    name: str  # in the zip
+    lines: int  # beside the header
+    predictions: str = "predictions.tsv"  # in the run's folder
+
+
+FILES = {
+    "cola": [File("CoLA.tsv", 1063)],
+    "sst2": [File("SST-2.tsv", 1821)],
+    "mrpc": [File("MRPC.tsv", 1725)],
+    "stsb": [File("STS-B.tsv", 1379)],
+    "qqp": [File("QQP.tsv", 390965)],
+    "mnli": [File("MNLI-m.tsv", 9796), File("MNLI-mm.tsv", 9847, "predictions_mm.tsv")],
+    "qnli": [File("QNLI.tsv", 5463)],
+    "rte": [File("RTE.tsv", 3000)],
+    "wnli": [File("WNLI.tsv", 146)],
+    "ax": [File("AX.tsv", 1104)],
+}
+HIGHEST_SIMILARITY = 5.0
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="the GLUE leaderboard's zip from the predictions of runs")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output folder of run_glue.py --do_predict")
+    parser.add_argument("--output", required=True, type=Path, metavar="ZIP", help="is replaced where it exists")
+    args = parser.parse_args(argv)
+    write_zip(contents(runs_by_task(args.runs)), args.output)
+    print(f"written to {args.output}: {', '.join(file.name for files in FILES.values() for file in files)}")
+
+
+def runs_by_task(folders: list[Path]) -> dict[str, Path]:
+    """task -> its run. Raises ValueError where a task has no run or two, or a folder holds none of a task."""
+    runs: dict[str, Path] = {}
+    for folder in folders:
+        task_name = _task_name(folder)
+        if task_name in runs:
+            raise ValueError(f"{runs[task_name]} and {folder} both hold {task_name}: give one of them")
+        runs[task_name] = folder
+    if missing := [task_name for task_name in FILES if task_name not in runs]:
+        raise ValueError(f"no run of {', '.join(missing)}: the server takes all tasks or none")
+    return runs
+
+
+def _task_name(folder: Path) -> str:
+    path = folder / "metrics.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} holds no run: it has no metrics.json")
+    try:
+        task_name = json.loads(path.read_text(encoding="utf-8"))["args"]["task_name"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not what run_glue.py writes: it does not name its task") from error
+    if task_name not in FILES:
+        raise ValueError(f"{path}: {task_name or 'text of your own'} is no task of the leaderboard")
+    return task_name
+
+
+def contents(runs: dict[str, Path]) -> dict[str, str]:
+    """name in the zip -> text."""
+    return {
+        file.name: "".join(f"{line}\n" for line in _lines(runs[task_name] / file.predictions, file, task_name))
+        for task_name, files in FILES.items()
+        for file in files
+    }
+
+
+def _lines(path: Path, file: File, task_name: str) -> Iterator[str]:
+    """The server's version of a run's predictions. Raises ValueError where it could not be one."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: repeat the run with --do_predict")
+    yield "index\tprediction"
+    count = 0
+    for line, row in read_tsv(path):
+        if isinstance(row, str):
+            raise ValueError(f"{path}:{line}: {row}")
+        index, prediction = columns(row, ("index", "prediction"), path, line)
+        if index != str(count):
+            raise ValueError(f"{path}:{line}: the index is {index!r} instead of {count}")
+        yield f"{index}\t{_for_server(prediction, EVERY_TASK[task_name], f'{path}:{line}')}"
+        count += 1
+    if count != file.lines:
+        raise ValueError(
+            f"{path} has {count:,} predictions, but {task_name}'s published test file {file.lines:,} examples: "
+            "predict all of it, without --max_predict_samples"
+        )
+
+
+def _for_server(prediction: str, task: Task, where: str) -> str:
+    if task.labels:
+        if prediction not in task.labels:
+            raise ValueError(f"{where}: unknown label {prediction!r}, {task.folder} has {', '.join(task.labels)}")
+        return str(task.labels.index(prediction)) if task.numbered else prediction
+    try:
+        similarity = float(prediction)
+    except ValueError:
+        similarity = math.nan
+    if not math.isfinite(similarity):
+        raise ValueError(f"{where}: {prediction!r} is not a number")
+    return f"{min(max(similarity, 0.0), HIGHEST_SIMILARITY):.4f}"
+
+
+def write_zip(texts: dict[str, str], path: Path) -> None:
+    """A reader finds the old zip or the whole new one; the same predictions give the same bytes."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise IsADirectoryError(f"--output {path} is a folder: name a file in it")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in texts.items():
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # dated 1980
+    os.replace(temporary, path)
+
+
+if __name__ == "__main__":
+    command(main)

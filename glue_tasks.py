@@ -1,0 +1,140 @@
+"""The tasks of GLUE (Wang et al. 2018, arXiv 1804.07461): where text and labels stand, and what scores them.
+
+Each is read from the Hub or from the folders that download_glue_data.py of github.com/nyu-mll/GLUE-baselines makes,
+"the zip" for short.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Split:
+    hub: str | None  # its name on the Hub; None: not there
+    files: tuple[str, ...]  # its possible names in the zip
+    text: tuple[str, ...] | None = None  # where this file names its columns otherwise than the task's others
+
+
+# "_mm" is MNLI's mismatched half.
+SPLITS = {
+    "train": Split("train", ("train.tsv", "msr_paraphrase_train.txt")),
+    "validation": Split("validation", ("dev.tsv",)),
+    "test": Split("test", ("test.tsv", "msr_paraphrase_test.txt")),
+}
+MNLI_SPLITS = {
+    "train": SPLITS["train"],
+    "validation": Split("validation_matched", ("dev_matched.tsv",)),
+    "validation_mm": Split("validation_mismatched", ("dev_mismatched.tsv",)),
+    "test": Split("test_matched", ("test_matched.tsv",)),
+    "test_mm": Split("test_mismatched", ("test_mismatched.tsv",)),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of the table."""
+
+    folder: str  # in the zip
+    text: tuple[str, ...]  # one or two columns on the Hub
+    labels: tuple[str, ...]  # in the Hub's order; none: a regression
+    metric: tuple[str, ...]  # what metrics.load takes
+    numbered: bool = False  # the zip and the leaderboard write a label's number, not its name
+    tsv_text: tuple[str, ...] | None = None  # where the zip's columns have other names
+    tsv_label: str = "label"
+    train_header: tuple[str, ...] | None = None  # where the zip's train and dev files have no header line
+    skip_broken_lines: bool = False  # the published train and dev files have some
+    splits: Mapping[str, Split] = field(default_factory=lambda: SPLITS)
+    hub: str = "nyu-mll/glue"  # with the task's name as configuration
+    hub_revision: str | None = None  # where not the newest; then without configuration
+    answers: Mapping[str, str] = field(default_factory=dict)  # class of the model -> label, where they differ
+    metric_columns: tuple[str, ...] = ()  # which the metric needs beside the labels
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the model tells apart."""
+        return tuple(self.answers) or self.labels
+
+    def label_of(self, name: str) -> str:
+        """The label that the model's class `name` stands for."""
+        return self.answers.get(name, name)
+
+
+PAIR = ("sentence1", "sentence2")
+INFERENCE = ("entailment", "neutral", "contradiction")
+ENTAILMENT = ("entailment", "not_entailment")
+TASKS = {
+    "cola": Task(
+        "CoLA",
+        ("sentence",),
+        ("unacceptable", "acceptable"),
+        ("glue", "cola"),
+        numbered=True,
+        train_header=("source", "label", "judgement", "sentence"),
+    ),
+    "sst2": Task("SST-2", ("sentence",), ("negative", "positive"), ("glue", "sst2"), numbered=True),
+    "mrpc": Task(
+        "MRPC",
+        PAIR,
+        ("not_equivalent", "equivalent"),
+        ("glue", "mrpc"),
+        numbered=True,
+        tsv_text=("#1 String", "#2 String"),
+        tsv_label="Quality",
+    ),
+    "stsb": Task("STS-B", PAIR, (), ("glue", "stsb"), tsv_label="score"),
+    "qqp": Task(
+        "QQP",
+        ("question1", "question2"),
+        ("not_duplicate", "duplicate"),
+        ("glue", "qqp"),
+        numbered=True,
+        tsv_label="is_duplicate",
+        skip_broken_lines=True,
+    ),
+    "mnli": Task(
+        "MNLI",
+        ("premise", "hypothesis"),
+        INFERENCE,
+        ("glue", "mnli"),
+        tsv_text=PAIR,
+        tsv_label="gold_label",
+        splits=MNLI_SPLITS,
+    ),
+    "qnli": Task("QNLI", ("question", "sentence"), ENTAILMENT, ("glue", "qnli")),
+    "rte": Task("RTE", PAIR, ENTAILMENT, ("glue", "rte")),
+    "wnli": Task("WNLI", PAIR, ("not_entailment", "entailment"), ("glue", "wnli"), numbered=True),
+}
+
+# What a model trained on MNLI is examined with.
+DIAGNOSTICS = {
+    # Wang et al. 2018, section 4. The leaderboard's file has no labels; diagnostic-full.tsv, published with the
+    # analysis, has them, in the same order.
+    "ax": Task(
+        "diagnostic",
+        ("premise", "hypothesis"),
+        INFERENCE,
+        ("glue", "ax"),
+        tsv_text=PAIR,
+        tsv_label="Label",
+        splits={
+            "validation": Split(None, ("diagnostic-full.tsv",), text=("Premise", "Hypothesis")),
+            "test": Split("test", ("diagnostic.tsv",)),
+        },
+    ),
+    # HANS: McCoy, Pavlick and Linzen 2019, arXiv 1902.01007; the file of github.com/tommccoy1/hans. Its README turns
+    # the model's answer, neutral or contradiction, into non-entailment; probabilities are not added before.
+    "hans": Task(
+        "hans",
+        ("premise", "hypothesis"),
+        ("entailment", "non-entailment"),
+        ("hans",),
+        tsv_text=PAIR,
+        tsv_label="gold_label",
+        splits={"validation": Split("validation", ("heuristics_evaluation_set.txt",))},
+        hub="jhu-cogsci/hans",
+        hub_revision="refs/convert/parquet",  # the newest is a script, which datasets no longer runs
+        answers={"entailment": "entailment", "neutral": "non-entailment", "contradiction": "non-entailment"},
+        metric_columns=("heuristic",),
+    ),
+}
+EVERY_TASK = TASKS | DIAGNOSTICS

@@ -1,0 +1,286 @@
+"""Google's release of BERT -> a folder that `from_pretrained` reads, here and in transformers.
+
+    pip install -e ".[convert]"
+    cd uncased_L-12_H-768_A-12
+    python -m modeling.convert_bert --checkpoint bert_model.ckpt --config bert_config.json --vocab vocab.txt \\
+        --output ../bert-base-uncased
+
+The release (https://github.com/google-research/bert) is a TensorFlow checkpoint, of which `.index` and `.data-*` are
+read and the graph in `.meta` is not needed, beside a configuration and a vocabulary; checkpoints of its
+`run_pretraining.py` have the same form. TensorFlow checks the checksum of every tensor, so a damaged file is an error.
+
+`"hidden_act": "gelu"` stays "gelu", the exact one that the code of the first releases computes, as in transformers'
+own conversions. Google's later code (from commit bee6030 on) computes the tanh approximation under the same name and
+does not say which models were trained with it. If yours was, write "gelu_new" into its bert_config.json.
+
+Nothing in a release says whether text is to be lower-cased. A vocabulary that has the letters A to Z, or some of them,
+is taken for a cased one, any other for an uncased one, the Chinese one among them, which is Google's list, too
+(`validate_case_matches_checkpoint` in tokenization.py). `--do_lower_case` overrides it, as a cased vocabulary of
+another script needs.
+"""
+
+import json
+import string
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import BertTokenizer, HfArgumentParser
+from transformers.activations import ACT2FN
+from transformers.hf_argparser import HfArg
+
+from .configuration_bert import ZooBertConfig
+from .modeling_bert import ZooBertForPreTraining
+
+
+# The release's name, ours, and whether to transpose: a dense layer's kernel is (in, out), torch's weight (out, in).
+# Of layer N, the names go on after bert/encoder/layer_N/ and bert.encoder.layer.N.
+LAYER = (
+    ("attention/self/query/kernel", "attention.self.query.weight", True),
+    ("attention/self/query/bias", "attention.self.query.bias", False),
+    ("attention/self/key/kernel", "attention.self.key.weight", True),
+    ("attention/self/key/bias", "attention.self.key.bias", False),
+    ("attention/self/value/kernel", "attention.self.value.weight", True),
+    ("attention/self/value/bias", "attention.self.value.bias", False),
+    ("attention/output/dense/kernel", "attention.output.dense.weight", True),
+    ("attention/output/dense/bias", "attention.output.dense.bias", False),
+    ("attention/output/LayerNorm/gamma", "attention.output.LayerNorm.weight", False),
+    ("attention/output/LayerNorm/beta", "attention.output.LayerNorm.bias", False),
+    ("intermediate/dense/kernel", "intermediate.dense.weight", True),
+    ("intermediate/dense/bias", "intermediate.dense.bias", False),
+    ("output/dense/kernel", "output.dense.weight", True),
+    ("output/dense/bias", "output.dense.bias", False),
+    ("output/LayerNorm/gamma", "output.LayerNorm.weight", False),
+    ("output/LayerNorm/beta", "output.LayerNorm.bias", False),
+)
+TABLE = (
+    ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", False),  # the masked LM head's, too
+    ("bert/embeddings/position_embeddings", "bert.embeddings.position_embeddings.weight", False),
+    ("bert/embeddings/token_type_embeddings", "bert.embeddings.token_type_embeddings.weight", False),
+    ("bert/embeddings/LayerNorm/gamma", "bert.embeddings.LayerNorm.weight", False),
+    ("bert/embeddings/LayerNorm/beta", "bert.embeddings.LayerNorm.bias", False),
+    *((f"bert/encoder/layer_{{}}/{row[0]}", f"bert.encoder.layer.{{}}.{row[1]}", row[2]) for row in LAYER),
+    ("bert/pooler/dense/kernel", "bert.pooler.dense.weight", True),
+    ("bert/pooler/dense/bias", "bert.pooler.dense.bias", False),
+    ("cls/predictions/transform/dense/kernel", "cls.predictions.transform.dense.weight", True),
+    ("cls/predictions/transform/dense/bias", "cls.predictions.transform.dense.bias", False),
+    ("cls/predictions/transform/LayerNorm/gamma", "cls.predictions.transform.LayerNorm.weight", False),
+    ("cls/predictions/transform/LayerNorm/beta", "cls.predictions.transform.LayerNorm.bias", False),
+    ("cls/predictions/output_bias", "cls.predictions.bias", False),
+    ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight", False),  # (out, in) there, too
+    ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", False),
+)
+# What else run_pretraining.py saves: the step and Adam's two averages of each variable. The releases are without.
+STEP = "global_step"
+AVERAGES = ("/adam_m", "/adam_v")
+
+# The keys of bert_config.json: all of these, none of which the weights could replace ...
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+OTHERS = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+# ... and these, in the Chinese and the multilingual release, which no released code reads.
+UNREAD = (
+    "directionality",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
+    "pooler_size_per_head",
+    "pooler_type",
+)
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case: bool | None = None) -> None:
+    """Writes the folder `output`, which must be new or empty: the model with both heads, its tokenizer, and our code.
+
+    `do_lower_case` None means what the vocabulary looks like. Whatever is wrong with a file leaves no folder behind.
+
+    Raises:
+        ImportError: without TensorFlow.
+        OSError: when a file is missing or damaged, or `output` holds something.
+        ValueError: when a file does not hold what the release has, or the three do not fit together.
+    """
+    folder = Path(output).resolve()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FileExistsError(f"--output {output} already holds something: name a new folder")
+    model_config = read_config(Path(config))
+    tokens = read_vocabulary(Path(vocab))
+    if len(tokens) != model_config.vocab_size:
+        raise ValueError(
+            f"{vocab} has {len(tokens)} entries, but {config} says vocab_size {model_config.vocab_size}: "
+            "take both from the same release"
+        )
+    model_config.pad_token_id = tokens.index("[PAD]")
+    if do_lower_case is None:
+        do_lower_case = looks_uncased(tokens)
+    model = build_model(read_checkpoint(checkpoint), model_config, f"{checkpoint} does not fit {config}:")
+    tokenizer = BertTokenizer(
+        vocab={token: number for number, token in enumerate(tokens)},
+        do_lower_case=do_lower_case,
+        model_max_length=model_config.max_position_embeddings,
+    )
+    save(model, tokenizer, folder)
+    casing = "lower-cased" if do_lower_case else "cased"
+    print(f"{output}: {model_config.num_hidden_layers} layers, {model.num_parameters():,} parameters, {casing} text")
+
+
+def read_config(path: Path) -> ZooBertConfig:
+    """bert_config.json as our configuration."""
+    try:
+        values = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold one JSON object, not {type(values).__name__}")
+    missing = [name for name in SIZES + OTHERS if name not in values]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}: is it the bert_config.json of the release?")
+    unknown = sorted(values.keys() - {*SIZES, *OTHERS, *UNREAD})
+    if unknown:
+        raise ValueError(f"{path}: BERT has no {', '.join(unknown)}; remove it if it does not change the model")
+    for name in SIZES:
+        if type(values[name]) is not int or values[name] <= 0:
+            raise ValueError(f"{path}: {name} must be a positive integer, not {values[name]!r}")
+    try:
+        config = ZooBertConfig(**{name: values[name] for name in SIZES + OTHERS})
+    except StrictDataclassError as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    if config.hidden_act not in ACT2FN:
+        raise ValueError(f"{path}: hidden_act {config.hidden_act!r} is none of transformers' {', '.join(ACT2FN)}")
+    return config
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """The word pieces of vocab.txt, one a line, in the order of their ids."""
+    tokens = _read_text(path).removesuffix("\n").split("\n")  # not splitlines(): U+2028 is a Chinese word piece
+    first = {}
+    for line, token in enumerate(tokens, start=1):
+        if first.setdefault(token, line) != line:
+            raise ValueError(f"{path}: {token!r} stands in line {first[token]} and in line {line}")
+    missing = [token for token in SPECIAL if token not in first]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}: is it the vocab.txt of the release?")
+    return tokens
+
+
+def looks_uncased(tokens: list[str]) -> bool:
+    """Whether the vocabulary has no capital letter as an entry: a cased one has all that its language has."""
+    return not set(string.ascii_uppercase) & set(tokens)
+
+
+def _read_text(path: Path) -> str:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from error
+
+
+def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
+    """Every tensor of the checkpoint under its original name, but for the optimizer's."""
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            f'reading {prefix} needs TensorFlow ({error}): pip install -c constraints.txt -e ".[convert]", '
+            "or pip install tensorflow"
+        ) from error
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        names = [name for name in reader.get_variable_to_shape_map() if name != STEP and not name.endswith(AVERAGES)]
+        return {name: reader.get_tensor(name) for name in names}
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:  # what a damaged file raises
+        raise OSError(
+            f"cannot read the checkpoint {prefix}: {' '.join(str(error).split())}. --checkpoint is the path of its "
+            "files up to .index and .data-00000-of-00001; if both are there, download them again"
+        ) from error
+
+
+def build_model(tensors: dict[str, np.ndarray], config: ZooBertConfig, mismatch: str) -> ZooBertForPreTraining:
+    """The model of `config` with all of `tensors` in it. Errors begin with `mismatch`."""
+    with torch.device("meta"):  # nothing to initialise: all values come from the tensors
+        model = ZooBertForPreTraining(config)
+    parameters = dict(model.named_parameters())  # tied ones once
+    rows = {
+        original.format(layer): (ours.format(layer), transposed)
+        for original, ours, transposed in TABLE
+        for layer in range(config.num_hidden_layers)
+    }
+    check_names(rows.keys() - tensors.keys(), tensors.keys() - rows.keys(), mismatch)
+    if parameters.keys() != {ours for ours, _ in rows.values()}:
+        raise ValueError("TABLE and ZooBertForPreTraining do not name the same parameters")
+    weights = {}
+    for original, (ours, transposed) in rows.items():
+        tensor = tensors[original]
+        expected = tuple(reversed(parameters[ours].shape) if transposed else parameters[ours].shape)
+        if tensor.shape != expected or tensor.dtype != np.float32:
+            raise ValueError(
+                f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, where the configuration means float32 "
+                f"{expected}"
+            )
+        weights[ours] = torch.from_numpy(tensor.T if transposed else tensor).contiguous()
+    model.load_state_dict(weights, strict=False, assign=True)  # not strict: tied parameters have a second name
+    model.tie_weights()
+    return model
+
+
+def check_names(missing: set[str], unknown: set[str], mismatch: str) -> None:
+    """Raises ValueError unless the checkpoint holds exactly the tensors of the release."""
+    problems = [
+        f"{what} {', '.join(sorted(names)[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        for what, names in (("lacks", missing), ("has the unknown", unknown))
+        if names
+    ]
+    if problems:
+        raise ValueError(
+            f"{mismatch} it {' and '.join(problems)}. Only pre-training checkpoints of as many layers as the "
+            "configuration says convert, not those of Google's fine-tuning scripts, which lack the heads"
+        )
+
+
+def save(model: ZooBertForPreTraining, tokenizer: BertTokenizer, folder: Path) -> None:
+    """Writes beside `folder` and renames at the end, so that it is whole or not there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        written = Path(scratch) / folder.name
+        model.save_pretrained(written)
+        tokenizer.save_pretrained(written)
+        if folder.exists():  # empty, as checked; only POSIX renames onto it
+            folder.rmdir()
+        written.rename(folder)
+
+
+@dataclass(frozen=True)
+class ConvertArguments:
+    checkpoint: str = HfArg(help="the path that the checkpoint's files share, e.g. .../bert_model.ckpt")
+    config: str = HfArg(help="bert_config.json")
+    vocab: str = HfArg(help="vocab.txt")
+    output: str = HfArg(help="the folder to write; must be new or empty")
+    do_lower_case: bool | None = HfArg(
+        default=None, help="true or false; default: false if the vocabulary has capital letters, else true"
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line; an error is its one line and exit status 1."""
+    (args,) = HfArgumentParser(ConvertArguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
+    try:
+        convert(args.checkpoint, args.config, args.vocab, args.output, args.do_lower_case)
+    except (ImportError, OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

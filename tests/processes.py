@@ -1,0 +1,41 @@
+"""Runs in processes of their own: forked, so that they start at once, and there to be killed."""
+
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable
+
+from accelerate.state import AcceleratorState
+
+
+def fork(function: Callable[[], object], count: int = 1) -> list[multiprocessing.Process]:
+    """`count` processes that call `function` as torchrun's would, with exit status 1 where it raises."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def call(rank: int) -> None:
+        if count > 1:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+            os.environ |= {"LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            os.environ |= {"ACCELERATE_USE_CPU": "true"}
+        AcceleratorState._reset_state(True)
+        try:
+            function()
+        except BaseException as error:  # noqa: B036 - what a test expects, it reads from the standard error
+            traceback.print_exc()
+            os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+        os._exit(0)  # nothing of pytest's happens twice
+
+    started = [multiprocessing.get_context("fork").Process(target=call, args=(rank,)) for rank in range(count)]
+    for process in started:
+        process.start()
+    return started
+
+
+def wait(processes: list[multiprocessing.Process], seconds: float = 60) -> list[int | None]:
+    """Their exit statuses, negative where a signal ended them, None where one is still running."""
+    for process in processes:
+        process.join(seconds)
+    return [process.exitcode for process in processes]

@@ -1,0 +1,325 @@
+"""What is read: the published layouts, the Hub, and files of one's own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from datasets import Dataset, DatasetDict
+from transformers import AutoConfig
+
+import glue_data
+import glue_tasks
+import run_glue
+from tests.glue_sample import FOLDERS, LABELS, SIZES, text, write_csv, write_task
+
+
+def load(config: object = None, **changes: object) -> tuple[glue_tasks.Task, DatasetDict]:
+    """The data of a run with these arguments."""
+    args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", **changes)
+    return run_glue.load_data(args, config or AutoConfig.for_model("bert"))
+
+
+def read(task_name: str, data_dir: Path, *parts: str) -> tuple[glue_tasks.Task, DatasetDict]:
+    return load(task_name=task_name, data_dir=str(data_dir), **{f"do_{part}": True for part in parts})
+
+
+def rewrite(path: Path, old: str, new: str) -> None:
+    content = path.read_text(encoding="utf-8")
+    assert old in content
+    path.write_text(content.replace(old, new, 1), encoding="utf-8")
+
+
+# The published layouts
+
+
+@pytest.mark.parametrize("task_name", FOLDERS)
+def test_each_tasks_folder_is_read_in_its_own_layout(tmp_path, task_name):
+    folder = FOLDERS[task_name]
+    write_task(tmp_path, folder)
+    task, data = read(task_name, tmp_path, "train", "eval", "predict")
+    columns = {"text", "text_pair"} if len(task.text) == 2 else {"text"}
+    sizes = {"train": SIZES["train"], "validation": SIZES["dev"], "test": SIZES["test"]}
+    if task_name == "mnli":
+        sizes |= {"validation_mm": SIZES["dev"] + 1, "test_mm": SIZES["test"] + 1}
+    assert {split: len(rows) for split, rows in data.items()} == sizes
+    for split, rows in data.items():
+        assert set(rows.column_names) == columns | (set() if split.startswith("test") else {"label"})
+    written = LABELS.get(folder, ["0", "1"])
+    first = [float(label) if task_name == "stsb" else label for label in written]
+    expected = [task.labels[int(label)] if task.labels and label in ("0", "1") else label for label in first]
+    assert data["train"]["label"][: len(written)] == expected
+
+
+@pytest.mark.parametrize(
+    ("task_name", "columns"), [("cola", [3]), ("mrpc", [3, 4]), ("mnli", [8, 9]), ("qqp", [3, 4])]
+)
+def test_the_text_comes_from_the_right_columns(tmp_path, task_name, columns):
+    write_task(tmp_path, FOLDERS[task_name])
+    _, data = read(task_name, tmp_path, "train")
+    row = data["train"][4]
+    assert [row[name] for name in ("text", "text_pair") if name in row] == [text(4, column) for column in columns]
+
+
+@pytest.mark.parametrize(
+    ("task_name", "sizes"), [("cola", (8551, 1043, 1063)), ("sst2", (67349, 872, 1821)), ("rte", (2490, 277, 3000))]
+)
+def test_the_published_files_are_read_whole(task_name, sizes, data):
+    _, splits = read(task_name, data / "glue", "train", "eval", "predict")
+    assert tuple(len(splits[split]) for split in ("train", "validation", "test")) == sizes
+
+
+def test_the_data_folder_may_be_the_tasks_own(tmp_path):
+    folder = write_task(tmp_path, "RTE")
+    assert read("rte", folder, "train")[1]["train"][:] == read("rte", tmp_path, "train")[1]["train"][:]
+
+
+def test_the_microsoft_paraphrase_files_are_read_too(tmp_path):
+    folder = write_task(tmp_path, "MRPC")
+    expected = read("mrpc", tmp_path, "train")[1]["train"][:]
+    (folder / "train.tsv").rename(folder / "msr_paraphrase_train.txt")
+    assert read("mrpc", tmp_path, "train")[1]["train"][:] == expected
+
+
+def test_words_like_null_and_quotes_stay_text(tmp_path):
+    path = write_task(tmp_path, "SST-2") / "dev.tsv"
+    path.write_text('sentence\tlabel\nnull\t0\nNA\t1\n"a\t1\nb" , "c"\t0\r\n', encoding="utf-8")
+    assert read("sst2", tmp_path, "eval")[1]["validation"]["text"][:] == ["null", "NA", '"a', 'b" , "c"']
+
+
+def test_the_broken_lines_of_qqp_are_skipped_and_counted(tmp_path, capsys):
+    path = write_task(tmp_path, "QQP") / "train.tsv"
+    rewrite(path, "\n3\t3", "\nbroken\tline\n3\t3")
+    assert len(read("qqp", tmp_path, "train")[1]["train"]) == SIZES["train"]
+    assert f"{path}: 1 of 10 lines skipped" in capsys.readouterr().out
+    rewrite(path.with_name("test.tsv"), "\n3\t3", "\nbroken\tline\n3\t3")
+    with pytest.raises(ValueError, match="test.tsv:5: 2 columns instead of 5"):  # a prediction would lose its place
+        read("qqp", tmp_path, "predict")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("sentence2", "sentence3", "train.tsv:2: no column sentence2 among index, sentence1, sentence3, label"),
+        ("\tentailment", "\tmaybe", "train.tsv:3: unknown label 'maybe', RTE has entailment, not_entailment"),
+        ("\tentailment", "", "train.tsv:3: 3 columns instead of 4"),
+        ("\tentailment", "\tentailment\tmore", "train.tsv:3: 5 columns instead of 4"),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_error_with_its_line(tmp_path, old, new, message):
+    rewrite(write_task(tmp_path, "RTE") / "train.tsv", old, new)
+    with pytest.raises(ValueError, match=message):
+        read("rte", tmp_path, "train")
+
+
+@pytest.mark.parametrize("score", ["high", "nan", ""])
+def test_a_score_that_is_no_number_is_one_error_with_its_line(tmp_path, score):
+    rewrite(write_task(tmp_path, "STS-B") / "train.tsv", "\t2.500", f"\t{score}")
+    with pytest.raises(ValueError, match=f"train.tsv:3: the label '{score}' is not a number"):
+        read("stsb", tmp_path, "train")
+
+
+@pytest.mark.parametrize(("byte", "message"), [(b"\xe9", "not UTF-8"), (b"\0", "a NUL byte: the file is not text")])
+def test_bytes_that_are_no_text_are_one_error_with_their_line(tmp_path, byte, message):
+    path = write_task(tmp_path, "RTE") / "train.tsv"
+    path.write_bytes(path.read_bytes().replace(b"\n1\t", b"\n1\t" + byte, 1))
+    with pytest.raises(ValueError, match=f"train.tsv:3: {message}"):
+        read("rte", tmp_path, "train")
+
+
+@pytest.mark.parametrize("content", ["", "index\tsentence1\tsentence2\tlabel\n"])
+def test_a_file_without_examples_is_an_error(tmp_path, content):
+    (write_task(tmp_path, "RTE") / "train.tsv").write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match="train.tsv holds no examples"):
+        read("rte", tmp_path, "train")
+
+
+@pytest.mark.parametrize(
+    ("task_name", "folder", "message"),
+    [
+        ("rte", "MNLI", "has no dev.tsv: --data_dir is not the folder of RTE"),
+        ("rte", "SST-2", "dev.tsv:2: no column sentence1, sentence2 among sentence, label"),
+        ("cola", "SST-2", "dev.tsv:1: 2 columns instead of 4"),
+        ("rte", "WNLI", "dev.tsv:2: unknown label '0', RTE has entailment, not_entailment"),
+        ("wnli", "RTE", "dev.tsv:2: unknown label 'not_entailment', WNLI has 0, 1"),
+        ("stsb", "RTE", "dev.tsv:2: no column score among index, sentence1, sentence2, label"),
+    ],
+)
+def test_the_folder_of_another_task_is_an_error(tmp_path, task_name, folder, message):
+    write_task(tmp_path, folder)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read(task_name, tmp_path / folder, "eval")
+
+
+def test_a_data_folder_that_does_not_exist_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="--data_dir .*nowhere: no such folder"):
+        read("rte", tmp_path / "nowhere", "eval")
+
+
+def test_files_that_the_run_does_not_need_may_be_absent(tmp_path):
+    folder = write_task(tmp_path, "RTE")
+    for name in ("train.tsv", "test.tsv"):
+        (folder / name).unlink()
+    assert set(read("rte", tmp_path, "eval")[1]) == {"validation"}
+
+
+# The Hub
+
+
+def as_on_the_hub(task: glue_tasks.Task, local: DatasetDict) -> DatasetDict:
+    """The same examples under the Hub's names: columns, splits, labels as numbers, -1 where there is none."""
+    hub = {}
+    for split, rows in local.items():
+        labels = list(rows["label"]) if "label" in rows.column_names else [-1] * len(rows)
+        columns = {"label": [task.labels.index(label) if isinstance(label, str) else label for label in labels]}
+        columns |= {column: list(rows[name]) for column, name in zip(task.text, glue_data.TEXT, strict=True)}
+        columns |= {column: list(rows[column]) for column in task.metric_columns}
+        hub[task.splits[split].hub] = Dataset.from_dict({**columns, "idx": range(len(rows))})
+    return DatasetDict(hub)
+
+
+@pytest.mark.parametrize("task_name", ["mrpc", "stsb", "mnli"])
+def test_the_hubs_columns_and_class_numbers_mean_the_same(tmp_path, monkeypatch, task_name):
+    write_task(tmp_path, FOLDERS[task_name])
+    task, local = read(task_name, tmp_path, "train", "eval", "predict")
+    asked = []
+    hub = as_on_the_hub(task, local)
+    monkeypatch.setattr(glue_data, "load_dataset", lambda *names, **options: asked.append((names, options)) or hub)
+    _, data = load(task_name=task_name, do_train=True, do_eval=True, do_predict=True)
+    assert asked == [(("nyu-mll/glue", task_name), {"revision": None})]
+    assert {split: data[split][:] for split in data} == {split: local[split][:] for split in local}
+
+
+def test_without_network_the_error_names_what_helps(monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(OSError, match="give --data_dir with the published files, or set HF_HUB_OFFLINE=1"):
+        load(task_name="rte", do_train=True)
+
+
+# Files of one's own
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Writes a csv of these labels and gives its name."""
+    return lambda name, *rest: write_csv(tmp_path / name, *rest)
+
+
+def own_data(config: object = None, **changes: object) -> tuple[glue_tasks.Task, DatasetDict]:
+    files = {"do_train": "train_file", "do_eval": "validation_file", "do_predict": "test_file"}
+    return load(config, **{part: file in changes for part, file in files.items()}, **changes)
+
+
+def test_the_labels_of_ones_own_are_those_of_the_train_file_in_order(own):
+    task, data = own_data(train_file=own("a.csv", ["ok", "bad", "so so"]), validation_file=own("b.csv", ["bad"]))
+    assert task.labels == ("bad", "ok", "so so") and data["validation"]["label"][:] == ["bad"]
+    assert own_data(train_file=own("c.csv", ["10", "9", "2"]))[0].labels == ("2", "9", "10")
+
+
+def test_labels_with_decimals_make_a_regression(own):
+    task, data = own_data(train_file=own("a.csv", ["1", "2.5", "-3"]))
+    assert task.labels == () and data["train"]["label"][:] == [1.0, 2.5, -3.0]
+
+
+def test_whole_numbers_are_the_same_classes_however_they_are_written(own):
+    ids = ["10.0", "9", "12345678901234567891"]
+    task, data = own_data(train_file=own("a.csv", ids), validation_file=own("b.csv", ["9.0", "10"]))
+    assert task.labels == ("9", "10", "12345678901234567891")
+    assert data["train"]["label"][:] == ["10", "9", ids[2]] and data["validation"]["label"][:] == ["9", "10"]
+
+
+def test_the_problem_type_may_be_told(own):
+    whole, decimals = own("a.csv", ["1", "5", "3"]), own("b.csv", ["1.0", "1.5"])
+    task, data = own_data(train_file=whole, problem_type="regression")
+    assert task.labels == () and data["train"]["label"][:] == [1.0, 5.0, 3.0]
+    assert own_data(train_file=decimals, problem_type="single_label_classification")[0].labels == ("1.0", "1.5")
+
+
+def test_a_validation_example_without_a_label_is_an_error(own):
+    with pytest.raises(ValueError, match="b.csv:3: label is ''"):
+        own_data(train_file=own("a.csv", ["ok", "bad"]), validation_file=own("b.csv", ["ok", ""]))
+
+
+def test_a_long_text_and_blank_lines_and_columns_are_read(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label,,\n" + "x" * 200_000 + ",1,,\n\ny,2,,\n\n", encoding="utf-8")
+    assert [len(words) for words in own_data(train_file=str(path))[1]["train"]["text"]] == [200_000, 1]
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "label": 1}\n\n{"text": 2, "label": 2}\n\n', encoding="utf-8")
+    assert own_data(train_file=str(path))[1]["train"]["text"][:] == ["x", "2"]
+
+
+def test_csv_tsv_and_json_say_the_same(tmp_path):
+    texts, labels = ['a "good" film', "null"], ["yes", "no"]
+    (tmp_path / "a.csv").write_text('sentence,label\n"a ""good"" film",yes\nnull,no\n', encoding="utf-8")
+    (tmp_path / "a.tsv").write_text('sentence\tlabel\na "good" film\tyes\nnull\tno\n', encoding="utf-8")
+    rows = [json.dumps({"sentence": words, "label": label}) for words, label in zip(texts, labels, strict=True)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    for suffix in ("csv", "tsv", "jsonl"):
+        data = own_data(train_file=str(tmp_path / f"a.{suffix}"))[1]["train"]
+        assert data[:] == {"text": texts, "label": labels}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "", "a.txt: a file of your own is one of .csv, .tsv, .json, .jsonl"),
+        ("a.csv", "words,label\nx,y\n", "a.csv has the columns words, label: the text's must be sentence, text"),
+        ("a.csv", "text,class\nx,y\n", "a.csv:2: no column label among text, class: .*--label_column_name name them"),
+        ("a.csv", "text,label\0\nx,y\n", "a.csv:1: a NUL byte"),
+        ("a.csv", "text,label\nx,y\nz\n", "a.csv:3: 1 columns instead of 2"),
+        ("a.csv", 'text,label\nx,y\n"z,y\nx,y\n', "a.csv:3: not csv .*: close each quote"),
+        ("a.csv", "text,label\rx,y\r", "a.csv:1: not csv .* end lines with"),
+        ("a.csv", "text,text,label\nx,y,z\n", "a.csv:1: the header has text more than once"),
+        ("a.tsv", "text\tlabel\tlabel\nx\ty\tz\n", "a.tsv:1: the header has label more than once"),
+        ("a.csv", "text,label\nx,y\nz, \n", "a.csv:3: label is ' ', neither text nor a number"),
+        ("a.json", '{"text": "x", "label": null}', "a.json:1: label is None, neither text nor a number"),
+        ("a.json", '{"text": ["x", "y"], "label": 1}', r"a.json:1: text is \['x', 'y'\], neither text nor a number"),
+        ("a.csv", "text,label\nx,y\nz,y\n", "a.csv: every label is 'y': add examples of another class"),
+        ("a.csv", "text,label\n", "a.csv holds no examples"),
+        ("a.json", '{"text": "x", "label": 1}\n[{', "a.json:2: not JSON"),
+        ("a.json", "[1]", "a.json:1: not a JSON object"),
+        ("a.json", '{"text": "x", "label": NaN}', "a.json:1: not JSON .NaN is no JSON value"),
+        ("a.json", '{"text": "\\ud83d", "label": 1}', "a.json:1: not JSON .*surrogates not allowed"),
+    ],
+)
+def test_a_mistake_in_ones_own_file_is_one_error(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        own_data(train_file=str(tmp_path / name))
+
+
+def test_a_label_that_training_does_not_know_is_an_error(own):
+    with pytest.raises(ValueError, match="b.csv, example 2: unknown label 'new', known are bad, ok"):
+        own_data(train_file=own("a.csv", ["ok", "bad"]), validation_file=own("b.csv", ["ok", "new"]))
+
+
+def test_columns_with_other_names_are_read_under_them(own, tmp_path):
+    names = {"text_column_names": "review", "label_column_name": "sentiment"}
+    files = {"train_file": own("a.csv", ["1", "0"], "review,sentiment"), "test_file": own("b.csv", [""], "review,id")}
+    task, data = own_data(**files, **names)
+    assert task.labels == ("0", "1") and data["train"][0] == {"text": text(0, 1), "label": "1"}
+    assert data["test"].column_names == ["text"]
+    (tmp_path / "c.csv").write_text("label,问题,回答\n0,几点?,三点\n1,谁?,我\n", encoding="utf-8")
+    task, data = own_data(train_file=str(tmp_path / "c.csv"), text_column_names="问题,回答")
+    assert len(task.text) == 2 and data["train"][1] == {"text": "谁?", "text_pair": "我", "label": "1"}
+
+
+@pytest.mark.parametrize(("text_columns", "missing"), [("review", "review"), ("text,reply", "reply")])
+def test_a_misspelt_column_is_one_error_with_those_that_exist(own, text_columns, missing):
+    with pytest.raises(ValueError, match=f"a.csv:2: no column {missing} among text, label: --text_column_names"):
+        own_data(train_file=own("a.csv", ["ok", "bad"]), text_column_names=text_columns)
+
+
+def test_a_file_that_cannot_be_opened_is_one_error(tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+    for name, message in [("none.csv", "none.csv: No such file"), ("folder.csv", "folder.csv: Is a directory")]:
+        with pytest.raises(OSError, match=f"cannot read .*{message}"):
+            own_data(train_file=str(tmp_path / name))
+
+
+def test_labels_are_the_checkpoints_where_nothing_is_trained(own):
+    config = AutoConfig.for_model("bert", id2label={0: "bad", 1: "ok"})
+    assert own_data(config, validation_file=own("a.csv", ["ok"]))[0].labels == ("bad", "ok")
+    with pytest.raises(ValueError, match="a.csv, example 1: unknown label 'fine', known are bad, ok"):
+        own_data(config, validation_file=own("a.csv", ["fine"]))

@@ -1,0 +1,442 @@
+"""Runs that are killed, interrupted, damaged or out of space, and go on as if nothing had been."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from datasets import Dataset
+
+import checkpoints
+import reporting
+import run_glue
+import runs
+import training
+from tests.glue_sample import write_model, write_task, write_vocabulary
+from tests.processes import fork, wait
+from tests.tiny_run import fit, weights
+
+
+@pytest.fixture
+def flags(tmp_path) -> list[str]:
+    """A run of 40 updates of RTE in miniature, with dropout, and a checkpoint every third update."""
+    data = write_task(tmp_path, "RTE")
+    model = write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+    flags = ["--model_name_or_path", str(model), "--tokenizer_name", str(write_vocabulary(tmp_path)), "--do_train"]
+    flags += ["--do_eval", "--task_name", "rte", "--data_dir", str(data), "--max_seq_length", "24"]
+    flags += ["--per_device_train_batch_size", "2", "--num_train_epochs", "8", "--learning_rate", "0.01"]
+    return [*flags, "--save_strategy", "steps", "--save_steps", "3", "--warmup_ratio", "0.1"]
+
+
+def outcome(folder: Path) -> tuple[bytes, dict]:
+    """The model's bytes, and what metrics.json says of the run itself."""
+    record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    other = {name for name in record if name.endswith("_runtime")} | set(reporting.CIRCUMSTANCES)
+    return (folder / "model.safetensors").read_bytes(), {k: v for k, v in record.items() if k not in other}
+
+
+def killed_until_done(argv: list[str], processes: int, kills: int, seconds: float) -> None:
+    """Kills the run, of so many seconds, at `kills` random moments, to be resumed, and then lets it finish."""
+    moments = random.Random(0)
+    for _ in range(kills):
+        started = fork(lambda: run_glue.main([*argv, "--resume"]), processes)
+        time.sleep(moments.uniform(0, seconds))
+        for process in started:
+            process.kill()
+        wait(started)
+    assert wait(fork(lambda: run_glue.main([*argv, "--resume"]), processes)) == [0] * processes
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [],
+        ["--gradient_accumulation_steps", "3", "--group_by_length", "true", "--num_train_epochs", "20"],
+        ["--eval_steps", "4", "--load_best_model_at_end", "--optim", "bert_adam", "--save_total_limit", "1"],
+    ],
+    ids=["plain", "accumulating", "evaluating"],
+)
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(flags, tmp_path, extra):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    started = time.perf_counter()
+    run_glue.main([*flags, *extra, "--output_dir", str(whole)])
+    seconds = time.perf_counter() - started
+    killed_until_done([*flags, *extra, "--output_dir", str(killed)], processes=1, kills=6, seconds=seconds)
+    assert outcome(killed) == outcome(whole)
+
+
+def test_two_processes_killed_at_random_moments_end_with_the_same_bits(flags, tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    flags += ["--gradient_accumulation_steps", "2"]
+    started = time.perf_counter()
+    assert wait(fork(lambda: run_glue.main([*flags, "--output_dir", str(whole)]), 2)) == [0, 0]
+    seconds = time.perf_counter() - started
+    killed_until_done([*flags, "--output_dir", str(killed)], processes=2, kills=3, seconds=seconds)
+    assert outcome(killed) == outcome(whole)
+
+
+MOMENTS = {
+    "while the state is written": (checkpoints, "write_checksums"),
+    "before it has its name": (checkpoints.os, "replace"),
+    "while the model is written": (reporting, "write_checksums"),
+    "before metrics.json": (reporting, "write_atomically"),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_run_killed_at_the_worst_moments_ends_with_the_same_bits(flags, tmp_path, monkeypatch, moment):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run_glue.main([*flags, "--output_dir", str(whole)])
+    with monkeypatch.context() as patch:
+        patch.setattr(*MOMENTS[moment], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        assert wait(fork(lambda: run_glue.main([*flags, "--output_dir", str(killed)]))) == [-signal.SIGKILL]
+    run_glue.main([*flags, "--output_dir", str(killed), "--resume"])
+    assert outcome(killed) == outcome(whole)
+    assert not [path.name for path in killed.iterdir() if path.name.startswith(".")]
+
+
+# Damage
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def stopped(flags, tmp_path, monkeypatch) -> list[str]:
+    """A run that was killed after 20 updates, and so has the checkpoints 15 and 18."""
+
+    def step(self, *_):
+        if self.progress.update == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return between(self)
+
+    between = training._Training.between_updates
+    argv = [*flags, "--output_dir", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr(training._Training, "between_updates", step)
+        assert wait(fork(lambda: run_glue.main(argv))) == [-signal.SIGKILL]
+    assert checkpoint_names(tmp_path / "out") == ["checkpoint-15", "checkpoint-18"]
+    return argv
+
+
+def checkpoint_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: cut(folder / "model.safetensors"), "model.safetensors has 100 bytes less"),
+        (lambda folder: flip(folder / "optimizer.bin"), "optimizer.bin was changed"),
+        (lambda folder: (folder / "random_states_0.pkl").unlink(), "random_states_0.pkl: No such file"),
+        (lambda folder: (folder / "SHA256SUMS").unlink(), "there is no SHA256SUMS"),
+    ],
+)
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(stopped, flags, tmp_path, capsys, damage, message):
+    damage(tmp_path / "out" / "checkpoint-18")
+    run_glue.main([*stopped, "--resume"])
+    printed = capsys.readouterr().out
+    assert f"checkpoint-18: {message}" in printed and "resumed from" in printed and "checkpoint-15\n" in printed
+    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+def test_nothing_begins_again_where_all_checkpoints_are_damaged(stopped, tmp_path):
+    for name in ("checkpoint-15", "checkpoint-18"):
+        cut(tmp_path / "out" / name / "model.safetensors")
+    with pytest.raises(OSError, match=r"no checkpoint is whole \(.*checkpoint-18.*checkpoint-15.*remove them"):
+        run_glue.main([*stopped, "--resume"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--learning_rate", "0.02", "is of a run with learning_rate 0.01, not 0.02"),
+        ("--num_train_epochs", "9", "is of a run with num_train_epochs 8.0, not 9.0"),
+        ("--max_train_samples", "8", "is of a run with .*examples"),
+    ],
+)
+def test_another_run_does_not_go_on_from_this_ones_checkpoint(stopped, flag, value, message):
+    with pytest.raises(ValueError, match=message):
+        run_glue.main([*stopped, "--resume", flag, value])
+
+
+def test_what_changes_no_weight_may_change_when_a_run_is_resumed(stopped, flags, tmp_path):
+    run_glue.main([*stopped, "--resume", "--logging_steps", "2", "--save_steps", "11", "--do_predict"])
+    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+    assert (tmp_path / "out" / "predictions.tsv").exists()
+
+
+def test_a_folder_with_a_run_is_neither_overwritten_nor_resumed_unasked(stopped):
+    with pytest.raises(FileExistsError, match="--resume the run in it, or --overwrite_output_dir"):
+        run_glue.main(stopped)
+
+
+def test_overwriting_removes_the_earlier_runs_checkpoints(stopped, tmp_path):
+    run_glue.main([*stopped, "--overwrite_output_dir", "--max_steps", "4", "--save_strategy", "no"])
+    assert checkpoint_names(tmp_path / "out") == []
+
+
+def test_a_finished_run_is_resumed_without_training(flags, tmp_path, monkeypatch):
+    argv = [*flags, "--output_dir", str(tmp_path / "out")]
+    run_glue.main(argv)
+    before = outcome(tmp_path / "out")
+    monkeypatch.setattr(training._Training, "update", lambda *_: pytest.fail("trained again"))
+    run_glue.main([*argv, "--resume"])
+    assert outcome(tmp_path / "out") == before
+
+
+def test_a_checkpoint_is_a_folder_for_from_pretrained(stopped, tmp_path):
+    folder = tmp_path / "out" / "checkpoint-18"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    stock = transformers.BertForSequenceClassification.from_pretrained(folder)
+    runs_on = run_glue.main(
+        ["--model_name_or_path", str(folder), *stopped[4:], "--output_dir", str(tmp_path / "next"), "--max_steps", "1"]
+    )
+    assert stock(**tokenizer("a good film", return_tensors="pt")).logits.shape == (1, 2)
+    assert runs_on["train_updates"] == 1
+
+
+# A full disk
+
+
+def with_files_of_at_most(size: int, function) -> None:
+    """As on a full disk: the system refuses to write more, whoever asks."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    function()
+
+
+def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(stopped, flags, tmp_path, capfd):
+    out = tmp_path / "out"
+    limit = (out / "checkpoint-18" / "optimizer.bin").stat().st_size - 1
+    assert wait(fork(lambda: with_files_of_at_most(limit, lambda: run_glue.main([*stopped, "--resume"])))) == [1]
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert "cannot save" in error and "checkpoint-21" in error
+    assert f"{out / 'checkpoint-18'} is whole: the same command with --resume goes on from it" in error
+    assert checkpoint_names(out) == ["checkpoint-15", "checkpoint-18"]
+    assert not list(out.glob(".checkpoint-*"))
+    run_glue.main([*stopped, "--resume"])
+    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(out) == outcome(tmp_path / "whole")
+
+
+def test_a_disk_too_full_for_the_model_keeps_the_earlier_one_and_the_checkpoint(flags, tmp_path, capfd):
+    out = tmp_path / "out"
+    argv = [*flags, "--output_dir", str(out)]
+    run_glue.main(argv)
+    before = outcome(out)
+    limit = (out / "model.safetensors").stat().st_size - 1
+    # Resumed after its end, the run writes nothing but the model.
+    assert wait(fork(lambda: with_files_of_at_most(limit, lambda: run_glue.main([*argv, "--resume"])))) == [1]
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert "cannot save the model" in error and "--resume finishes from the last checkpoint" in error
+    assert (out / "model.safetensors").read_bytes() == before[0] and not (out / ".saving").exists()
+    run_glue.main([*argv, "--resume"])
+    assert outcome(out) == before
+
+
+# Interruption
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, monkeypatch, number):
+    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--save_strategy", "no"]
+    update = training._Training.update
+
+    def told_at_7(self, *args):
+        update(self, *args)
+        if self.progress.update == 7:
+            os.kill(os.getpid(), number)
+
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(training._Training, "update", told_at_7)
+        with pytest.raises(runs.Interrupted, match=r"stopped at update 7 of 40.*checkpoint-7 is whole.*--resume"):
+            run_glue.main(argv)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+    run_glue.main([*argv, "--resume"])
+    run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+def test_of_two_processes_one_that_is_told_to_stop_stops_both(flags, tmp_path, monkeypatch, capfd):
+    argv = [*flags, "--output_dir", str(tmp_path / "out")]
+    update = training._Training.update
+
+    def second_is_told(self, *args):
+        update(self, *args)
+        if self.progress.update == 4 and self.accelerator.process_index == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training._Training, "update", second_is_told)
+        assert wait(fork(lambda: run_glue.main(argv), 2)) == [130, 130]
+    assert capfd.readouterr().err.count("stopped at update 4 of 24") == 2
+    assert wait(fork(lambda: run_glue.main([*argv, "--resume"]), 2)) == [0, 0]
+    assert wait(fork(lambda: run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+def test_a_second_interruption_acts_at_once():
+    with runs.stop_signals() as received, pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert received == [signal.SIGINT]
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+
+# Divergence
+
+
+def test_a_loss_that_is_not_a_number_names_the_last_good_checkpoint(run, data_set, monkeypatch):
+    args = run(save_strategy="steps", save_steps=2, logging_steps=50)
+    update = training._Training.update
+
+    def poisoned_at_5(self, share, examples):
+        update(self, share * (float("nan") if self.progress.update == 4 else 1.0), examples)
+
+    monkeypatch.setattr(training._Training, "update", poisoned_at_5)
+    with pytest.raises(
+        FloatingPointError,
+        match=r"the training loss is nan at update 5 of 18: lower --learning_rate \(peak 0.01\).*checkpoint-4 is the last",
+    ):
+        fit(args, data_set)
+    assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-2", "checkpoint-4"]
+
+
+def test_weights_that_are_not_numbers_are_never_saved(run, data_set, monkeypatch):
+    args = run(save_strategy="steps", save_steps=2)
+    update = training._Training.update
+
+    def poisoned_at_4(self, *rest):
+        update(self, *rest)
+        if self.progress.update == 4:
+            next(self.model.parameters()).data[0, 0] = float("inf")
+
+    monkeypatch.setattr(training._Training, "update", poisoned_at_4)
+    with pytest.raises(FloatingPointError, match="weight is not finite after update 4.*checkpoint-2 is the last good"):
+        fit(args, data_set)
+    assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-2"]
+
+
+@pytest.mark.parametrize(("limit", "stops"), [(1.0, True), (0.0, False), (30.0, False)])
+def test_a_loss_that_rises_far_above_its_lowest_stops_the_run(run, data_set, monkeypatch, limit, stops):
+    args = run(max_steps=90, max_loss_rise=limit, save_strategy="steps", save_steps=30)
+    update = training._Training.update
+
+    def spiking_at_60(self, share, examples):
+        update(self, share + (5.0 if self.progress.update >= 60 else 0.0), examples)
+
+    monkeypatch.setattr(training._Training, "update", spiking_at_60)
+    if stops:
+        with pytest.raises(
+            FloatingPointError, match=r"the training loss rose from .* in the 20 updates before 80 of 90.*checkpoint-60"
+        ):
+            fit(args, data_set)
+    else:
+        assert fit(args, data_set)[0]["train_updates"] == 90
+
+
+# The best model, and an early end
+
+
+SCORES = [0.5, 0.7, 0.7, 0.6, 0.9, 0.8]  # of the evaluations, one an epoch
+
+
+@pytest.fixture
+def scored(run, data_set):
+    """Trains with SCORES; gives (results, weights at the end, weights at each evaluation, args)."""
+
+    def train(first: int = 0, **changes):
+        seen: list[torch.Tensor] = []
+        args = run(do_eval=True, num_train_epochs=6, **changes)
+        progress = iter(SCORES[first:])
+
+        def metrics(outputs, examples: Dataset) -> dict[str, float]:
+            return {"accuracy": (value := next(progress)), "loss": 1 - value}
+
+        watched = training.evaluate
+
+        def evaluate(model, *rest):
+            seen.append(weights(model))
+            return watched(model, *rest)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(training, "evaluate", evaluate)
+            results, model = fit(args, data_set, {"": data_set}, metrics)
+        return results, weights(model), seen, args
+
+    return train
+
+
+@pytest.mark.parametrize("metric", [None, "accuracy", "eval_accuracy", "loss"])
+def test_the_best_model_is_kept_where_asked_for(scored, metric):
+    results, final, seen, _ = scored(load_best_model_at_end=True, metric_for_best_model=metric)
+    assert results["eval_accuracy"] == 0.9 and results["best_update"] == 30
+    assert torch.equal(final, seen[4]) and not torch.equal(final, seen[5])
+
+
+def test_the_last_model_is_kept_by_default(scored):
+    results, final, seen, _ = scored()
+    assert results["eval_accuracy"] == 0.8 and "best_update" not in results and torch.equal(final, seen[5])
+
+
+def test_a_run_ends_early_after_evaluations_without_progress(scored, capsys):
+    results, final, seen, _ = scored(early_stopping_patience=2, load_best_model_at_end=True)
+    assert len(seen) == 4 and results["train_updates"] == 24 and results["best_update"] == 12
+    assert torch.equal(final, seen[1])
+    assert "stopped early: update 12 was better" in capsys.readouterr().out
+
+
+def test_a_run_that_ended_early_stays_so_when_resumed(scored):
+    results, final, _, _ = scored(early_stopping_patience=2)
+    again, model, seen, _ = scored(early_stopping_patience=2, resume=True)
+    assert seen == [] and torch.equal(model, final)
+    assert {k: v for k, v in again.items() if "runtime" not in k} == {
+        k: v for k, v in results.items() if "runtime" not in k
+    }
+
+
+def test_a_metric_that_does_not_exist_is_an_error_at_the_first_evaluation(scored):
+    with pytest.raises(ValueError, match="--metric_for_best_model f1 is none of accuracy, loss"):
+        scored(metric_for_best_model="f1")
+
+
+def test_evaluations_may_come_between_epochs(run, data_set):
+    updates = []
+    args = run(do_eval=True, eval_steps=5)
+    accuracy = lambda *_: {"accuracy": len(updates)}  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch:
+        judge = training._Training.judge
+        patch.setattr(training._Training, "judge", lambda self: updates.append(self.progress.update) or judge(self))
+        fit(args, data_set, {"": data_set}, accuracy)
+    assert updates == [5, 10, 15, 18]
+
+
+def test_the_newest_checkpoints_and_the_best_remain(scored):
+    _, _, _, args = scored(load_best_model_at_end=True, save_total_limit=1, early_stopping_patience=3)
+    assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-30", "checkpoint-36"]
+    shutil.rmtree(args.output_dir)
+    _, _, _, args = scored(save_strategy="steps", save_steps=10, save_total_limit=3)
+    assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-20", "checkpoint-30", "checkpoint-36"]
+
+
+def test_no_checkpoints_are_written_where_none_are_wanted(scored):
+    _, _, _, args = scored(save_strategy="no")
+    assert checkpoint_names(Path(args.output_dir)) == []

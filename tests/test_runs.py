@@ -1,0 +1,245 @@
+"""The frame of a run: its folder, its errors on the command line, its repetition over seeds."""
+
+import json
+import os
+import signal
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file
+
+import run_glue
+import runs
+from arguments import parse_arguments
+from tests.glue_sample import write_model, write_task, write_vocabulary
+from tests.processes import fork, wait
+from tests.tiny_run import Arguments
+
+
+@pytest.fixture
+def flags(tmp_path) -> list[str]:
+    """A short run of RTE in miniature."""
+    data = write_task(tmp_path, "RTE")
+    flags = ["--model_name_or_path", str(write_model(tmp_path)), "--tokenizer_name", str(write_vocabulary(tmp_path))]
+    flags += ["--task_name", "rte", "--data_dir", str(data), "--max_seq_length", "24", "--learning_rate", "0.01"]
+    return [*flags, "--do_train", "--do_eval", "--max_steps", "6", "--output_dir", str(tmp_path / "out")]
+
+
+def metrics_of(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+# The output folder
+
+
+def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years of work", encoding="utf-8")
+    with pytest.raises(FileExistsError, match="--overwrite_output_dir"), runs.claim(run()):
+        pytest.fail("claimed")
+    for changes in ({"overwrite_output_dir": True}, {"resume": True}):
+        with runs.claim(run(**changes)):
+            pass
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+def test_an_output_folder_that_is_a_file_is_an_error(run, tmp_path):
+    (tmp_path / "out").write_text("", encoding="utf-8")
+    with pytest.raises(FileExistsError, match="out is a file"), runs.claim(run(overwrite_output_dir=True)):
+        pytest.fail("claimed")
+
+
+def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
+    def hold() -> None:
+        with runs.claim(run()):
+            (tmp_path / "held").touch()
+            time.sleep(60)
+
+    (other,) = fork(hold)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    with pytest.raises(BlockingIOError, match="another run is writing to --output_dir"), runs.claim(run(resume=True)):
+        pytest.fail("claimed")
+    other.kill()
+    wait([other])
+    with runs.claim(run(resume=True)):  # a killed run holds nothing
+        pass
+
+
+# The command line
+
+
+def end_of(main, capsys) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        runs.command(main)
+    return ended.value.code, capsys.readouterr().err
+
+
+def test_a_mistake_of_the_users_is_one_line_on_the_command_line(flags, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["run_glue.py"])
+    status, error = end_of(lambda: run_glue.main([*flags, "--max_seq_length", "99"]), capsys)
+    assert (status, error) == (1, "run_glue.py: error: --max_seq_length 99 is more than the model's 40 positions\n")
+
+
+def test_an_interruption_is_one_line_on_the_command_line(capsys):
+    def main() -> None:
+        raise runs.Interrupted("stopped at update 3 of 9. --resume goes on")
+
+    assert end_of(main, capsys) == (130, "stopped at update 3 of 9. --resume goes on\n")
+
+
+def test_a_mistake_below_this_project_keeps_its_traceback():
+    with pytest.raises(ValueError, match="invalid literal"):
+        runs.command(lambda: json.loads("[1]", parse_int=lambda _: int("x")))
+    with pytest.raises(KeyError):
+        runs.command(lambda: {}["a bug"])
+
+
+# Start
+
+
+def test_half_precision_that_the_processor_does_not_have_is_an_error(run):
+    with pytest.raises(ValueError, match="fp16 needs a GPU: on CPU use bf16 or no"):
+        runs.start(run(mixed_precision="fp16"))
+
+
+def test_processes_that_do_not_know_of_each_other_are_an_error(monkeypatch):
+    runs.check_launch()  # counts itself alone ...
+    monkeypatch.setenv("WORLD_SIZE", "2")  # ... although two were launched
+    with pytest.raises(RuntimeError, match="2 processes were asked for.*torchrun"):
+        runs.check_launch()
+
+
+def test_a_tracker_that_is_not_installed_is_an_error(run, monkeypatch):
+    monkeypatch.setattr("accelerate.tracking._available_trackers", [])
+    monkeypatch.setattr("accelerate.tracking.is_wandb_available", lambda: False)
+    with pytest.raises(ImportError, match="--report_to wandb needs a package that is not installed: pip install wandb"):
+        runs.start(run(report_to="wandb"))
+
+
+def test_matmul_precision_changes_only_when_asked(run):
+    runs.start(run())
+    assert torch.get_float32_matmul_precision() == "highest"
+    runs.start(run(matmul_precision="medium"))
+    assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_the_time_of_a_run_is_split_without_gaps(flags, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs.Stopwatch, "before", 0.0)
+    started = time.perf_counter()
+    run_glue.main([*flags, "--do_predict"])
+    passed = time.perf_counter() - started
+    seconds = {k: v for k, v in metrics_of(tmp_path / "out").items() if k.endswith("_runtime")}
+    parts = ["start", "load", "tokenize", "train", "eval", "save", "predict"]
+    assert seconds.keys() == {f"{part}_runtime" for part in parts}
+    assert 0.9 * passed < sum(seconds.values()) < passed and min(seconds.values()) > 0
+
+
+# Seeds
+
+
+def test_several_seeds_are_the_single_runs_and_the_best_is_kept(flags, tmp_path):
+    results = run_glue.main([*flags, "--seeds", "3", "--seed", "5", "--metric_for_best_model", "loss"])
+    single = {}
+    for seed in (5, 6, 7):
+        folder = str(tmp_path / f"single-{seed}")
+        single[seed] = run_glue.main([*flags, "--seed", str(seed), "--output_dir", folder])["eval_loss"]
+    best = min(single, key=single.get)
+    record = metrics_of(tmp_path / "out")
+    assert {int(seed): each["eval_loss"] for seed, each in record["runs"].items()} == single
+    assert record["seed"] == best and record["eval_loss"] == results["eval_loss"] == single[best]
+    losses = list(single.values())
+    assert record["eval_loss_mean"] == pytest.approx(sum(losses) / 3)
+    assert record["eval_loss_median"] == sorted(losses)[1]
+    assert record["eval_loss_std"] == pytest.approx(statistics.stdev(losses))
+    assert (record["eval_loss_min"], record["eval_loss_max"]) == (min(losses), max(losses))
+    kept, alone = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out", tmp_path / f"single-{best}"))
+    assert all(torch.equal(kept[name], alone[name]) for name in alone)
+
+
+def test_of_the_seeds_that_were_not_best_only_the_results_remain(flags, tmp_path):
+    out = tmp_path / "out"
+    run_glue.main([*flags, "--seeds", "2", "--do_predict"])
+    assert list(out.rglob("*.safetensors")) == [out / "model.safetensors"]
+    best = metrics_of(out)["seed"]
+    (other,) = {42, 43} - {best}
+    assert sorted(path.name for path in (out / f"seed-{other}").iterdir()) == ["metrics.json", "predictions.tsv"]
+    assert (out / "predictions.tsv").exists()
+    card = ModelCard.load(out / "README.md")
+    assert f"This is seed {best}, the best of 2 on the validation set" in card.text and card.data.model_name == "out"
+
+
+def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch):
+    argv = [*flags, "--seeds", "3", "--save_strategy", "steps", "--save_steps", "2"]
+    train = run_glue.train
+
+    def killed_in_the_second(*args):
+        if args[-2].seed == 43:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train(*args)
+
+    monkeypatch.setattr(run_glue, "train", killed_in_the_second)
+    assert wait(fork(lambda: run_glue.main(argv))) == [-signal.SIGKILL]
+    seen = []
+    monkeypatch.setattr(run_glue, "train", lambda *args: seen.append(args[-2].seed) or train(*args))
+    resumed = run_glue.main([*argv, "--resume"])
+    assert seen == [43, 44]
+    whole = run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
+    assert {k: v for k, v in resumed.items() if "runtime" not in k} == {
+        k: v for k, v in whole.items() if "runtime" not in k
+    }
+    seen.clear()
+    run_glue.main([*argv, "--resume", "--seeds", "4"])  # one more, later
+    assert seen == [45] and len(metrics_of(tmp_path / "out")["runs"]) == 4
+    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+        run_glue.main([*argv, "--resume", "--learning_rate", "0.5"])
+
+
+def fake_run(scores: dict[int, tuple[float, int]]):
+    """A run whose accuracy and number of predicted classes follow from the seed, and the seeds it was called with."""
+    seen = []
+
+    def run(args) -> dict[str, float]:
+        seen.append(args.seed)
+        accuracy, classes = scores[args.seed]
+        results = {"eval_accuracy": accuracy, "eval_predicted_classes": classes}
+        folder = Path(args.output_dir)
+        folder.mkdir(parents=True)
+        for name, text in (("metrics.json", json.dumps(results | {"args": {}})), ("README.md", "card"), ("w", "w")):
+            (folder / name).write_text(f"{text}", encoding="utf-8")
+        return results
+
+    return run, seen
+
+
+def test_runs_that_collapsed_to_one_class_are_replaced_by_further_seeds(run, tmp_path, capsys):
+    fake, seen = fake_run({42: (0.6, 1), 43: (0.55, 2), 44: (0.58, 2)})
+    results = runs.repeat(fake, run(do_eval=True, seeds=2, max_restarts=1))
+    assert seen == [42, 43, 44] and results["eval_accuracy"] == 0.58
+    record = metrics_of(tmp_path / "out")
+    assert record["runs"].keys() == {"43", "44"} and record["replaced_runs"].keys() == {"42"}
+    assert "seed 42 predicts one class only" in capsys.readouterr().out
+
+
+def test_a_collapsed_run_counts_where_no_restart_is_left(run, tmp_path):
+    fake, seen = fake_run({42: (0.6, 1), 43: (0.5, 1), 44: (0.58, 2)})
+    results = runs.repeat(fake, run(do_eval=True, seeds=2, max_restarts=1))
+    assert seen == [42, 43, 44] and results["eval_accuracy"] == 0.58 and results["eval_accuracy_mean"] == 0.54
+
+
+def test_restarts_serve_a_single_run_too(run, tmp_path):
+    fake, seen = fake_run({42: (0.6, 1), 43: (0.5, 2)})
+    assert runs.repeat(fake, run(do_eval=True, max_restarts=3))["eval_accuracy"] == 0.5 and seen == [42, 43]
+    assert (tmp_path / "out" / "w").exists()
+
+
+def test_choosing_among_models_needs_evaluation(capsys):
+    argv = ["--model_name_or_path", "m", "--output_dir", "o", "--do_train"]
+    for flag in (["--seeds", "2"], ["--load_best_model_at_end"], ["--early_stopping_patience", "1"]):
+        with pytest.raises(SystemExit):
+            parse_arguments(Arguments, [*argv, *flag])
+        assert "a run needs --do_eval" in capsys.readouterr().err
