@@ -1,0 +1,120 @@
+"""Times whole runs of run_glue.py, from the command to its last file, and prints Markdown tables.
+
+    python -m benchmarks.scripts [implementations] [scaling] [--data_dir GLUE_FOLDERS] [--json FILE]
+
+`implementations` runs the zoo and transformers' own model in turns, `scaling` one process and several on the same
+global batch. Every run is a process of its own, started as a user starts it, with one thread a process.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from .__main__ import describe_machine, markdown
+
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ["start", "load", "tokenize", "train", "eval", "save"]
+Record = dict[str, float]  # what metrics.json says of a run, and the seconds that passed outside
+
+FULL = ["--model_name_or_path", "configs/bert/mini.json", "--max_train_samples", "6400", "--learning_rate", "3e-4"]
+TINY = ["--model_name_or_path", "configs/bert/tiny.json", "--max_train_samples", "64"]
+RECIPE = ["--task_name", "sst2", "--do_train", "--do_eval", "--num_train_epochs", "1", "--group_by_length", "true"]
+RECIPE += ["--warmup_ratio", "0.1", "--max_seq_length", "64"]
+
+
+def timed_run(flags: list[str], processes: int = 1) -> Record:
+    """Runs run_glue.py with `flags`; raises CalledProcessError, having shown what it printed, where it fails."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*(launcher if processes > 1 else [sys.executable]), "run_glue.py", *flags, "--output_dir", folder]
+        started = time.perf_counter()
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        seconds = time.perf_counter() - started
+        if ended.returncode:
+            sys.stderr.write(ended.stderr)
+            ended.check_returncode()
+        record = json.loads(Path(folder, "metrics.json").read_text(encoding="utf-8"))
+    return {name: value for name, value in record.items() if isinstance(value, (int, float))} | {"seconds": seconds}
+
+
+def implementations(flags: list[str], pairs: int) -> list[list[str]]:
+    """Rows of (part of the run, seconds here : there, their ratio), of runs taken in turns."""
+    sides: dict[str, list[Record]] = {"zoo": [], "transformers": []}
+    for _ in range(pairs):
+        for side, records in sides.items():
+            batches = ["--per_device_train_batch_size", "32"]
+            records.append(timed_run([*RECIPE, *batches, *flags, "--implementation", side]))
+    rows = [["part", "zoo : transformers, seconds", "ratio"]]
+    for part in [*(f"{part}_runtime" for part in PARTS), "seconds"]:
+        ours, theirs = ([record[part] for record in records] for records in sides.values())
+        ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+        name = "the whole command" if part == "seconds" else part.removesuffix("_runtime")
+        middle, least, most = statistics.median(ratios), min(ratios), max(ratios)
+        seconds = f"{statistics.median(ours):.1f} : {statistics.median(theirs):.1f}"
+        rows.append([name, seconds, f"**{middle:.2f}** ({least:.2f} - {most:.2f})"])
+    accuracy = " : ".join(f"{100 * records[0]['eval_accuracy']:.1f}" for records in sides.values())
+    return [*rows, ["dev accuracy", accuracy, ""]]
+
+
+def scaling(flags: list[str], rounds: int) -> list[list[str]]:
+    """Rows of (processes, batch, seconds of training, speed-up, dev loss): one global batch of 32 without dropout."""
+    rows = [["processes", "batch of each", "training, seconds", "speed-up", "dev loss", "train loss"]]
+    spread = [count for count in (1, 2, 4, 8) if count <= (os.cpu_count() or 1)]
+    records: dict[int, list[Record]] = {count: [] for count in spread}
+    with tempfile.TemporaryDirectory() as folder:
+        config = json.loads(Path(ROOT, flags[1]).read_text(encoding="utf-8"))
+        config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        without_dropout = Path(folder, "config.json")
+        without_dropout.write_text(json.dumps(config), encoding="utf-8")
+        model = ["--model_name_or_path", str(without_dropout)]
+        for _ in range(rounds):
+            for count in spread:
+                batches = ["--per_device_train_batch_size", str(32 // count)]
+                records[count].append(timed_run([*RECIPE, *batches, *flags, *model], count))
+    for count in spread:
+        pairs = zip(records[1], records[count], strict=True)
+        speed_up = statistics.median(alone["train_runtime"] / many["train_runtime"] for alone, many in pairs)
+        seconds = statistics.median(record["train_runtime"] for record in records[count])
+        losses = [f"{records[count][0][name]:.6f}" for name in ("eval_loss", "train_loss")]
+        rows.append([str(count), str(32 // count), f"{seconds:.1f}", f"**{speed_up:.2f}**", *losses])
+    return rows
+
+
+TABLES = {"implementations": implementations, "scaling": scaling}
+
+
+def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
+    parser = argparse.ArgumentParser("python -m benchmarks.scripts", description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all when none is named")
+    parser.add_argument("--data_dir", default="demo/data", help="the GLUE zip's folders; default: the demo's sample")
+    parser.add_argument("--tokenizer_name", default="demo/vocab.txt", help="a vocab.txt for the data")
+    parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
+    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tries the commands out")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the tables go too")
+    args = parser.parse_args(argv)
+    if unknown := [table for table in args.tables if table not in TABLES]:
+        parser.error(f"no table is called {', '.join(unknown)}; there are {', '.join(TABLES)}")
+    data = ["--data_dir", str(Path(args.data_dir).resolve())]
+    data += ["--tokenizer_name", str(Path(args.tokenizer_name).resolve())]
+    machine = describe_machine() | {"threads": 1}
+    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    tables = {}
+    for table in args.tables or TABLES:
+        tables[table] = TABLES[table]([*(TINY if args.size == "tiny" else FULL), *data], args.pairs)
+        head, *rows = tables[table]
+        print("", markdown(head), markdown(["---"] * len(head)), *map(markdown, rows), sep="\n", flush=True)
+    if args.json is not None:
+        args.json.write_text(json.dumps({"machine": machine, **tables}, indent=2) + "\n", encoding="utf-8")
+    return tables
+
+
+if __name__ == "__main__":
+    main()
