@@ -163,7 +163,7 @@ def create_repository(args: RunArguments) -> str:
 
 def push(args: RunArguments) -> None:
     """Uploads the output folder, but for what only a run's continuation needs."""
-    ignore = ["checkpoint-*", "checkpoint-*/**", "seed-*/**", ".*"]
+    ignore = ["checkpoint-*", "checkpoint-*/**", "seed-*/**", "wandb/**", ".*"]
     where = huggingface_hub.HfApi().upload_folder(
         repo_id=create_repository(args), folder_path=args.output_dir, ignore_patterns=ignore
     )

@@ -189,6 +189,16 @@ def start(args: RunArguments) -> Accelerator:
     return accelerator
 
 
+def start_tracker(args: RunArguments, accelerator: Accelerator) -> None:
+    """Begins the curves of --report_to: TensorBoard's in OUTPUT_DIR/runs, others' under the output folder's name."""
+    if args.report_to == "none":
+        return
+    project = "runs" if args.report_to == "tensorboard" else "elmo-gpt-bert"
+    names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
+    config = {name: str(value) for name, value in dataclasses.asdict(args).items()}  # TensorBoard takes no None
+    accelerator.init_trackers(project, config, init_kwargs=names)
+
+
 # Repetition
 
 

@@ -27,7 +27,7 @@ REQUIRED = [
     "accelerate>=1.10,<2",
     "datasets>=4.0,<6",
     "evaluate>=0.4.6,<0.5",
-    "filelock>=3.12",
+    "filelock>=3.14",
     "huggingface_hub>=1.31,<3",
     "numpy>=1.24",
     "psutil>=5.9",
@@ -47,7 +47,7 @@ CONVERT = [
     "tensorflow>=2.18; (platform_machine != 'x86_64' or sys_platform != 'linux') and python_version < '3.14'",
 ]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
-TRACKERS = ["tensorboard>=2.15"]
+TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
 LINT = ["ruff>=0.12", "transformers-mlinter>=0.1.5"]
 TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 

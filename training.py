@@ -14,7 +14,6 @@ they are spread over processes and accumulation steps; only rounding and dropout
 """
 
 import contextlib
-import dataclasses
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +30,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 from arguments import RunArguments
 from checkpoints import Checkpoints, Mean, Progress
 from optimization import build_optimizer, reinitialize_layers
-from runs import Interrupted, Stopwatch, score, stop_signals
+from runs import Interrupted, Stopwatch, score, start_tracker, stop_signals
 
 
 Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
@@ -100,9 +99,7 @@ class _Training:
         accelerator.print(f"train: {len(train_set):,} examples, {self.total:,} updates, on {accelerator.device.type}")
         if restored:
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
-        if args.report_to != "none":
-            # TensorBoard takes neither None nor lists.
-            accelerator.init_trackers("runs", {name: str(value) for name, value in dataclasses.asdict(args).items()})
+        start_tracker(args, accelerator)
         self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
 
     @property

@@ -314,7 +314,7 @@ def test_a_loss_that_is_not_a_number_names_the_last_good_checkpoint(run, data_se
     monkeypatch.setattr(training._Training, "update", poisoned_at_5)
     with pytest.raises(
         FloatingPointError,
-        match=r"the training loss is nan at update 5 of 18: lower --learning_rate \(peak 0.01\).*checkpoint-4 is the last",
+        match=r"the training loss is nan at update 5 of 18: lower --learning_rate \(peak 0.01\).*checkpoint-4 is the",
     ):
         fit(args, data_set)
     assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-2", "checkpoint-4"]
@@ -346,7 +346,7 @@ def test_a_loss_that_rises_far_above_its_lowest_stops_the_run(run, data_set, mon
     monkeypatch.setattr(training._Training, "update", spiking_at_60)
     if stops:
         with pytest.raises(
-            FloatingPointError, match=r"the training loss rose from .* in the 20 updates before 80 of 90.*checkpoint-60"
+            FloatingPointError, match=r"the training loss rose from .* in the 20 updates before 80.*checkpoint-60 is"
         ):
             fit(args, data_set)
     else:

@@ -1,0 +1,58 @@
+"""The curves of a run, in each tracker's own files."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.conftest import ROOT
+from tests.glue_sample import write_model, write_task, write_vocabulary
+from tests.tiny_run import fit
+
+
+RATES = {2: 0.01 * 2 / 3, 4: 0.01 * 2 / 3, 6: 0.0}  # of six updates, three of them warm-up
+
+
+def test_tensorboard_receives_losses_and_learning_rates(run, data_set, tmp_path):
+    fit(run(report_to="tensorboard", logging_steps=2, max_steps=6, warmup_ratio=0.5), data_set)
+    (events,) = (tmp_path / "out" / "runs").glob("events*")
+    curves = EventAccumulator(str(events)).Reload()
+    assert {event.step: event.value for event in curves.Scalars("learning_rate")} == pytest.approx(RATES)
+    assert [event.step for event in curves.Scalars("train_loss")] == [2, 4, 6]
+
+
+@pytest.fixture
+def tracked(tmp_path):
+    """Runs RTE in miniature in a process of its own, where a tracker may leave its threads, without any server."""
+
+    def track(tracker: str, environment: dict[str, str]) -> None:
+        flags = ["--model_name_or_path", write_model(tmp_path), "--tokenizer_name", write_vocabulary(tmp_path)]
+        flags += ["--task_name", "rte", "--data_dir", write_task(tmp_path, "RTE"), "--max_seq_length", "24"]
+        flags += ["--do_train", "--do_eval", "--output_dir", "out", "--max_steps", "6", "--logging_steps", "2"]
+        flags += ["--warmup_ratio", "0.5", "--learning_rate", "0.01", "--report_to", tracker]
+        command = [sys.executable, ROOT / "run_glue.py", *flags]
+        subprocess.run(list(map(str, command)), cwd=tmp_path, env=os.environ | environment, check=True, timeout=120)
+
+    return track
+
+
+def test_wandb_receives_the_curves_and_keeps_them_in_the_output_folder(tracked, tmp_path):
+    tracked("wandb", {"WANDB_MODE": "offline"})
+    (folder,) = (tmp_path / "out" / "wandb").glob("offline-run-*")
+    (records,) = folder.glob("*.wandb")
+    content = records.read_bytes()
+    assert b"train_loss" in content and b"learning_rate" in content and b"eval_accuracy" in content
+
+
+def test_trackio_receives_the_curves(tracked, tmp_path):
+    tracked("trackio", {"TRACKIO_DIR": str(tmp_path / "trackio")})
+    with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "elmo-gpt-bert.db")) as database:
+        rows = database.execute("select step, metrics from metrics where run_name = 'out'").fetchall()
+    curves = [(step, json.loads(values)) for step, values in rows]
+    rates = {step: values["learning_rate"] for step, values in curves if "learning_rate" in values}
+    assert rates == pytest.approx(RATES) and any("eval_accuracy" in values for _, values in curves)
