@@ -37,7 +37,7 @@ def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         output = Path(args.output_dir)
-        for path in [*output.glob("predictions*.tsv"), output / "metrics.json"]:
+        for path in [*output.glob("predictions*"), output / "metrics.json"]:
             path.unlink(missing_ok=True)
         for path in [] if args.resume else [*output.glob("checkpoint-*"), *output.glob(".checkpoint-*")]:
             shutil.rmtree(path)

@@ -207,7 +207,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
     PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))  # as Accelerator will; all others find this one
     check_launch()
     with claim(args):
-        if args.push_to_hub:  # now, so that a missing token costs seconds and not the run
+        if args.push_to_hub and PartialState().is_main_process:  # a missing token costs seconds, not the run
             reporting.create_repository(args)
         if args.do_train and (args.seeds > 1 or args.max_restarts):
             return run_seeds(run, args)
