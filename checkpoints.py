@@ -3,7 +3,8 @@
     OUTPUT_DIR/checkpoint-UPDATES/
         model.safetensors, optimizer.bin, random_states_RANK.pkl, ...   accelerate's, whatever the run is spread over
         progress.json                                                   how far the run is, and which run it is
-        config.json, tokenizer.json, ...                                so that from_pretrained reads the folder too
+        config.json, tokenizer.json, ...                                so that from_pretrained reads the folder too,
+                                                                        but for the parts of a sharded model
         SHA256SUMS                                                      so that damage is noticed
 
 A checkpoint is written under another name, synced to the disk, and renamed when it is whole.
@@ -23,6 +24,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from arguments import RunArguments
@@ -93,6 +95,7 @@ class Checkpoints:
         self.identity = {
             **{name: value for name, value in dataclasses.asdict(args).items() if name not in FREE},
             "processes": accelerator.num_processes,
+            "distribution": accelerator.distributed_type.value,
             "lengths of the training examples": hashlib.sha256(repr(lengths).encode()).hexdigest(),
         }
 
@@ -112,7 +115,7 @@ class Checkpoints:
         """
         path = self.path(progress.update)
         temporary = path.with_name(f".{path.name}")
-        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+        if not self._is_finite():
             raise FloatingPointError(f"a weight is not finite after update {progress.update}")
         try:
             self.accelerator.save_state(str(temporary))
@@ -128,6 +131,15 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)
             raise OSError(f"cannot save {path}: {' '.join(str(error).split())}. {self.how_to_go_on()}") from error
         self.accelerator.wait_for_everyone()
+
+    def _is_finite(self) -> bool:
+        """Whether every weight is finite, whichever process holds it or a part of it. One wait for the device."""
+        broken = torch.zeros((), dtype=torch.long, device=self.accelerator.device)
+        for parameter in self.model.parameters():
+            part = getattr(parameter, "ds_tensor", parameter).detach()  # DeepSpeed's
+            part = part.to_local() if isinstance(part, DTensor) else part  # FSDP's
+            broken += (~torch.isfinite(part)).sum()
+        return self.accelerator.reduce(broken, "sum").item() == 0
 
     def _complete(self, temporary: Path, progress: Progress) -> None:
         self.model.config.save_pretrained(temporary)

@@ -13,7 +13,7 @@ from pathlib import Path
 import huggingface_hub
 import torch
 import yaml
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -59,7 +59,7 @@ def finish(
     """
     accelerator.wait_for_everyone()
     started = time.perf_counter()
-    weights = accelerator.get_state_dict(model) if args.do_train else None
+    weights = whole_weights(model, accelerator) if args.do_train else None
     if accelerator.is_main_process:
         output = Path(args.output_dir)
         if args.do_train:
@@ -81,6 +81,19 @@ def finish(
     for tracker in accelerator.trackers:
         tracker.finish()
     accelerator.wait_for_everyone()
+
+
+def whole_weights(model: PreTrainedModel, accelerator: Accelerator) -> dict[str, torch.Tensor]:
+    """The trained weights for the main process, whole however they were spread; to be called by every process.
+
+    A weight that stands in several places comes once: what was gathered from shards or copied from a TPU no longer
+    shows that it is shared.
+    """
+    deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
+    weights = accelerator.get_state_dict(accelerator.deepspeed_engine_wrapped.engine if deepspeed else model)
+    if not accelerator.is_main_process:
+        return {}
+    return {name: weight.cpu() for name, weight in weights.items() if name not in model.all_tied_weights_keys}
 
 
 def save_model(

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -21,11 +22,12 @@ import datasets
 import psutil
 import torch
 import transformers
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import parse_flag_from_env, set_seed
 from filelock import FileLock, Timeout
+from transformers.integrations import unset_hf_deepspeed_config
 
 import reporting
 from arguments import RunArguments, hub_model_id
@@ -154,13 +156,7 @@ def claim(args: RunArguments) -> Iterator[None]:
 
 def check_launch() -> None:
     """Raises RuntimeError where several processes were asked for, and each counts itself alone."""
-    asked = int(os.environ.get("WORLD_SIZE", "1"))
-    parent = psutil.Process().parent()
-    words = parent.cmdline() if parent else []
-    if "launch" in words and any(Path(word).stem == "accelerate" for word in words):  # --cpu starts one, in silence
-        options, _ = launch_command_parser().parse_known_args(words[words.index("launch") + 1 :])
-        with contextlib.suppress(OSError):  # no configuration: one process
-            asked = max(asked, options.num_processes or load_config_from_file(options.config_file).num_processes or 1)
+    asked = max(int(os.environ.get("WORLD_SIZE", "1")), _asked_of_accelerate())
     if asked > 1 and PartialState().num_processes == 1:
         raise RuntimeError(
             f"{asked} processes were asked for, but each counts itself alone and would repeat the same work. "
@@ -168,10 +164,27 @@ def check_launch() -> None:
         )
 
 
+def _asked_of_accelerate() -> int:
+    """How many processes `accelerate launch`, if that is the parent, was asked for; with --cpu it starts one."""
+    parent, words = psutil.Process().parent(), []
+    with contextlib.suppress(psutil.Error):  # another user's process keeps its command to itself
+        words = parent.cmdline() if parent else []
+    launch = r"\baccelerate(?:\.exe)?(?:\n|-|\.commands\.)launch(?:\.exe)?\n(.*)"
+    command = re.search(launch, "\n".join(words), re.DOTALL)
+    if command is None:
+        return 1
+    options, _ = launch_command_parser().parse_known_args(command[1].split("\n"))
+    if options.num_processes is None and (options.config_file or not options.cpu):  # where accelerate looks, too
+        with contextlib.suppress(OSError):  # it was never configured
+            return load_config_from_file(options.config_file).num_processes or 1
+    return options.num_processes or 1
+
+
 def start(args: RunArguments) -> Accelerator:
     """Prepares this process for a run and gives its Accelerator.
 
-    Raises ValueError for a precision that the processor does not have, ImportError for a tracker not installed.
+    Raises ValueError for a precision that the processor does not have, or what the launcher was told and the run was
+    not; ImportError for a tracker not installed.
     """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -181,12 +194,32 @@ def start(args: RunArguments) -> Accelerator:
     accelerator = Accelerator(
         mixed_precision=args.mixed_precision, log_with=tracker, project_dir=Path(args.output_dir)
     )
+    _check_launcher(args, accelerator)
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        # Under ZeRO-3 transformers would make empty weights, whose shapes do not tell what decays. DeepSpeed divides
+        # the whole ones when training begins.
+        unset_hf_deepspeed_config()
     if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
         raise ValueError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
     if tracker and not accelerator.log_with:  # accelerate would go on without
         raise ImportError(f"--report_to {tracker} needs a package that is not installed: pip install {tracker}")
     set_seed(args.seed)
     return accelerator
+
+
+def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
+    """Raises ValueError where the launcher, by its flags or file, was told what only the run's own flags can do."""
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("no", args.mixed_precision):
+        raise ValueError(
+            f"the launcher was told mixed_precision {precision}, the run {args.mixed_precision}: give "
+            f"--mixed_precision {precision} to the run, which records it, or leave it out of the launcher's file"
+        )
+    if accelerator.gradient_accumulation_steps > 1:
+        raise ValueError(
+            f"the launcher was told gradient_accumulation_steps {accelerator.gradient_accumulation_steps}: give "
+            "--gradient_accumulation_steps to the run instead, which weighs every example of an update equally"
+        )
 
 
 def start_tracker(args: RunArguments, accelerator: Accelerator) -> None:

@@ -14,6 +14,7 @@ they are spread over processes and accumulation steps; only rounding and dropout
 """
 
 import contextlib
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +22,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object, send_to_device, set_seed, tqdm
+from accelerate import Accelerator, DistributedType
+from accelerate.utils import broadcast_object_list, send_to_device, set_seed, tqdm
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
@@ -84,8 +85,15 @@ class _Training:
         self.train_set, self.collate, self.evaluate, self.signals = train_set, collate, evaluate, signals
         self.args, self.accelerator = args, accelerator
         self.lengths = [len(ids) for ids in train_set["input_ids"]]
+        self.static = static_shapes(model, args)
         self.total, self.per_epoch = count_updates(len(train_set), args, accelerator.num_processes)
-        optimizer = build_optimizer(model.to(accelerator.device), args)
+        model.to(accelerator.device)
+        model.tie_weights(recompute_mapping=False)  # XLA has made a copy of a shared weight for each of its places
+        optimizer = build_optimizer(model, args)
+        if accelerator.distributed_type == DistributedType.DEEPSPEED:  # which clips by itself
+            accelerator.deepspeed_plugin.deepspeed_config.update(
+                train_micro_batch_size_per_gpu=args.per_device_train_batch_size, gradient_clipping=args.max_grad_norm
+            )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         # Not prepared: a prepared scheduler ticks once a process.
         warm_up = math.ceil(args.warmup_ratio * self.total)
@@ -112,9 +120,9 @@ class _Training:
             epoch, done = divmod(progress.update, self.per_epoch)
             updates = epoch_updates(self.lengths, self.args, epoch, self.accelerator.num_processes)
             updates = updates[done : self.total - epoch * self.per_epoch]
-            for share, examples in _losses(
-                self.model.train(), self.train_set, updates, self.collate, self.accelerator
-            ):
+            self.model.train()
+            losses = _losses(self.model, self.train_set, updates, self.collate, self.static, self.accelerator)
+            for share, examples in losses:
                 self.update(share, examples)
                 self.between_updates()
                 if self.finished:
@@ -141,6 +149,7 @@ class _Training:
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad()
+        run_pending(self.accelerator)
         self.unread.append((share, examples))
         self.progress.update += 1
         self.bar.update()
@@ -299,6 +308,7 @@ def _losses(
     train_set: Dataset,
     updates: list[list[list[int]]],
     collate: Collate,
+    static: dict[str, bool],
     accelerator: Accelerator,
 ) -> Iterator[tuple[torch.Tensor, int]]:
     """Yields this process's share of each update's mean loss, its gradient ready, and the update's number of examples.
@@ -324,11 +334,26 @@ def _losses(
         for step, examples in enumerate(update, start=1):
             weight = len(examples[rank::processes]) / total
             batch = send_to_device(next(batches), accelerator.device, non_blocking=pinned)
-            with contextlib.nullcontext() if step == len(update) else accelerator.no_sync(model):
-                loss = model(**batch).loss * weight
+            accelerator.sync_gradients = step == len(update)  # DeepSpeed's backward() then takes the step too
+            with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
+                loss = model(**batch, **static).loss * weight
                 accelerator.backward(loss * processes)  # the gradient is averaged over processes
             share += loss.detach()
         yield share, total
+
+
+def static_shapes(model: PreTrainedModel, args: RunArguments) -> dict[str, bool]:
+    """What keeps a model from leaving padding out where --pad_to_max_length wants one shape in every batch."""
+    can_unpad = "unpad" in inspect.signature(model.base_model.forward).parameters
+    return {"unpad": False} if args.pad_to_max_length and can_unpad else {}
+
+
+def run_pending(accelerator: Accelerator) -> None:
+    """On XLA, which only notes down what is to be computed, an update is one graph: computes it."""
+    if accelerator.distributed_type == DistributedType.XLA:
+        import torch_xla
+
+        torch_xla.sync()
 
 
 # Prediction and evaluation
@@ -351,16 +376,20 @@ def predict(
     bar = tqdm(total=len(mine), desc="predict", leave=False, disable=not sys.stderr.isatty())
     # A generator of its own: an evaluation during training draws none of training's random numbers.
     loader = DataLoader(data_set, batch_sampler=mine, collate_fn=collate, generator=torch.Generator())
-    computed = []
+    static = static_shapes(model, args)
+    computed = {}
     for indices, batch in zip(mine, loader, strict=True):
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         with accelerator.autocast():
-            outputs = model(**send_to_device(inputs, accelerator.device))
+            outputs = model(**send_to_device(inputs, accelerator.device), **static)
         arrays = {name: value.float().cpu().numpy() for name, value in outputs.items() if name.endswith("logits")}
-        computed += [(index, {name: rows[i] for name, rows in arrays.items()}) for i, index in enumerate(indices)]
+        computed |= {index: {name: rows[i] for name, rows in arrays.items()} for i, index in enumerate(indices)}
         bar.update()
     bar.close()
-    by_index = dict(gather_object(computed))
+    by_index = {}
+    for process in range(accelerator.num_processes):  # accelerate's gather_object does not know XLA
+        (theirs,) = broadcast_object_list([computed], from_process=process)
+        by_index |= theirs
     names = by_index[0] if by_index else {}
     for index, arrays in sorted(by_index.items()):
         broken = [name for name in names if not np.isfinite(arrays[name]).all()]

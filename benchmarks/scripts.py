@@ -1,9 +1,10 @@
 """Times whole runs of run_glue.py, from the command to its last file, and prints Markdown tables.
 
-    python -m benchmarks.scripts [implementations] [scaling] [--data_dir GLUE_FOLDERS] [--json FILE]
+    python -m benchmarks.scripts [TABLE ...] [--data_dir GLUE_FOLDERS] [--json FILE]
 
-`implementations` runs the zoo and transformers' own model in turns, `scaling` one process and several on the same
-global batch. Every run is a process of its own, started as a user starts it, with one thread a process.
+`by-length` runs the zoo and transformers' own model in turns, on batches of similar lengths as all recipes do,
+`random-order` the same without --group_by_length, `scaling` one process and several on the same global batch. Each
+of them is a process of its own, started as a user starts it, with one thread a process.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from .__main__ import describe_machine, markdown
@@ -23,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTS = ["start", "load", "tokenize", "train", "eval", "save"]
 Record = dict[str, float]  # what metrics.json says of a run, and the seconds that passed outside
 
-FULL = ["--model_name_or_path", "configs/bert/mini.json", "--max_train_samples", "6400", "--learning_rate", "3e-4"]
+FULL = ["--model_name_or_path", "configs/bert/small.json", "--max_train_samples", "3200", "--learning_rate", "3e-4"]
 TINY = ["--model_name_or_path", "configs/bert/tiny.json", "--max_train_samples", "64"]
-RECIPE = ["--task_name", "sst2", "--do_train", "--do_eval", "--num_train_epochs", "1", "--group_by_length", "true"]
+RECIPE = ["--task_name", "sst2", "--do_train", "--do_eval", "--num_train_epochs", "1"]
 RECIPE += ["--warmup_ratio", "0.1", "--max_seq_length", "64"]
 
 
@@ -45,12 +47,12 @@ def timed_run(flags: list[str], processes: int = 1) -> Record:
     return {name: value for name, value in record.items() if isinstance(value, (int, float))} | {"seconds": seconds}
 
 
-def implementations(flags: list[str], pairs: int) -> list[list[str]]:
+def implementations(flags: list[str], pairs: int, by_length: bool) -> list[list[str]]:
     """Rows of (part of the run, seconds here : there, their ratio), of runs taken in turns."""
     sides: dict[str, list[Record]] = {"zoo": [], "transformers": []}
     for _ in range(pairs):
         for side, records in sides.items():
-            batches = ["--per_device_train_batch_size", "32"]
+            batches = ["--per_device_train_batch_size", "32", "--group_by_length", str(by_length)]
             records.append(timed_run([*RECIPE, *batches, *flags, "--implementation", side]))
     rows = [["part", "zoo : transformers, seconds", "ratio"]]
     for part in [*(f"{part}_runtime" for part in PARTS), "seconds"]:
@@ -77,7 +79,7 @@ def scaling(flags: list[str], rounds: int) -> list[list[str]]:
         model = ["--model_name_or_path", str(without_dropout)]
         for _ in range(rounds):
             for count in spread:
-                batches = ["--per_device_train_batch_size", str(32 // count)]
+                batches = ["--per_device_train_batch_size", str(32 // count), "--group_by_length", "True"]
                 records[count].append(timed_run([*RECIPE, *batches, *flags, *model], count))
     for count in spread:
         pairs = zip(records[1], records[count], strict=True)
@@ -88,7 +90,11 @@ def scaling(flags: list[str], rounds: int) -> list[list[str]]:
     return rows
 
 
-TABLES = {"implementations": implementations, "scaling": scaling}
+TABLES = {
+    "by-length": partial(implementations, by_length=True),
+    "random-order": partial(implementations, by_length=False),
+    "scaling": scaling,
+}
 
 
 def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
