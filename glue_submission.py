@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from glue_data import columns, read_tsv
-from glue_tasks import EVERY_TASK, Task
-from runs import command
+from tasks.glue import EVERY_TASK, Task
+from tasks.glue_data import columns, read_tsv
+from training.runs import command
 
 
 @dataclass(frozen=True)

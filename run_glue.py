@@ -34,13 +34,14 @@ from transformers import (
 from transformers.hf_argparser import HfArg
 
 import metrics
-from arguments import RunArguments, parse_arguments
-from glue_data import read_hub, read_own_files, read_zip
-from glue_tasks import DIAGNOSTICS, EVERY_TASK, TASKS, Task
-from loading import load_config, load_model, load_tokenizer
-from reporting import finish, remove_earlier_results, write_atomically
-from runs import Stopwatch, command, repeat, start
+from tasks.glue import DIAGNOSTICS, EVERY_TASK, TASKS, Task
+from tasks.glue_data import read_hub, read_own_files, read_zip
 from training import Outputs, evaluate, predict, train
+from training.arguments import RunArguments, parse_arguments
+from training.launching import start
+from training.loading import load_config, load_model, load_tokenizer
+from training.reporting import finish, remove_earlier_results, write_atomically
+from training.runs import Stopwatch, command, repeat
 
 
 @dataclass(frozen=True, kw_only=True)

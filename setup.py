@@ -7,21 +7,7 @@ from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
 
-SCRIPTS = [
-    "arguments",
-    "checkpoints",
-    "checksums",
-    "glue_data",
-    "glue_submission",
-    "glue_tasks",
-    "loading",
-    "optimization",
-    "published",
-    "reporting",
-    "run_glue",
-    "runs",
-    "training",
-]
+SCRIPTS = ["glue_submission", "run_glue"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",
@@ -70,7 +56,7 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10",
-    packages=["modeling", "metrics"],
+    packages=["metrics", "modeling", "tasks", "training"],
     # Modules that `evaluate` loads by path, one folder each.
     package_data={"metrics": ["*/*.py"]},
     py_modules=SCRIPTS,

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from arguments import RunArguments, parse_arguments
 from tests.tiny_run import Arguments, recipe
+from training.arguments import RunArguments, parse_arguments
 
 
 def error_of(argv: list[str], capsys) -> str:

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from checksums import NAME, damage, sync, verify_checksums, write_checksums
+from training.checksums import NAME, damage, sync, verify_checksums, write_checksums
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_what_is_written_again_is_listed_anew(folder):
 
 def test_all_is_on_the_disk_before_anyone_can_rely_on_it(folder, monkeypatch):
     synced = set()
-    monkeypatch.setattr("checksums.sync", lambda path: synced.add(path))
+    monkeypatch.setattr("training.checksums.sync", lambda path: synced.add(path))
     write_checksums(folder)
     assert synced == {folder, *folder.rglob("*")}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import run_glue
-from loading import load_tokenizer
 from tests.conftest import ROOT
+from training.loading import load_tokenizer
 
 
 # The rules of google-research/bert's tokenization.py: the blocks whose every character is a word, ...

@@ -7,19 +7,18 @@ import pytest
 from datasets import Dataset, DatasetDict
 from transformers import AutoConfig
 
-import glue_data
-import glue_tasks
 import run_glue
+from tasks import glue, glue_data
 from tests.glue_sample import FOLDERS, LABELS, SIZES, text, write_csv, write_task
 
 
-def load(config: object = None, **changes: object) -> tuple[glue_tasks.Task, DatasetDict]:
+def load(config: object = None, **changes: object) -> tuple[glue.Task, DatasetDict]:
     """The data of a run with these arguments."""
     args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", **changes)
     return run_glue.load_data(args, config or AutoConfig.for_model("bert"))
 
 
-def read(task_name: str, data_dir: Path, *parts: str) -> tuple[glue_tasks.Task, DatasetDict]:
+def read(task_name: str, data_dir: Path, *parts: str) -> tuple[glue.Task, DatasetDict]:
     return load(task_name=task_name, data_dir=str(data_dir), **{f"do_{part}": True for part in parts})
 
 
@@ -165,7 +164,7 @@ def test_files_that_the_run_does_not_need_may_be_absent(tmp_path):
 # The Hub
 
 
-def as_on_the_hub(task: glue_tasks.Task, local: DatasetDict) -> DatasetDict:
+def as_on_the_hub(task: glue.Task, local: DatasetDict) -> DatasetDict:
     """The same examples under the Hub's names: columns, splits, labels as numbers, -1 where there is none."""
     hub = {}
     for split, rows in local.items():
@@ -205,7 +204,7 @@ def own(tmp_path):
     return lambda name, *rest: write_csv(tmp_path / name, *rest)
 
 
-def own_data(config: object = None, **changes: object) -> tuple[glue_tasks.Task, DatasetDict]:
+def own_data(config: object = None, **changes: object) -> tuple[glue.Task, DatasetDict]:
     files = {"do_train": "train_file", "do_eval": "validation_file", "do_predict": "test_file"}
     return load(config, **{part: file in changes for part, file in files.items()}, **changes)
 

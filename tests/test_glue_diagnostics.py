@@ -9,9 +9,9 @@ from datasets import Dataset, DatasetDict
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from transformers import AutoConfig, BertForSequenceClassification, BertTokenizer
 
-import glue_data
 import metrics
 import run_glue
+from tasks import glue_data
 from tests.glue_sample import text, write_model, write_vocabulary
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import glue_submission
 import run_glue
-from glue_tasks import EVERY_TASK
-from runs import Stopwatch, command
+from tasks.glue import EVERY_TASK
 from tests.glue_sample import write_model, write_vocabulary
+from training.runs import Stopwatch, command
 
 
 SIZES = {

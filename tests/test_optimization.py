@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from torch.optim.lr_scheduler import LambdaLR
 
 import modeling
-from optimization import BertAdam, build_optimizer, reinitialize_layers
 from tests.bert_cases import SIZES, pair, stock_config
+from training.optimization import BertAdam, build_optimizer, reinitialize_layers
 
 
 LAYERS = SIZES["num_hidden_layers"]

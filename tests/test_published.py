@@ -1,8 +1,8 @@
 """The papers' scores that a model card shows beside its own."""
 
 import metrics
-import published
-from glue_tasks import TASKS
+from tasks.glue import TASKS
+from training import published
 
 
 def test_the_papers_scores_are_of_metrics_and_tasks_that_we_have():

@@ -10,10 +10,10 @@ import yaml
 from transformers import AutoConfig, AutoModelForPreTraining
 
 import run_glue
-from arguments import parse_arguments
-from loading import load_config
 from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, text, write_model, write_task, write_vocabulary
+from training.arguments import parse_arguments
+from training.loading import load_config
 
 
 RECIPES = sorted(ROOT.glob("configs/bert/*.yaml"))

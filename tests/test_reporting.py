@@ -11,11 +11,9 @@ import transformers
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
-import reporting
-import runs
-import training
-from arguments import hub_model_id, parse_arguments
 from tests.tiny_run import Arguments, prepare, recipe
+from training import launching, loop, reporting, runs
+from training.arguments import hub_model_id, parse_arguments
 
 
 @pytest.fixture
@@ -27,7 +25,7 @@ def finished(run, data_set, tmp_path):
             accelerator, tokenizer, model, collate = prepare(args)
             score = lambda outputs, examples: {"accuracy": 0.75}  # noqa: E731
             parts = (model, tokenizer, data_set, {"": data_set}, collate, score)
-            results = training.train(*parts, args, accelerator)
+            results = loop.train(*parts, args, accelerator)
             data = {"task_type": "text-classification", "dataset_type": "nyu-mll/glue", "dataset_name": "GLUE SST-2"}
             reporting.finish(model, tokenizer, results, data, args, accelerator)
             return results
@@ -44,8 +42,8 @@ def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
     for name in ["metrics.json", "predictions.tsv", "predictions_mm.tsv", *stay]:
         (tmp_path / "out" / name).touch()
     args = run(overwrite_output_dir=True)
-    with runs.claim(args):
-        accelerator = runs.start(args)
+    with launching.claim(args):
+        accelerator = launching.start(args)
         assert (tmp_path / "out" / "metrics.json").exists()  # the run may still fail to load its data
         reporting.remove_earlier_results(args, accelerator)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == stay

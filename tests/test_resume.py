@@ -14,14 +14,11 @@ import torch
 import transformers
 from datasets import Dataset
 
-import checkpoints
-import reporting
 import run_glue
-import runs
-import training
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import fit, weights
+from training import checkpoints, loop, reporting, runs
 
 
 @pytest.fixture
@@ -124,10 +121,10 @@ def stopped(flags, tmp_path, monkeypatch) -> list[str]:
             os.kill(os.getpid(), signal.SIGKILL)
         return between(self)
 
-    between = training._Training.between_updates
+    between = loop._Training.between_updates
     argv = [*flags, "--output_dir", str(tmp_path / "out")]
     with monkeypatch.context() as patch:
-        patch.setattr(training._Training, "between_updates", step)
+        patch.setattr(loop._Training, "between_updates", step)
         assert wait(fork(lambda: run_glue.main(argv))) == [-signal.SIGKILL]
     assert checkpoint_names(tmp_path / "out") == ["checkpoint-15", "checkpoint-18"]
     return argv
@@ -196,7 +193,7 @@ def test_a_finished_run_is_resumed_without_training(flags, tmp_path, monkeypatch
     argv = [*flags, "--output_dir", str(tmp_path / "out")]
     run_glue.main(argv)
     before = outcome(tmp_path / "out")
-    monkeypatch.setattr(training._Training, "update", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(loop._Training, "update", lambda *_: pytest.fail("trained again"))
     run_glue.main([*argv, "--resume"])
     assert outcome(tmp_path / "out") == before
 
@@ -257,7 +254,7 @@ def test_a_disk_too_full_for_the_model_keeps_the_earlier_one_and_the_checkpoint(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, monkeypatch, number):
     argv = [*flags, "--output_dir", str(tmp_path / "out"), "--save_strategy", "no"]
-    update = training._Training.update
+    update = loop._Training.update
 
     def told_at_7(self, *args):
         update(self, *args)
@@ -266,7 +263,7 @@ def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, 
 
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
-        patch.setattr(training._Training, "update", told_at_7)
+        patch.setattr(loop._Training, "update", told_at_7)
         with pytest.raises(runs.Interrupted, match=r"stopped at update 7 of 40.*checkpoint-7 is whole.*--resume"):
             run_glue.main(argv)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
@@ -277,7 +274,7 @@ def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, 
 
 def test_of_two_processes_one_that_is_told_to_stop_stops_both(flags, tmp_path, monkeypatch, capfd):
     argv = [*flags, "--output_dir", str(tmp_path / "out")]
-    update = training._Training.update
+    update = loop._Training.update
 
     def second_is_told(self, *args):
         update(self, *args)
@@ -285,7 +282,7 @@ def test_of_two_processes_one_that_is_told_to_stop_stops_both(flags, tmp_path, m
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training._Training, "update", second_is_told)
+        patch.setattr(loop._Training, "update", second_is_told)
         assert wait(fork(lambda: run_glue.main(argv), 2)) == [130, 130]
     assert capfd.readouterr().err.count("stopped at update 4 of 24") == 2
     assert wait(fork(lambda: run_glue.main([*argv, "--resume"]), 2)) == [0, 0]
@@ -306,12 +303,12 @@ def test_a_second_interruption_acts_at_once():
 
 def test_a_loss_that_is_not_a_number_names_the_last_good_checkpoint(run, data_set, monkeypatch):
     args = run(save_strategy="steps", save_steps=2, logging_steps=50)
-    update = training._Training.update
+    update = loop._Training.update
 
     def poisoned_at_5(self, share, examples):
         update(self, share * (float("nan") if self.progress.update == 4 else 1.0), examples)
 
-    monkeypatch.setattr(training._Training, "update", poisoned_at_5)
+    monkeypatch.setattr(loop._Training, "update", poisoned_at_5)
     with pytest.raises(
         FloatingPointError,
         match=r"the training loss is nan at update 5 of 18: lower --learning_rate \(peak 0.01\).*checkpoint-4 is the",
@@ -322,14 +319,14 @@ def test_a_loss_that_is_not_a_number_names_the_last_good_checkpoint(run, data_se
 
 def test_weights_that_are_not_numbers_are_never_saved(run, data_set, monkeypatch):
     args = run(save_strategy="steps", save_steps=2)
-    update = training._Training.update
+    update = loop._Training.update
 
     def poisoned_at_4(self, *rest):
         update(self, *rest)
         if self.progress.update == 4:
             next(self.model.parameters()).data[0, 0] = float("inf")
 
-    monkeypatch.setattr(training._Training, "update", poisoned_at_4)
+    monkeypatch.setattr(loop._Training, "update", poisoned_at_4)
     with pytest.raises(FloatingPointError, match="weight is not finite after update 4.*checkpoint-2 is the last good"):
         fit(args, data_set)
     assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-2"]
@@ -338,12 +335,12 @@ def test_weights_that_are_not_numbers_are_never_saved(run, data_set, monkeypatch
 @pytest.mark.parametrize(("limit", "stops"), [(1.0, True), (0.0, False), (30.0, False)])
 def test_a_loss_that_rises_far_above_its_lowest_stops_the_run(run, data_set, monkeypatch, limit, stops):
     args = run(max_steps=90, max_loss_rise=limit, save_strategy="steps", save_steps=30)
-    update = training._Training.update
+    update = loop._Training.update
 
     def spiking_at_60(self, share, examples):
         update(self, share + (5.0 if self.progress.update >= 60 else 0.0), examples)
 
-    monkeypatch.setattr(training._Training, "update", spiking_at_60)
+    monkeypatch.setattr(loop._Training, "update", spiking_at_60)
     if stops:
         with pytest.raises(
             FloatingPointError, match=r"the training loss rose from .* in the 20 updates before 80.*checkpoint-60 is"
@@ -371,14 +368,14 @@ def scored(run, data_set):
         def metrics(outputs, examples: Dataset) -> dict[str, float]:
             return {"accuracy": (value := next(progress)), "loss": 1 - value}
 
-        watched = training.evaluate
+        watched = loop.evaluate
 
         def evaluate(model, *rest):
             seen.append(weights(model))
             return watched(model, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(training, "evaluate", evaluate)
+            patch.setattr(loop, "evaluate", evaluate)
             results, model = fit(args, data_set, {"": data_set}, metrics)
         return results, weights(model), seen, args
 
@@ -423,8 +420,8 @@ def test_evaluations_may_come_between_epochs(run, data_set):
     args = run(do_eval=True, eval_steps=5)
     accuracy = lambda *_: {"accuracy": len(updates)}  # noqa: E731
     with pytest.MonkeyPatch.context() as patch:
-        judge = training._Training.judge
-        patch.setattr(training._Training, "judge", lambda self: updates.append(self.progress.update) or judge(self))
+        judge = loop._Training.judge
+        patch.setattr(loop._Training, "judge", lambda self: updates.append(self.progress.update) or judge(self))
         fit(args, data_set, {"": data_set}, accuracy)
     assert updates == [5, 10, 15, 18]
 

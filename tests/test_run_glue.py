@@ -11,12 +11,12 @@ import torch
 from accelerate.state import AcceleratorState
 from transformers import AutoConfig, pipeline
 
-import loading
 import run_glue
-from arguments import parse_arguments
-from glue_tasks import EVERY_TASK, Task
+from tasks.glue import EVERY_TASK, Task
 from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, LABELS, SIZES, write_csv, write_model, write_task, write_vocabulary
+from training import loading
+from training.arguments import parse_arguments
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 import run_glue
-import runs
-from arguments import parse_arguments
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import Arguments
+from training import launching, runs
+from training.arguments import parse_arguments
 
 
 @pytest.fixture
@@ -39,34 +39,37 @@ def metrics_of(folder: Path) -> dict:
 def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(FileExistsError, match="--overwrite_output_dir"), runs.claim(run()):
+    with pytest.raises(FileExistsError, match="--overwrite_output_dir"), launching.claim(run()):
         pytest.fail("claimed")
     for changes in ({"overwrite_output_dir": True}, {"resume": True}):
-        with runs.claim(run(**changes)):
+        with launching.claim(run(**changes)):
             pass
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
 
 
 def test_an_output_folder_that_is_a_file_is_an_error(run, tmp_path):
     (tmp_path / "out").write_text("", encoding="utf-8")
-    with pytest.raises(FileExistsError, match="out is a file"), runs.claim(run(overwrite_output_dir=True)):
+    with pytest.raises(FileExistsError, match="out is a file"), launching.claim(run(overwrite_output_dir=True)):
         pytest.fail("claimed")
 
 
 def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
     def hold() -> None:
-        with runs.claim(run()):
+        with launching.claim(run()):
             (tmp_path / "held").touch()
             time.sleep(60)
 
     (other,) = fork(hold)
     while not (tmp_path / "held").exists():
         time.sleep(0.01)
-    with pytest.raises(BlockingIOError, match="another run is writing to --output_dir"), runs.claim(run(resume=True)):
+    with (
+        pytest.raises(BlockingIOError, match="another run is writing to --output_dir"),
+        launching.claim(run(resume=True)),
+    ):
         pytest.fail("claimed")
     other.kill()
     wait([other])
-    with runs.claim(run(resume=True)):  # a killed run holds nothing
+    with launching.claim(run(resume=True)):  # a killed run holds nothing
         pass
 
 
@@ -104,27 +107,27 @@ def test_a_mistake_below_this_project_keeps_its_traceback():
 
 def test_half_precision_that_the_processor_does_not_have_is_an_error(run):
     with pytest.raises(ValueError, match="fp16 needs a GPU: on CPU use bf16 or no"):
-        runs.start(run(mixed_precision="fp16"))
+        launching.start(run(mixed_precision="fp16"))
 
 
 def test_processes_that_do_not_know_of_each_other_are_an_error(monkeypatch):
-    runs.check_launch()  # counts itself alone ...
+    launching.check_launch()  # counts itself alone ...
     monkeypatch.setenv("WORLD_SIZE", "2")  # ... although two were launched
     with pytest.raises(RuntimeError, match="2 processes were asked for.*torchrun"):
-        runs.check_launch()
+        launching.check_launch()
 
 
 def test_a_tracker_that_is_not_installed_is_an_error(run, monkeypatch):
     monkeypatch.setattr("accelerate.tracking._available_trackers", [])
     monkeypatch.setattr("accelerate.tracking.is_wandb_available", lambda: False)
     with pytest.raises(ImportError, match="--report_to wandb needs a package that is not installed: pip"):
-        runs.start(run(report_to="wandb"))
+        launching.start(run(report_to="wandb"))
 
 
 def test_matmul_precision_changes_only_when_asked(run):
-    runs.start(run())
+    launching.start(run())
     assert torch.get_float32_matmul_precision() == "highest"
-    runs.start(run(matmul_precision="medium"))
+    launching.start(run(matmul_precision="medium"))
     assert torch.get_float32_matmul_precision() == "medium"
 
 

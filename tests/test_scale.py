@@ -24,11 +24,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 import run_glue
-import runs
 from modeling import modeling_bert
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
+from training import launching
 
 
 CONFIGURATIONS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
@@ -172,10 +172,10 @@ def test_what_accelerate_was_asked_for_is_read_as_it_reads_it(tmp_path, monkeypa
 
     monkeypatch.setattr(psutil.Process, "cmdline", command_line)
     if asked == 1:
-        runs.check_launch()
+        launching.check_launch()
         return
     with pytest.raises(RuntimeError, match=f"{asked} processes were asked for"):
-        runs.check_launch()
+        launching.check_launch()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_accelerate_was_asked_for_is_read_as_it_reads_it(tmp_path, monkeypa
 def test_what_only_the_run_can_do_is_not_left_to_the_launcher(run, monkeypatch, name, value, message):
     monkeypatch.setenv(f"ACCELERATE_{name}", value)
     with pytest.raises(ValueError, match=message):
-        runs.start(run())
+        launching.start(run())
 
 
 # Sharded models

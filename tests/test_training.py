@@ -9,10 +9,9 @@ import torch
 import transformers
 from accelerate.state import AcceleratorState
 
-import loading
-import training
 from tests.glue_sample import VOCABULARY, write_model
 from tests.tiny_run import fit, prepare, weights
+from training import loading, loop
 
 
 # The order of examples
@@ -28,16 +27,16 @@ def flat(updates: list[list[list[int]]]) -> list[int]:
 @pytest.mark.parametrize("group", [False, True])
 def test_an_epoch_takes_every_example_once_in_an_order_of_its_own(run, group):
     args = run(group_by_length=group, gradient_accumulation_steps=3)
-    first, second = (training.epoch_updates(LENGTHS, args, epoch, 1) for epoch in (0, 1))
+    first, second = (loop.epoch_updates(LENGTHS, args, epoch, 1) for epoch in (0, 1))
     assert sorted(flat(first)) == sorted(flat(second)) == list(range(len(LENGTHS)))
-    assert first != second and first == training.epoch_updates(LENGTHS, args, 0, 1)
-    assert first != training.epoch_updates(LENGTHS, run(group_by_length=group, seed=43), 0, 1)
+    assert first != second and first == loop.epoch_updates(LENGTHS, args, 0, 1)
+    assert first != loop.epoch_updates(LENGTHS, run(group_by_length=group, seed=43), 0, 1)
     assert {len(update) for update in first[:-1]} == {3} and {len(batch) for batch in first[0]} == {4}
 
 
 def test_grouping_by_length_leaves_little_padding(run):
     def padding(group: bool) -> float:
-        updates = training.epoch_updates(LENGTHS, run(group_by_length=group), 0, 1)
+        updates = loop.epoch_updates(LENGTHS, run(group_by_length=group), 0, 1)
         padded = sum(max(LENGTHS[i] for i in batch) * len(batch) for update in updates for batch in update)
         return padded / sum(LENGTHS)
 
@@ -46,8 +45,8 @@ def test_grouping_by_length_leaves_little_padding(run):
 
 @pytest.mark.parametrize("group", [False, True])
 def test_accumulation_and_processes_do_not_change_an_updates_examples(run, group):
-    whole = training.epoch_updates(LENGTHS, run(group_by_length=group, per_device_train_batch_size=12), 0, 1)
-    split = training.epoch_updates(
+    whole = loop.epoch_updates(LENGTHS, run(group_by_length=group, per_device_train_batch_size=12), 0, 1)
+    split = loop.epoch_updates(
         LENGTHS, run(group_by_length=group, per_device_train_batch_size=2, gradient_accumulation_steps=3), 0, 2
     )
     assert [flat([update]) for update in whole] == [flat([update]) for update in split]
@@ -57,7 +56,7 @@ def test_accumulation_and_processes_do_not_change_an_updates_examples(run, group
     ("changes", "expected"), [({}, (18, 6)), ({"num_train_epochs": 0.5}, (3, 6)), ({"max_steps": 7}, (7, 6))]
 )
 def test_updates_follow_from_epochs_or_max_steps(run, changes, expected):
-    assert training.count_updates(21, run(**changes), 1) == expected
+    assert loop.count_updates(21, run(**changes), 1) == expected
 
 
 # Training
@@ -94,7 +93,7 @@ def test_training_is_adamw_with_clipping_and_a_schedule(run, data_set, schedule)
         betas=(0.8, 0.9),
     )
     total, warmup, losses = 12, math.ceil(0.3 * 12), []
-    updates = [update for epoch in (0, 1) for update in training.epoch_updates([1] * 21, args, epoch, 1)]
+    updates = [update for epoch in (0, 1) for update in loop.epoch_updates([1] * 21, args, epoch, 1)]
     for step, (batch,) in enumerate(updates):
         rate = 0.01 * SCHEDULES[schedule](min(1, step / warmup), max(0, (step - warmup) / (total - warmup)))
         for group in optimizer.param_groups:
@@ -168,7 +167,7 @@ def test_evaluation_changes_nothing_about_training(run, data_set, tmp_path):
 
 def test_predictions_come_in_the_data_sets_order_whatever_the_batches(run, data_set):
     accelerator, _, model, collate = prepare(run())
-    outputs = training.predict(model, data_set, collate, run(per_device_eval_batch_size=5), accelerator)
+    outputs = loop.predict(model, data_set, collate, run(per_device_eval_batch_size=5), accelerator)
     model.eval()
     for ids, logits in zip(data_set["input_ids"], outputs["logits"], strict=True):
         expected = model(torch.tensor([ids])).logits[0].detach().numpy()
@@ -179,7 +178,7 @@ def test_outputs_for_each_token_keep_their_batchs_length(run, data_set):
     accelerator, tokenizer, _, collate = prepare(run())
     tagger = loading.load_model(transformers.AutoModelForTokenClassification, run(), tokenizer)
     data_set = data_set.remove_columns("labels")
-    outputs = training.predict(tagger, data_set, collate, run(per_device_eval_batch_size=1), accelerator)
+    outputs = loop.predict(tagger, data_set, collate, run(per_device_eval_batch_size=1), accelerator)
     assert [len(rows) for rows in outputs["logits"]] == [len(ids) for ids in data_set["input_ids"]]
 
 
@@ -190,4 +189,4 @@ def test_a_model_that_gives_no_numbers_is_an_error_that_names_the_example(run, d
         model.get_input_embeddings().weight[good] = float("nan")
     first = next(i for i, ids in enumerate(data_set["input_ids"]) if good in ids)
     with pytest.raises(FloatingPointError, match=f"logits for example {first} are not finite"):
-        training.predict(model, data_set, collate, run(), accelerator)
+        loop.predict(model, data_set, collate, run(), accelerator)

@@ -7,10 +7,8 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-import loading
-import runs
-import training
-from arguments import RunArguments
+from training import launching, loading, loop
+from training.arguments import RunArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +18,7 @@ class Arguments(RunArguments):
 
 def prepare(args: RunArguments):
     """(accelerator, tokenizer, model, collate) of a run, the same weights each time."""
-    accelerator = runs.start(args)
+    accelerator = launching.start(args)
     tokenizer = loading.load_tokenizer(args)
     model = loading.load_model(AutoModelForSequenceClassification, args, tokenizer)
     return accelerator, tokenizer, model, DataCollatorWithPadding(tokenizer)
@@ -29,7 +27,7 @@ def prepare(args: RunArguments):
 def fit(args: RunArguments, data_set: Dataset, eval_sets: dict | None = None, metrics=None):
     """(results, trained model)"""
     accelerator, tokenizer, model, collate = prepare(args)
-    results = training.train(model, tokenizer, data_set, eval_sets or {}, collate, metrics, args, accelerator)
+    results = loop.train(model, tokenizer, data_set, eval_sets or {}, collate, metrics, args, accelerator)
     return results, model
 
 

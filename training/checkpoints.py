@@ -27,8 +27,8 @@ from safetensors import SafetensorError
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from arguments import RunArguments
-from checksums import damage, sync, write_checksums
+from training.arguments import RunArguments
+from training.checksums import damage, sync, write_checksums
 
 
 # What may differ between a run and its continuation.

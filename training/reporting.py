@@ -18,9 +18,9 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-import published
-from arguments import RunArguments, hub_model_id
-from checksums import write_checksums
+from training import published
+from training.arguments import RunArguments, hub_model_id
+from training.checksums import write_checksums
 
 
 BESIDE = ("eval_loss", "eval_runtime", "eval_predicted_classes")  # not scores of the task

@@ -30,8 +30,8 @@ from transformers import (
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_utils import load_state_dict
 
-from arguments import RunArguments
-from checksums import verify_checksums
+from training.arguments import RunArguments
+from training.checksums import verify_checksums
 
 
 def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from arguments import RunArguments
+from training.arguments import RunArguments
 
 
 def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.AdamW:

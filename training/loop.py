@@ -1,16 +1,7 @@
-"""What every script of this project shares: training a model and predicting with it.
+"""Training a model and predicting with it. One loop for every script.
 
-Data moves once, in one direction:
-
-    recipe + flags -> args -> the script builds model, data, collate, metrics -> train() / predict()
-    -> metrics.json, checkpoint, model card
-
-arguments.py reads the first line of this, loading.py builds the model, reporting.py writes the last; runs.py frames
-it all.
-
-On several processes, `accelerate launch` or `torchrun` starts the same command; on CPU it is
-`ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 run_X.py ...`. One update weighs all its examples equally, however
-they are spread over processes and accumulation steps; only rounding and dropout's draws depend on that.
+One update weighs all its examples equally, however they are spread over processes and accumulation steps; only
+rounding and dropout's draws depend on that.
 """
 
 import contextlib
@@ -28,10 +19,11 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
-from arguments import RunArguments
-from checkpoints import Checkpoints, Mean, Progress
-from optimization import build_optimizer, reinitialize_layers
-from runs import Interrupted, Stopwatch, score, start_tracker, stop_signals
+from training.arguments import RunArguments
+from training.checkpoints import Checkpoints, Mean, Progress
+from training.launching import start_tracker
+from training.optimization import build_optimizer, reinitialize_layers
+from training.runs import Interrupted, Stopwatch, score, stop_signals
 
 
 Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]

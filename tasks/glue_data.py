@@ -16,7 +16,7 @@ from accelerate import PartialState
 from datasets import Dataset, DatasetDict, load_dataset
 from transformers import PreTrainedConfig
 
-from glue_tasks import EVERY_TASK, PAIR, Task
+from tasks.glue import EVERY_TASK, PAIR, Task
 
 
 TEXT = ("text", "text_pair")

@@ -1,0 +1,132 @@
+"""Before a run: the output folder it claims, the processes it has, the accelerator they share, the curves it draws."""
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+import psutil
+import torch
+import transformers
+from accelerate import Accelerator, DistributedType, PartialState
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+from accelerate.utils import set_seed
+from filelock import FileLock, Timeout
+from transformers.integrations import unset_hf_deepspeed_config
+
+from training.arguments import RunArguments
+
+
+@contextlib.contextmanager
+def claim(args: RunArguments) -> Iterator[None]:
+    """The output folder belongs to this run alone while the context lasts.
+
+    Raises FileExistsError where it holds something and neither --resume nor --overwrite_output_dir is given,
+    BlockingIOError where another run is writing to it.
+    """
+    output, state = Path(args.output_dir), PartialState()
+    if output.exists() and not output.is_dir():
+        raise FileExistsError(f"--output_dir {output} is a file")
+    held = output.is_dir() and any(path.name != ".lock" for path in output.iterdir())
+    if held and not (args.overwrite_output_dir or args.resume):
+        raise FileExistsError(
+            f"--output_dir {output} exists and is not empty: choose another, --resume the run in it, or "
+            "--overwrite_output_dir"
+        )
+    state.wait_for_everyone()  # the check above came before anyone writes
+    if not state.is_main_process:
+        yield
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(output / ".lock", blocking=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BlockingIOError(f"another run is writing to --output_dir {output}: choose another") from error
+    try:
+        yield
+    finally:
+        (output / ".lock").unlink(missing_ok=True)
+        lock.release()
+
+
+def check_launch() -> None:
+    """Raises RuntimeError where several processes were asked for, and each counts itself alone."""
+    asked = max(int(os.environ.get("WORLD_SIZE", "1")), _asked_of_accelerate())
+    if asked > 1 and PartialState().num_processes == 1:
+        raise RuntimeError(
+            f"{asked} processes were asked for, but each counts itself alone and would repeat the same work. "
+            "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
+        )
+
+
+def _asked_of_accelerate() -> int:
+    """How many processes `accelerate launch`, if that is the parent, was asked for; with --cpu it starts one."""
+    parent, words = psutil.Process().parent(), []
+    with contextlib.suppress(psutil.Error):  # another user's process keeps its command to itself
+        words = parent.cmdline() if parent else []
+    launch = r"\baccelerate(?:\.exe)?(?:\n|-|\.commands\.)launch(?:\.exe)?\n(.*)"
+    command = re.search(launch, "\n".join(words), re.DOTALL)
+    if command is None:
+        return 1
+    options, _ = launch_command_parser().parse_known_args(command[1].split("\n"))
+    if options.num_processes is None and (options.config_file or not options.cpu):  # where accelerate looks, too
+        with contextlib.suppress(OSError):  # it was never configured
+            return load_config_from_file(options.config_file).num_processes or 1
+    return options.num_processes or 1
+
+
+def start(args: RunArguments) -> Accelerator:
+    """Prepares this process for a run and gives its Accelerator.
+
+    Raises ValueError for a precision that the processor does not have, or what the launcher was told and the run was
+    not; ImportError for a tracker not installed.
+    """
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    torch.set_float32_matmul_precision(args.matmul_precision)
+    tracker = None if args.report_to == "none" else args.report_to
+    accelerator = Accelerator(
+        mixed_precision=args.mixed_precision, log_with=tracker, project_dir=Path(args.output_dir)
+    )
+    _check_launcher(args, accelerator)
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        # Under ZeRO-3 transformers would make empty weights, whose shapes do not tell what decays. DeepSpeed divides
+        # the whole ones when training begins.
+        unset_hf_deepspeed_config()
+    if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
+        raise ValueError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
+    if tracker and not accelerator.log_with:  # accelerate would go on without
+        raise ImportError(f"--report_to {tracker} needs a package that is not installed: pip install {tracker}")
+    set_seed(args.seed)
+    return accelerator
+
+
+def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
+    """Raises ValueError where the launcher, by its flags or file, was told what only the run's own flags can do."""
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("no", args.mixed_precision):
+        raise ValueError(
+            f"the launcher was told mixed_precision {precision}, the run {args.mixed_precision}: give "
+            f"--mixed_precision {precision} to the run, which records it, or leave it out of the launcher's file"
+        )
+    if accelerator.gradient_accumulation_steps > 1:
+        raise ValueError(
+            f"the launcher was told gradient_accumulation_steps {accelerator.gradient_accumulation_steps}: give "
+            "--gradient_accumulation_steps to the run instead, which weighs every example of an update equally"
+        )
+
+
+def start_tracker(args: RunArguments, accelerator: Accelerator) -> None:
+    """Begins the curves of --report_to: TensorBoard's in OUTPUT_DIR/runs, others' under the output folder's name."""
+    if args.report_to == "none":
+        return
+    project = "runs" if args.report_to == "tensorboard" else "elmo-gpt-bert"
+    names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
+    config = {name: str(value) for name, value in dataclasses.asdict(args).items()}  # TensorBoard takes no None
+    accelerator.init_trackers(project, config, init_kwargs=names)
