@@ -23,6 +23,7 @@ from .__main__ import describe_machine, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ["start", "load", "tokenize", "train", "eval", "save"]
+BATCH = 128  # of all processes together; smaller ones measure how fast gradients are exchanged
 Record = dict[str, float]  # what metrics.json says of a run, and the seconds that passed outside
 
 FULL = ["--model_name_or_path", "configs/bert/small.json", "--max_train_samples", "3200", "--learning_rate", "3e-4"]
@@ -67,7 +68,7 @@ def implementations(flags: list[str], pairs: int, by_length: bool) -> list[list[
 
 
 def scaling(flags: list[str], rounds: int) -> list[list[str]]:
-    """Rows of (processes, batch, seconds of training, speed-up, dev loss): one global batch of 32 without dropout."""
+    """Rows of (processes, batch, seconds of training, speed-up, dev loss): one global batch without dropout."""
     rows = [["processes", "batch of each", "training, seconds", "speed-up", "dev loss", "train loss"]]
     spread = [count for count in (1, 2, 4, 8) if count <= (os.cpu_count() or 1)]
     records: dict[int, list[Record]] = {count: [] for count in spread}
@@ -79,14 +80,14 @@ def scaling(flags: list[str], rounds: int) -> list[list[str]]:
         model = ["--model_name_or_path", str(without_dropout)]
         for _ in range(rounds):
             for count in spread:
-                batches = ["--per_device_train_batch_size", str(32 // count), "--group_by_length", "True"]
+                batches = ["--per_device_train_batch_size", str(BATCH // count), "--group_by_length", "True"]
                 records[count].append(timed_run([*RECIPE, *batches, *flags, *model], count))
     for count in spread:
         pairs = zip(records[1], records[count], strict=True)
         speed_up = statistics.median(alone["train_runtime"] / many["train_runtime"] for alone, many in pairs)
         seconds = statistics.median(record["train_runtime"] for record in records[count])
         losses = [f"{records[count][0][name]:.6f}" for name in ("eval_loss", "train_loss")]
-        rows.append([str(count), str(32 // count), f"{seconds:.1f}", f"**{speed_up:.2f}**", *losses])
+        rows.append([str(count), str(BATCH // count), f"{seconds:.1f}", f"**{speed_up:.2f}**", *losses])
     return rows
 
 

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import subprocess
 import time
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import modeling.modeling_bert
-from benchmarks import bert, measure
+from benchmarks import bert, measure, scripts
 from benchmarks.__main__ import ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
 
@@ -180,3 +181,38 @@ def test_an_unknown_row_is_one_clear_error(capsys):
     with pytest.raises(SystemExit):
         main(["bert-huge"])
     assert "no row is called bert-huge; there are base-sst2" in capsys.readouterr().err
+
+
+# Whole runs
+
+
+def test_whole_runs_are_timed_from_the_command_to_the_last_file(tmp_path):
+    tables = scripts.main(["by-length", "--size", "tiny", "--pairs", "1", "--json", str(tmp_path / "tables.json")])
+    head, *rows, accuracy = tables["by-length"]
+    assert [row[0] for row in rows] == [*scripts.PARTS, "the whole command"]
+    seconds = {part: [float(value) for value in both.split(" : ")] for part, both, _ in rows}
+    whole = seconds.pop("the whole command")
+    for side in (0, 1):
+        assert 0 < sum(each[side] for each in seconds.values()) < whole[side]
+    assert json.loads((tmp_path / "tables.json").read_text(encoding="utf-8"))["by-length"] == tables["by-length"]
+
+
+def test_several_processes_are_timed_on_the_same_work(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    (table,) = scripts.main(["scaling", "--size", "tiny", "--pairs", "1"]).values()
+    _, one, *more = table
+    assert one[0] == "1" and float(one[2]) > 0
+    for row in more:
+        assert [float(loss) for loss in row[4:]] == pytest.approx([float(loss) for loss in one[4:]], abs=1e-5)
+
+
+def test_a_run_that_fails_is_shown(capsys):
+    with pytest.raises(subprocess.CalledProcessError):
+        scripts.timed_run(["--task_name", "nothing"])
+    assert "run_glue.py: error" in capsys.readouterr().err
+
+
+def test_a_table_that_does_not_exist_is_an_error(capsys):
+    with pytest.raises(SystemExit):
+        scripts.main(["nothing"])
+    assert "no table is called nothing" in capsys.readouterr().err
