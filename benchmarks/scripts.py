@@ -51,8 +51,8 @@ def timed_run(flags: list[str], processes: int = 1) -> Record:
 def implementations(flags: list[str], pairs: int, by_length: bool) -> list[list[str]]:
     """Rows of (part of the run, seconds here : there, their ratio), of runs taken in turns."""
     sides: dict[str, list[Record]] = {"zoo": [], "transformers": []}
-    for _ in range(pairs):
-        for side, records in sides.items():
+    for pair in range(pairs):
+        for side, records in sorted(sides.items(), reverse=pair % 2 == 0):  # the first alternates
             batches = ["--per_device_train_batch_size", "32", "--group_by_length", str(by_length)]
             records.append(timed_run([*RECIPE, *batches, *flags, "--implementation", side]))
     rows = [["part", "zoo : transformers, seconds", "ratio"]]
@@ -68,7 +68,7 @@ def implementations(flags: list[str], pairs: int, by_length: bool) -> list[list[
 
 
 def scaling(flags: list[str], rounds: int) -> list[list[str]]:
-    """Rows of (processes, batch, seconds of training, speed-up, dev loss): one global batch without dropout."""
+    """Rows of (processes, batch, seconds of training, speed-up, both losses): one global batch without dropout."""
     rows = [["processes", "batch of each", "training, seconds", "speed-up", "dev loss", "train loss"]]
     spread = [count for count in (1, 2, 4, 8) if count <= (os.cpu_count() or 1)]
     records: dict[int, list[Record]] = {count: [] for count in spread}
@@ -107,6 +107,8 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tries the commands out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the tables go too")
     args = parser.parse_args(argv)
+    if args.pairs < 1:
+        parser.error("--pairs must be positive")
     if unknown := [table for table in args.tables if table not in TABLES]:
         parser.error(f"no table is called {', '.join(unknown)}; there are {', '.join(TABLES)}")
     data = ["--data_dir", str(Path(args.data_dir).resolve())]

@@ -1,7 +1,9 @@
 """What a run leaves behind."""
 
 import dataclasses
+import errno
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,7 +39,7 @@ def finished(run, data_set, tmp_path):
 
 
 def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
-    stay = ["README.md", "model.safetensors", "notes.txt"]
+    stay = ["README.md", "checkpoint-notes.txt", "model.safetensors", "notes.txt", "predictions-of-others.txt"]
     (tmp_path / "out" / "checkpoint-5").mkdir(parents=True)
     for name in ["metrics.json", "predictions.tsv", "predictions_mm.tsv", *stay]:
         (tmp_path / "out" / name).touch()
@@ -115,6 +117,19 @@ def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
     with pytest.raises(pytest.fail.Exception, match="stopped here"):
         reporting.write_atomically(path, "new")
     assert path.read_text(encoding="utf-8") == "old"
+
+
+def test_a_disk_too_full_for_the_scores_is_an_error_with_a_remedy(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.json"
+    path.write_text("old", encoding="utf-8")
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(reporting, "sync", full)
+    with pytest.raises(OSError, match="cannot write .*metrics.json: No space left on device. Make room"):
+        reporting.write_atomically(path, "new")
+    assert path.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, monkeypatch):

@@ -152,6 +152,23 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(stopped, flags,
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
+def test_a_best_checkpoint_that_is_damaged_is_never_taken_for_the_best(flags, tmp_path):
+    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--load_best_model_at_end", "--metric_for_best_model"]
+    run_glue.main([*argv, "loss", "--save_total_limit", "1"])
+    best = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))["best_update"]
+    flip(tmp_path / "out" / f"checkpoint-{best}" / "model.safetensors")
+    with pytest.raises(OSError, match=f"checkpoint-{best}.*model.safetensors was changed"):
+        run_glue.main([*argv, "loss", "--save_total_limit", "1", "--resume"])
+
+
+def test_the_same_texts_with_other_labels_are_another_run(stopped, tmp_path):
+    path = tmp_path / "RTE" / "train.tsv"
+    lines = path.read_text(encoding="utf-8").replace("not_entailment", "X").replace("entailment", "not_entailment")
+    path.write_text(lines.replace("X", "entailment"), encoding="utf-8")
+    with pytest.raises(ValueError, match="is of a run with training data"):
+        run_glue.main([*stopped, "--resume"])
+
+
 def test_nothing_begins_again_where_all_checkpoints_are_damaged(stopped, tmp_path):
     for name in ("checkpoint-15", "checkpoint-18"):
         cut(tmp_path / "out" / name / "model.safetensors")
@@ -164,7 +181,7 @@ def test_nothing_begins_again_where_all_checkpoints_are_damaged(stopped, tmp_pat
     [
         ("--learning_rate", "0.02", "is of a run with learning_rate 0.01, not 0.02"),
         ("--num_train_epochs", "9", "is of a run with num_train_epochs 8.0, not 9.0"),
-        ("--max_train_samples", "8", "is of a run with .*examples"),
+        ("--max_train_samples", "8", "is of a run with max_train_samples None, not 8"),
     ],
 )
 def test_another_run_does_not_go_on_from_this_ones_checkpoint(stopped, flag, value, message):
@@ -290,6 +307,31 @@ def test_of_two_processes_one_that_is_told_to_stop_stops_both(flags, tmp_path, m
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
+def test_a_run_told_to_stop_in_its_last_update_stops_too(flags, tmp_path, monkeypatch):
+    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "5", "--save_strategy", "no"]
+    update = loop._Training.update
+
+    def told_at_5(self, *args):
+        update(self, *args)
+        if self.progress.update == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Training, "update", told_at_5)
+        with pytest.raises(runs.Interrupted, match="stopped at update 5 of 5.*--resume"):
+            run_glue.main(argv)
+    run_glue.main([*argv, "--resume"])
+    assert outcome(tmp_path / "out")[1]["train_updates"] == 5
+
+
+def test_a_scheduler_may_say_it_twice():
+    with runs.stop_signals() as received:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+        assert received == [signal.SIGTERM, signal.SIGTERM]
+
+
 def test_a_second_interruption_acts_at_once():
     with runs.stop_signals() as received, pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
@@ -332,6 +374,20 @@ def test_weights_that_are_not_numbers_are_never_saved(run, data_set, monkeypatch
     assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-2"]
 
 
+def test_weights_that_fail_in_an_evaluation_name_the_last_good_checkpoint(run, data_set, monkeypatch):
+    args = run(do_eval=True, save_strategy="steps", save_steps=2, eval_steps=5)
+    update = loop._Training.update
+
+    def poisoned_at_5(self, *rest):
+        update(self, *rest)
+        if self.progress.update == 5:
+            self.model.get_input_embeddings().weight.data[:] = float("nan")
+
+    monkeypatch.setattr(loop._Training, "update", poisoned_at_5)
+    with pytest.raises(FloatingPointError, match="logits .* not finite.*at update 5.*checkpoint-4 is the last good"):
+        fit(args, data_set, {"": data_set}, lambda *_: {"accuracy": 0.5})
+
+
 @pytest.mark.parametrize(("limit", "stops"), [(1.0, True), (0.0, False), (30.0, False)])
 def test_a_loss_that_rises_far_above_its_lowest_stops_the_run(run, data_set, monkeypatch, limit, stops):
     args = run(max_steps=90, max_loss_rise=limit, save_strategy="steps", save_steps=30)
@@ -353,7 +409,7 @@ def test_a_loss_that_rises_far_above_its_lowest_stops_the_run(run, data_set, mon
 # The best model, and an early end
 
 
-SCORES = [0.5, 0.7, 0.7, 0.6, 0.9, 0.8]  # of the evaluations, one an epoch
+SCORES = [0.5, 0.7, 0.7, 0.8, 0.9, 0.8]  # of the evaluations, one an epoch
 
 
 @pytest.fixture
@@ -366,13 +422,15 @@ def scored(run, data_set):
         progress = iter(SCORES[first:])
 
         def metrics(outputs, examples: Dataset) -> dict[str, float]:
-            return {"accuracy": (value := next(progress)), "loss": 1 - value}
+            value = next(progress) if len(examples) == len(data_set) else 0.0  # a few examples try the metrics out
+            return {"accuracy": value, "loss": 1 - value}
 
         watched = loop.evaluate
 
-        def evaluate(model, *rest):
-            seen.append(weights(model))
-            return watched(model, *rest)
+        def evaluate(model, eval_sets, *rest):
+            if len(eval_sets[""]) == len(data_set):
+                seen.append(weights(model))
+            return watched(model, eval_sets, *rest)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "evaluate", evaluate)
@@ -394,23 +452,33 @@ def test_the_last_model_is_kept_by_default(scored):
     assert results["eval_accuracy"] == 0.8 and "best_update" not in results and torch.equal(final, seen[5])
 
 
-def test_a_run_ends_early_after_evaluations_without_progress(scored, capsys):
+@pytest.mark.parametrize(
+    ("scores", "evaluations", "best"),
+    [
+        ([0.5, 0.7, 0.7, 0.6, 0.9, 0.8], 4, 2),
+        ([0.5, 0.4, 0.7, 0.6, 0.6, 0.9], 5, 3),  # a better one in between begins the count again
+        ([0.5, 0.4, 0.7, 0.8, 0.6, 0.7], 6, 4),  # the patience ends with the run
+    ],
+)
+def test_a_run_ends_early_after_evaluations_without_progress(scored, capsys, monkeypatch, scores, evaluations, best):
+    monkeypatch.setattr("tests.test_resume.SCORES", scores)
     results, final, seen, _ = scored(early_stopping_patience=2, load_best_model_at_end=True)
-    assert len(seen) == 4 and results["train_updates"] == 24 and results["best_update"] == 12
-    assert torch.equal(final, seen[1])
-    assert "stopped early: update 12 was better" in capsys.readouterr().out
+    assert len(seen) == evaluations and results["train_updates"] == 6 * evaluations
+    assert results["best_update"] == 6 * best and torch.equal(final, seen[best - 1])
+    assert ("stopped early" in capsys.readouterr().out) == (evaluations < 6)
 
 
 def test_a_run_that_ended_early_stays_so_when_resumed(scored):
-    results, final, _, _ = scored(early_stopping_patience=2)
-    again, model, seen, _ = scored(early_stopping_patience=2, resume=True)
+    results, final, _, _ = scored(early_stopping_patience=1)
+    again, model, seen, _ = scored(early_stopping_patience=1, resume=True)
     assert seen == [] and torch.equal(model, final)
     assert {k: v for k, v in again.items() if "runtime" not in k} == {
         k: v for k, v in results.items() if "runtime" not in k
     }
 
 
-def test_a_metric_that_does_not_exist_is_an_error_at_the_first_evaluation(scored):
+def test_a_metric_that_does_not_exist_is_an_error_before_training(scored, monkeypatch):
+    monkeypatch.setattr(loop._Training, "update", lambda *_: pytest.fail("trained"))
     with pytest.raises(ValueError, match="--metric_for_best_model f1 is none of accuracy, loss"):
         scored(metric_for_best_model="f1")
 

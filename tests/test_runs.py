@@ -1,5 +1,6 @@
 """The frame of a run: its folder, its errors on the command line, its repetition over seeds."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import run_glue
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import Arguments
-from training import launching, runs
+from training import launching, reporting, runs
 from training.arguments import parse_arguments
 
 
@@ -24,8 +25,9 @@ from training.arguments import parse_arguments
 def flags(tmp_path) -> list[str]:
     """A short run of RTE in miniature."""
     data = write_task(tmp_path, "RTE")
-    flags = ["--model_name_or_path", str(write_model(tmp_path)), "--tokenizer_name", str(write_vocabulary(tmp_path))]
-    flags += ["--task_name", "rte", "--data_dir", str(data), "--max_seq_length", "24", "--learning_rate", "0.01"]
+    flags = ["--model_name_or_path", str(write_model(tmp_path, hidden_dropout_prob=0.2))]
+    flags += ["--tokenizer_name", str(write_vocabulary(tmp_path)), "--task_name", "rte", "--data_dir", str(data)]
+    flags += ["--max_seq_length", "24", "--learning_rate", "0.01"]
     return [*flags, "--do_train", "--do_eval", "--max_steps", "6", "--output_dir", str(tmp_path / "out")]
 
 
@@ -73,6 +75,18 @@ def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
         pass
 
 
+def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp_path):
+    with pytest.raises(OSError, match="cannot make --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
+        with launching.claim(run(output_dir=str(write_vocabulary(tmp_path) / "below" / "a file"))):
+            pytest.fail("claimed")
+
+
+def test_a_run_that_is_refused_leaves_no_empty_folder(flags, tmp_path):
+    with pytest.raises(ValueError, match="99 is more than"):
+        run_glue.main([*flags, "--max_seq_length", "99"])
+    assert not (tmp_path / "out").exists()
+
+
 # The command line
 
 
@@ -93,6 +107,12 @@ def test_an_interruption_is_one_line_on_the_command_line(capsys):
         raise runs.Interrupted("stopped at update 3 of 9. --resume goes on")
 
     assert end_of(main, capsys) == (130, "stopped at update 3 of 9. --resume goes on\n")
+
+    def interrupted_elsewhere() -> None:
+        raise KeyboardInterrupt
+
+    status, message = end_of(interrupted_elsewhere, capsys)
+    assert status == 130 and message.startswith("interrupted: ")
 
 
 def test_a_mistake_below_this_project_keeps_its_traceback():
@@ -212,8 +232,12 @@ def fake_run(scores: dict[int, tuple[float, int]]):
         accuracy, classes = scores[args.seed]
         results = {"eval_accuracy": accuracy, "eval_predicted_classes": classes}
         folder = Path(args.output_dir)
-        folder.mkdir(parents=True)
-        for name, text in (("metrics.json", json.dumps(results | {"args": {}})), ("README.md", "card"), ("w", "w")):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in (
+            ("metrics.json", json.dumps(results | {"args": dataclasses.asdict(args)})),
+            ("README.md", "card"),
+            ("w", "w"),
+        ):
             (folder / name).write_text(f"{text}", encoding="utf-8")
         return results
 
@@ -246,4 +270,73 @@ def test_choosing_among_models_needs_evaluation(capsys):
     for flag in (["--seeds", "2"], ["--load_best_model_at_end"], ["--early_stopping_patience", "1"]):
         with pytest.raises(SystemExit):
             parse_arguments(Arguments, [*argv, *flag])
-        assert "a run needs --do_eval" in capsys.readouterr().err
+        assert "a run needs --do_train and --do_eval" in capsys.readouterr().err
+
+
+def test_a_seed_that_diverges_is_replaced_and_where_it_may_not_be_named(run, tmp_path):
+    fake, seen = fake_run({43: (0.5, 2), 44: (0.6, 2)})
+
+    def diverging(args) -> dict[str, float]:
+        if args.seed == 42:
+            raise FloatingPointError("the training loss is nan")
+        return fake(args)
+
+    assert runs.repeat(diverging, run(do_eval=True, seeds=2, max_restarts=1))["eval_accuracy"] == 0.6
+    assert metrics_of(tmp_path / "out")["replaced_runs"] == {"42": {"error": "the training loss is nan"}}
+    with pytest.raises(FloatingPointError, match="seed 42: the training loss is nan; --max_restarts lets other seeds"):
+        runs.repeat(diverging, run(do_eval=True, seeds=2, output_dir=str(tmp_path / "other")))
+
+
+def test_the_model_of_one_seed_never_stands_beside_the_scores_of_another(run, tmp_path):
+    fake, _ = fake_run({42: (0.6, 2), 43: (0.5, 2), 44: (0.55, 2)})
+    runs.repeat(fake, run(do_eval=True, seeds=3))
+    record = metrics_of(tmp_path / "out")
+    assert record["seed"] == 42
+    with pytest.raises(ValueError, match="seed-44 was not the best .*its model is gone"):
+        runs.repeat(fake, run(do_eval=True, seed=43, seeds=2, resume=True))
+    assert metrics_of(tmp_path / "out") == record
+
+
+def test_runs_of_several_seeds_are_not_resumed_as_one(flags):
+    run_glue.main([*flags, "--seeds", "2"])
+    with pytest.raises(ValueError, match="holds runs of several seeds: --resume them with --seeds"):
+        run_glue.main([*flags, "--resume"])
+    with pytest.raises(ValueError, match="seed-42 has no predictions: --do_predict with --model_name_or_path"):
+        run_glue.main([*flags, "--seeds", "2", "--resume", "--do_predict"])
+
+
+def test_overwriting_leaves_nothing_of_earlier_seeds(flags, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    run_glue.main([*flags, "--seeds", "3", "--do_predict"])
+    (out / "seed-study").mkdir()  # the user's own
+    monkeypatch.setattr(run_glue, "train", lambda *_: pytest.fail("killed in the first seed"))
+    with pytest.raises(pytest.fail.Exception):
+        run_glue.main([*flags, "--seeds", "2", "--overwrite_output_dir"])
+    assert not (out / "predictions.tsv").exists() and not (out / "metrics.json").exists()
+    assert sorted(path.name for path in out.glob("seed-*")) == ["seed-42", "seed-study"]
+
+
+def test_a_kill_while_the_best_is_moved_leaves_what_finishes_it(flags, tmp_path):
+    argv = [*flags, "--seeds", "2"]
+    whole = tmp_path / "whole"
+    run_glue.main([*argv, "--output_dir", str(whole)])
+    replace, out = os.replace, tmp_path / "out"
+    moves = []
+
+    def killed_at(moment: int):
+        def move(source, target):
+            if Path(source).parent.parent == out and len(moves) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            moves.append(source)
+            replace(source, target)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reporting.os, "replace", move)
+            run_glue.main([*argv, "--resume"])
+
+    for moment in (30, 34, 36):
+        wait(fork(lambda moment=moment: killed_at(moment)))
+    run_glue.main([*argv, "--resume"])
+    assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in whole.iterdir())
+    assert metrics_of(out)["eval_accuracy_mean"] == metrics_of(whole)["eval_accuracy_mean"]

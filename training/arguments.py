@@ -104,23 +104,32 @@ class RunArguments:
             value = getattr(self, field.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"--{field.name} must be a finite number, not {value}")
+            if value == "":
+                raise ValueError(f"--{field.name} is empty")
         positive = ["per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"]
         positive += ["logging_steps", "eval_steps", "save_steps", "save_total_limit", "early_stopping_patience"]
         positive += ["seeds", "layerwise_lr_decay"] + (["num_train_epochs"] if self.max_steps == -1 else [])
         for name in positive:
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ValueError(f"--{name} must be positive, not {getattr(self, name)}")
-        rates = ["learning_rate", "weight_decay", "max_grad_norm", "max_loss_rise"]
+        rates = ["learning_rate", "weight_decay", "max_grad_norm", "max_loss_rise", "adam_epsilon"]
         for name in [*rates, "reinit_layers", "max_restarts"]:
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name} must not be negative, not {getattr(self, name)}")
-        if not 0 <= self.seed < 2**32:  # what numpy takes
-            raise ValueError(f"--seed must be between 0 and {2**32 - 1}, not {self.seed}")
+        for name in ["adam_beta1", "adam_beta2"]:
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 0 and below 1, not {getattr(self, name)}")
+        if not 0 <= self.seed <= 2**31:  # numpy takes twice that; further seeds and processes count on from it
+            raise ValueError(f"--seed must be between 0 and {2**31}, not {self.seed}")
         if self.max_steps == 0 or self.max_steps < -1:
             raise ValueError(f"--max_steps must be positive, or -1 to count epochs, not {self.max_steps}")
         choosing = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
-        if choosing and self.do_train and not self.do_eval:
-            raise ValueError("to choose among models, or to stop early, a run needs --do_eval")
+        if choosing and not (self.do_train and self.do_eval):
+            raise ValueError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
+        if self.eval_steps is not None and not (self.do_train and self.do_eval):
+            raise ValueError("--eval_steps says when training stops to evaluate: give --do_train and --do_eval")
+        if self.warmup_ratio and self.lr_scheduler_type == "constant":
+            raise ValueError("--warmup_ratio needs another --lr_scheduler_type, e.g. constant_with_warmup")
         if not 0 <= self.warmup_ratio <= 1:
             raise ValueError(f"--warmup_ratio must be between 0 and 1, not {self.warmup_ratio}")
         if self.implementation == "transformers" and self.trust_remote_code:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
+from datasets import Dataset
 from safetensors import SafetensorError
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -35,6 +36,9 @@ from training.checksums import damage, sync, write_checksums
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
 FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples"}
+
+FOLDER = re.compile(r"checkpoint-(\d+)")
+HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)")
 
 
 @dataclass
@@ -79,6 +83,19 @@ class Progress:
         return cls(**(values | means))
 
 
+def folders(output: Path, name: re.Pattern) -> list[Path]:
+    """The folders in `output` of exactly this kind of name: others there are the user's."""
+    return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
+
+
+def digest(data_set: Dataset) -> str:
+    """Tells any other data from these."""
+    content = hashlib.sha256()
+    for start in range(0, len(data_set), 1000):
+        content.update(json.dumps(data_set[start : start + 1000], sort_keys=True).encode())
+    return content.hexdigest()
+
+
 class Checkpoints:
     """The checkpoints in the output folder of one run."""
 
@@ -86,7 +103,7 @@ class Checkpoints:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        lengths: list[int],
+        train_set: Dataset,
         args: RunArguments,
         accelerator: Accelerator,
     ) -> None:
@@ -96,7 +113,7 @@ class Checkpoints:
             **{name: value for name, value in dataclasses.asdict(args).items() if name not in FREE},
             "processes": accelerator.num_processes,
             "distribution": accelerator.distributed_type.value,
-            "lengths of the training examples": hashlib.sha256(repr(lengths).encode()).hexdigest(),
+            "training data": digest(train_set),
         }
 
     def path(self, update: int) -> Path:
@@ -104,8 +121,7 @@ class Checkpoints:
 
     def found(self) -> list[int]:
         """The updates after which there is a checkpoint, the newest first."""
-        names = [re.fullmatch(r"checkpoint-(\d+)", path.name) for path in self.folder.glob("checkpoint-*")]
-        return sorted((int(name[1]) for name in names if name), reverse=True)
+        return sorted((int(FOLDER.fullmatch(path.name)[1]) for path in folders(self.folder, FOLDER)), reverse=True)
 
     def save(self, progress: Progress) -> None:
         """Writes a checkpoint, then removes those beyond --save_total_limit. To be called by every process.
@@ -122,14 +138,13 @@ class Checkpoints:
             self.accelerator.wait_for_everyone()
             if self.accelerator.is_main_process:
                 self._complete(temporary, progress)
-                if path.exists():  # damaged, otherwise the run would have gone on from it
-                    shutil.rmtree(path)
                 os.replace(temporary, path)
                 sync(self.folder)
-                self._remove_old()
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise OSError(f"cannot save {path}: {' '.join(str(error).split())}. {self.how_to_go_on()}") from error
+        if self.accelerator.is_main_process:
+            self._remove_old()
         self.accelerator.wait_for_everyone()
 
     def _is_finite(self) -> bool:
@@ -166,7 +181,7 @@ class Checkpoints:
         Raises OSError where all are damaged, ValueError where the newest is that of another run.
         """
         if self.accelerator.is_main_process:
-            for half_written in self.folder.glob(".checkpoint-*"):
+            for half_written in folders(self.folder, HALF_WRITTEN):
                 shutil.rmtree(half_written)
         (update,) = broadcast_object_list([self._newest() if self.accelerator.is_main_process else None])
         if update is None:
@@ -188,7 +203,7 @@ class Checkpoints:
     def _newest(self) -> int | None:
         problems = []
         for update in self.found():
-            problem = damage(self.path(update))
+            problem = damage(self.path(update)) or self._damage_of_best(update)
             if problem is None:
                 return update
             problems.append(f"{self.path(update)}: {problem}")
@@ -197,8 +212,19 @@ class Checkpoints:
             raise OSError(f"no checkpoint is whole ({'; '.join(problems)}): remove them to begin again")
         return None
 
+    def _damage_of_best(self, update: int) -> str | None:
+        best = self._read(update)["best_update"] if self.args.load_best_model_at_end else None
+        problem = None if best is None else damage(self.path(best))
+        return problem and f"of the best before it, {self.path(best)}, {problem}"
+
     def load(self, update: int) -> None:
-        """Weights, optimizer, schedule and random numbers of the checkpoint after `update`."""
+        """Weights, optimizer, schedule and random numbers of the checkpoint after `update`, to every process.
+
+        Raises OSError where it is damaged.
+        """
+        (problem,) = broadcast_object_list([damage(self.path(update)) if self.accelerator.is_main_process else None])
+        if problem:
+            raise OSError(f"{self.path(update)}: {problem}. Remove it, and --resume goes on from the one before")
         self.accelerator.load_state(str(self.path(update)))
 
     def how_to_go_on(self) -> str:

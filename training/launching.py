@@ -41,7 +41,11 @@ def claim(args: RunArguments) -> Iterator[None]:
     if not state.is_main_process:
         yield
         return
-    output.mkdir(parents=True, exist_ok=True)
+    new = not output.exists()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"cannot make --output_dir {output}: {error.strerror}: choose another") from error
     lock = FileLock(output / ".lock", blocking=False)
     try:
         lock.acquire()
@@ -52,6 +56,8 @@ def claim(args: RunArguments) -> Iterator[None]:
     finally:
         (output / ".lock").unlink(missing_ok=True)
         lock.release()
+        if new and not any(output.iterdir()):  # refused before anything was done
+            output.rmdir()
 
 
 def check_launch() -> None:

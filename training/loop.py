@@ -56,6 +56,9 @@ def train(
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     evaluating = partial(evaluate, model, eval_sets, collate, metrics, args, accelerator) if eval_sets else None
+    if eval_sets and args.metric_for_best_model:  # a name that is wrong should cost seconds
+        few = {suffix: examples.select(range(min(2, len(examples)))) for suffix, examples in eval_sets.items()}
+        score(evaluate(model, few, collate, metrics, args, accelerator), args)
     with stop_signals() as signals:
         return _Training(model, tokenizer, train_set, collate, evaluating, signals, args, accelerator).run()
 
@@ -88,10 +91,10 @@ class _Training:
             )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         # Not prepared: a prepared scheduler ticks once a process.
-        warm_up = math.ceil(args.warmup_ratio * self.total)
+        warm_up = math.ceil(round(args.warmup_ratio * self.total, 6))  # 0.1 * 30 is a little more than 3
         self.scheduler = get_scheduler(args.lr_scheduler_type, optimizer, warm_up, self.total)
         accelerator.register_for_checkpointing(self.scheduler)
-        self.checkpoints = Checkpoints(model, tokenizer, self.lengths, args, accelerator)
+        self.checkpoints = Checkpoints(model, tokenizer, train_set, args, accelerator)
         restored = self.checkpoints.restore() if args.resume else None
         self.progress = restored or Progress()
         self.watch = Stopwatch(self.progress.seconds)
@@ -152,20 +155,21 @@ class _Training:
         ends = update % self.per_epoch == 0 or update == self.total  # an epoch, or the run
         if update % args.logging_steps == 0:
             self.log()
-        improved = False
-        if self.evaluate and (
-            ends if args.eval_steps is None else update % args.eval_steps == 0 or update == self.total
-        ):
-            improved = self.judge()
+        improved = self.judge() if self.evaluate and self.is_due(args.eval_steps, ends) else False
         if ends:
             self.end_epoch()
-        save = {"no": False, "steps": update % args.save_steps == 0 or update == self.total, "epoch": ends}
-        stop = self.must_stop() and not self.finished
+        save = {"no": False, "steps": self.is_due(args.save_steps, ends), "epoch": ends}
+        stop = self.must_stop()
         keep = args.load_best_model_at_end and improved
         if save[args.save_strategy] or keep or stop or (self.progress.stopped and args.save_strategy != "no"):
             self.save()
         if stop:
             raise Interrupted(f"stopped at update {update} of {self.total}. {self.checkpoints.how_to_go_on()}")
+
+    def is_due(self, steps: int | None, ends: bool) -> bool:
+        """Whether what happens every `steps` updates, by default at the end of an epoch, happens now."""
+        update = self.progress.update
+        return ends if steps is None else update % steps == 0 or update == self.total
 
     def read_losses(self) -> None:
         """Moves the losses of the latest updates to `progress`; raises FloatingPointError if they have diverged."""
@@ -189,7 +193,7 @@ class _Training:
         mean, progress.recent = progress.recent.value, Mean()
         progress.first = mean if progress.first is None else progress.first
         progress.lowest = mean if progress.lowest is None else min(mean, progress.lowest)
-        if limit and mean > progress.lowest + limit * progress.first:
+        if limit and mean > progress.lowest + limit * max(progress.first, 0.1):  # a loss near 0 may well double
             self.diverged(
                 f"the training loss rose from {progress.lowest:.4g} to {mean:.4g}, more than --max_loss_rise {limit} "
                 f"times {progress.first:.4g}, in the {WINDOW} updates before {update}"
@@ -215,7 +219,10 @@ class _Training:
         progress = self.progress
         self.read_losses()
         self.watch.lap("train")
-        progress.results = self.evaluate()
+        try:
+            progress.results = self.evaluate()
+        except FloatingPointError as error:
+            self.diverged(f"{error}, at update {progress.update}")
         self.watch.lap("eval")
         self.model.train()
         self.accelerator.log(progress.results, step=progress.update)
@@ -228,7 +235,7 @@ class _Training:
         scores = "".join(f"  {name} {value:.4f}" for name, value in progress.results.items())
         self.bar.clear()
         self.accelerator.print(f"update {progress.update}/{self.total}:{scores}")
-        if progress.worse == self.args.early_stopping_patience:
+        if progress.worse == self.args.early_stopping_patience and not self.finished:
             progress.stopped = True
             self.accelerator.print(f"stopped early: update {progress.best_update} was better")
         return improved
@@ -263,7 +270,7 @@ def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[in
     """(updates of the whole run, updates an epoch) over `examples`."""
     per_update = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
     per_epoch = math.ceil(examples / per_update)
-    total = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
+    total = args.max_steps if args.max_steps > 0 else math.ceil(round(args.num_train_epochs * per_epoch, 6))
     return total, per_epoch
 
 

@@ -20,10 +20,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training import published
 from training.arguments import RunArguments, hub_model_id
-from training.checksums import write_checksums
+from training.checkpoints import FOLDER, HALF_WRITTEN, folders
+from training.checksums import sync, write_checksums
 
 
 BESIDE = ("eval_loss", "eval_runtime", "eval_predicted_classes")  # not scores of the task
+RESULTS = re.compile(r"metrics\.json|predictions(_mm)?\.(tsv|csv|json|conll)")
+SEED = re.compile(r"seed-(\d+)")
 CIRCUMSTANCES = ("seed", "args", "versions", "hardware")  # what metrics.json holds beside results
 
 
@@ -31,16 +34,17 @@ def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None
     """Removes scores, predictions and training checkpoints of an earlier run that output_dir holds.
 
     Beside the new ones they would pass for theirs. To be called when all that a run reads has been read, so that a
-    typo costs nothing. The earlier run's model and card stay until new ones replace them. A run that is resumed keeps
-    its checkpoints.
+    typo costs nothing. The earlier run's model and card stay until new ones replace them; its checkpoints go with a
+    new training.
     """
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         output = Path(args.output_dir)
-        for path in [*output.glob("predictions*"), output / "metrics.json"]:
-            path.unlink(missing_ok=True)
-        for path in [] if args.resume else [*output.glob("checkpoint-*"), *output.glob(".checkpoint-*")]:
-            shutil.rmtree(path)
+        for path in [path for path in output.glob("*") if path.is_file() and RESULTS.fullmatch(path.name)]:
+            path.unlink()
+        if args.do_train and not args.resume:
+            for path in [*folders(output, FOLDER), *folders(output, HALF_WRITTEN)]:
+                shutil.rmtree(path)
 
 
 def finish(
@@ -55,7 +59,7 @@ def finish(
 
     `data` says what the scores were measured on: task_type, dataset_type, ... of huggingface_hub's EvalResult. To be
     called by every process. Each file is the old one or the whole new one. Raises OSError where the disk does not take
-    them; the last checkpoint then still holds the model.
+    them; the last checkpoint, if there is one, then still holds the model.
     """
     accelerator.wait_for_everyone()
     started = time.perf_counter()
@@ -110,9 +114,12 @@ def save_model(
         for path in temporary.iterdir():
             os.replace(path, output / path.name)
     except (OSError, SafetensorError) as error:
+        kept = (
+            "finishes from the last checkpoint" if folders(output, FOLDER) else "begins again: there is no checkpoint"
+        )
         raise OSError(
             f"cannot save the model in {output}: {' '.join(str(error).split())}. Make room, then the same command "
-            "with --resume finishes from the last checkpoint"
+            f"with --resume {kept}"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -128,6 +135,14 @@ def keep_best(
 ) -> None:
     """Moves the model of seed `best` from OUTPUT/seed-N to OUTPUT, and says there what every seed scored."""
     folder = output / f"seed-{best}"
+    earlier = output / "metrics.json"
+    if not (folder / "README.md").is_file() and (
+        not earlier.is_file() or json.loads(earlier.read_text(encoding="utf-8"))["seed"] != best
+    ):
+        raise ValueError(
+            f"{folder} was not the best of the seeds of an earlier command, and its model is gone: give other seeds, "
+            "or as many, another --output_dir"
+        )
     record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     if (folder / "README.md").is_file():  # otherwise an earlier call has moved it all
         card = (folder / "README.md").read_text(encoding="utf-8")
@@ -135,14 +150,12 @@ def keep_best(
             if path.is_file() and path.name not in ("metrics.json", "README.md", ".lock"):
                 os.replace(path, output / path.name)
         write_atomically(output / "README.md", card + spread_card(best, results, len(runs)))
-        (folder / "README.md").unlink()
-    for path in output.glob("seed-*/*checkpoint-*"):
-        shutil.rmtree(path)
-    for path in output.glob("seed-*"):  # of an earlier run with more seeds
-        if int(path.name.removeprefix("seed-")) not in runs.keys() | replaced.keys():
-            shutil.rmtree(path)
+    for path in folders(output, SEED):
+        for checkpoint in folders(path, FOLDER):
+            shutil.rmtree(checkpoint)
     record |= {**results, "seed": best, "args": dataclasses.asdict(args), "runs": runs, "replaced_runs": replaced}
     write_atomically(output / "metrics.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+    (folder / "README.md").unlink(missing_ok=True)  # last, for it says that not all of this has been done
     print_results(results, output)
     if args.push_to_hub:
         push(args)
@@ -185,9 +198,14 @@ def push(args: RunArguments) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """A reader finds the old file or the whole new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        sync(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"cannot write {path}: {error.strerror}. Make room, or choose another --output_dir") from error
 
 
 def versions() -> dict[str, str]:
@@ -221,6 +239,15 @@ def device_name(device: torch.device) -> str:
     return model.group(1) if model else platform.processor() or platform.machine()
 
 
+def recipe(args: RunArguments) -> str:
+    """The arguments that are not their defaults, as a recipe's YAML."""
+    changed = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
+    for field in dataclasses.fields(args):
+        if changed[field.name] == field.default or field.name in ("resume", "overwrite_output_dir"):
+            del changed[field.name]
+    return yaml.safe_dump(changed, sort_keys=False).strip()
+
+
 def model_card(
     model: PreTrainedModel, results: dict[str, float], data: dict[str, str], args: RunArguments, processes: int
 ) -> ModelCard:
@@ -252,11 +279,6 @@ def model_card(
     beside = published.comparison(scores, data["dataset_type"], data.get("dataset_config"))
     origin = "random weights" if args.model_name_or_path.endswith(".json") else f"`{args.model_name_or_path}`"
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
-    changed = {
-        field.name: getattr(args, field.name)
-        for field in dataclasses.fields(args)
-        if getattr(args, field.name) != field.default
-    }
     return ModelCard(f"""---
 {card.to_yaml()}
 ---
@@ -271,6 +293,6 @@ The recipe that repeats this run, on {processes} process{"es" if processes > 1 e
 examples; what it does not name has its default:
 
 ```yaml
-{yaml.safe_dump(changed, sort_keys=False).strip()}
+{recipe(args)}
 ```
 """)

@@ -23,7 +23,7 @@ from accelerate.utils import parse_flag_from_env
 
 from training import reporting
 from training.arguments import RunArguments, hub_model_id
-from training.checkpoints import FREE
+from training.checkpoints import FOLDER, FREE, folders
 from training.launching import check_launch, claim
 
 
@@ -44,7 +44,7 @@ def command(main: Callable[[], object]) -> None:
     try:
         main()
     except KeyboardInterrupt as stop:
-        sys.stderr.write(f"{stop or 'interrupted'}\n")
+        sys.stderr.write(f"{str(stop) or 'interrupted: what was finished is kept, and --resume goes on from it'}\n")
         sys.exit(130)
     except (OSError, ValueError, ArithmeticError, RuntimeError, ImportError) as error:
         raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent
@@ -63,7 +63,8 @@ class Interrupted(KeyboardInterrupt):
 def stop_signals() -> Iterator[list[int]]:
     """A list that receives Ctrl-C and the SIGTERM of schedulers, so that a run can stop between two updates.
 
-    A second signal acts at once, as it would without this. Outside the main thread nothing is caught.
+    A second Ctrl-C acts at once. A second SIGTERM does not: launchers pass on what a scheduler sends to all processes
+    anyway. Outside the main thread nothing is caught.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -71,21 +72,19 @@ def stop_signals() -> Iterator[list[int]]:
         return
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def restore() -> None:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
     def receive(number: int, frame: object) -> None:
+        if not received:
+            os.write(2, b"\nstopping after this update; Ctrl-C once more stops at once\n")  # print is not re-entrant
         received.append(number)
-        restore()
-        os.write(2, b"\nstopping after this update; once more stops at once\n")  # print may not be re-entered
+        signal.signal(signal.SIGINT, handlers[signal.SIGINT])
 
     for number in handlers:
         signal.signal(number, receive)
     try:
         yield received
     finally:
-        restore()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 class Stopwatch:
@@ -122,8 +121,10 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
     with claim(args):
         if args.push_to_hub and PartialState().is_main_process:  # a missing token costs seconds, not the run
             reporting.create_repository(args)
-        if args.do_train and (args.seeds > 1 or args.max_restarts):
+        if args.seeds > 1 or args.max_restarts:
             return run_seeds(run, args)
+        if args.resume and folders(Path(args.output_dir), reporting.SEED):
+            raise ValueError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
         return run(args)
 
 
@@ -131,21 +132,28 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
     """Runs each seed in OUTPUT_DIR/seed-N, moves the files of the best to OUTPUT_DIR, and writes what all scored.
 
     Returns the best's results and, for each of its scores, mean, median, standard deviation, least and greatest over
-    the seeds. A run whose predictions on the validation set were all one class is replaced, while --max_restarts
-    allows. With --resume, seeds that have finished are not run again.
+    the seeds. A run that diverged, or whose predictions on the validation set were all one class, is replaced, while
+    --max_restarts allows. With --resume, seeds that have finished are not run again.
     """
     output, state = Path(args.output_dir), PartialState()
     runs: dict[int, dict[str, float]] = {}
-    replaced: dict[int, dict[str, float]] = {}
+    replaced: dict[int, dict[str, float | str]] = {}
+    if state.is_main_process and not args.resume:
+        _remove_earlier_seeds(output)
+    state.wait_for_everyone()
     seed = args.seed
     while len(runs) < args.seeds:
         state.print(f"seed {seed}")
-        results = _run_seed(run, args, seed)
-        if results.get("eval_predicted_classes") == 1 and len(replaced) < args.max_restarts:
-            state.print(f"seed {seed} predicts one class only: replaced by another")
-            replaced[seed] = results
-        else:
-            runs[seed] = results
+        try:
+            results = _run_seed(run, args, seed)
+        except FloatingPointError as error:
+            if len(replaced) == args.max_restarts:
+                raise FloatingPointError(f"seed {seed}: {error}; --max_restarts lets other seeds take over") from error
+            results = {"error": str(error)}
+        failed = "error" in results or results.get("eval_predicted_classes") == 1
+        if failed and len(replaced) < args.max_restarts:
+            state.print(f"seed {seed} {results.get('error', 'predicts one class only')}: replaced by another")
+        (replaced if failed and len(replaced) < args.max_restarts else runs)[seed] = results
         best = max(runs, key=lambda other: score(runs[other], args), default=None)
         if state.is_main_process:
             for other in (runs.keys() | replaced.keys()) - {best}:
@@ -168,16 +176,27 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> dict[str, float]:
         asked = dataclasses.asdict(ours)
         if any(record["args"].get(name) != value for name, value in asked.items() if name not in FREE):
             raise ValueError(f"{folder} is of a run with other arguments: this one needs its own --output_dir")
+        if args.do_predict and not record["args"]["do_predict"]:
+            raise ValueError(f"{folder} has no predictions: --do_predict with --model_name_or_path {args.output_dir}")
         return {name: value for name, value in record.items() if name not in reporting.CIRCUMSTANCES}
+    folder.mkdir(parents=True, exist_ok=True)
     return run(ours)
 
 
+def _remove_earlier_seeds(output: Path) -> None:
+    """What --overwrite_output_dir permits: beside the new runs, the earlier ones' would pass for theirs."""
+    for path in [*folders(output, reporting.SEED), *folders(output, FOLDER)]:
+        shutil.rmtree(path)
+    for path in [path for path in output.glob("*") if reporting.RESULTS.fullmatch(path.name)]:
+        path.unlink()
+
+
 def _keep_results(folder: Path) -> None:
-    """Removes weights and checkpoints of a run that is not the best, but not its scores and predictions."""
+    """Removes weights and checkpoints of a run that is not the best, but not its scores, predictions and curves."""
     for path in folder.iterdir():
-        if path.is_dir() and path.name != "runs":
+        if path.is_dir() and path.name not in ("runs", "wandb"):
             shutil.rmtree(path)
-        elif path.is_file() and path.name != "metrics.json" and not path.name.startswith("predictions"):
+        elif path.is_file() and not reporting.RESULTS.fullmatch(path.name):
             path.unlink()
 
 
@@ -196,7 +215,7 @@ def spread(runs: list[dict[str, float]]) -> dict[str, float]:
     """Mean, median, standard deviation (of a sample), least and greatest of each score over `runs`."""
     summary = {}
     for name in runs[0]:
-        if name.startswith("eval_") and not name.endswith("_runtime"):
+        if name.startswith("eval_") and not name.startswith(("eval_runtime", "eval_predicted_classes")):
             values = [results[name] for results in runs]
             summary[f"{name}_mean"] = statistics.fmean(values)
             summary[f"{name}_median"] = statistics.median(values)
