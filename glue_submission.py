@@ -15,6 +15,7 @@ Each folder's metrics.json says which task it holds. What the server wants, and 
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -135,11 +136,18 @@ def write_zip(texts: dict[str, str], path: Path) -> None:
         raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise IsADirectoryError(f"--output {path} is a folder: name a file in it")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in texts.items():
-            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # dated 1980
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in texts.items():
+                archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # dated 1980
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # a folder that takes no files
+            temporary.unlink(missing_ok=True)
+        raise OSError(
+            f"--output {path} cannot be written ({error.strerror}): name one where there is room and you may write"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -24,11 +24,13 @@ from typing import Literal
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     PreTrainedConfig,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.hf_argparser import HfArg
@@ -78,12 +80,21 @@ class GlueArguments(RunArguments):
             raise ValueError("--data_dir holds the data of a --task_name")
         elif self.text_column_names is not None and not re.fullmatch("[^,]+(,[^,]+)?", self.text_column_names):
             raise ValueError(f"--text_column_names must be one column or two, as in a,b, not {self.text_column_names}")
+        label = self.label_column_name or "label"
+        if (self.do_train or self.do_eval) and label in (self.text_column_names or "").split(","):
+            raise ValueError(f"--text_column_names {self.text_column_names} has the column of the labels, {label}")
         if self.problem_type is not None and not (self.train_file and self.do_train):
             raise ValueError("--problem_type says what to train on a --train_file; tasks and checkpoints know theirs")
         for name in ["max_train_samples", "max_eval_samples", "max_predict_samples"]:
             limit = getattr(self, name)
             if limit is not None and limit <= 0:
                 raise ValueError(f"--{name} must be positive, not {limit}")
+        model, output = Path(self.model_name_or_path), Path(self.output_dir)
+        if self.overwrite_output_dir and not self.do_train and model.is_dir() and output.resolve() == model.resolve():
+            raise ValueError(
+                f"--overwrite_output_dir would lose the results of the run in {model}: give another --output_dir, or, "
+                "for its predictions, repeat its own command with --do_predict --resume"
+            )
 
     def _check_task(self) -> None:
         if self.task_name not in EVERY_TASK:
@@ -135,6 +146,10 @@ def class_names(task: Task, config: PreTrainedConfig, args: GlueArguments) -> li
     if sorted(map(_plain, own)) == sorted(spelling) and len(spelling) == len(task.classes):
         return [spelling[_plain(name)] for name in own]
     unnamed = own == [f"LABEL_{number}" for number in range(len(task.classes) or 1)]
+    if unnamed and task.classes and not args.do_train:
+        PartialState().print(
+            f"{args.model_name_or_path} does not name its classes: taken for {', '.join(task.classes)}, in this order"
+        )
     if args.do_train or unnamed:
         return list(task.classes)
     knows = f"tells {', '.join(own)} apart" if len(own) > 1 else "predicts a number"
@@ -147,16 +162,29 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
-def check_length(
-    args: GlueArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, pair: bool
-) -> None:
+def check_length(args: GlueArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: bool) -> None:
     """Raises ValueError where --max_seq_length is more than the model takes, or leaves no room for text."""
-    longest = getattr(config, "max_position_embeddings", args.max_seq_length)
-    if args.max_seq_length > longest:
+    longest = positions(model)
+    if longest is not None and args.max_seq_length > longest:
         raise ValueError(f"--max_seq_length {args.max_seq_length} is more than the model's {longest} positions")
+    longest = tokenizer.model_max_length
+    if args.max_seq_length > longest:
+        raise ValueError(f"--max_seq_length {args.max_seq_length} is more than the tokenizer's {longest} tokens")
     special = tokenizer.num_special_tokens_to_add(pair=pair)
     if args.max_seq_length <= special:
         raise ValueError(f"--max_seq_length {args.max_seq_length} must be more than the {special} special tokens")
+
+
+def positions(model: PreTrainedModel) -> int | None:
+    """How many tokens the model can number; None: any. RoBERTa's numbers begin after the padding's."""
+    size = getattr(model.config, "max_position_embeddings", -1)
+    if size <= 0:  # XLNet's: -1
+        return None
+    for name, module in model.named_modules():
+        table = isinstance(module, torch.nn.Embedding) and "position" in name and module.num_embeddings == size
+        if table and module.padding_idx is not None:
+            return size - module.padding_idx - 1
+    return size
 
 
 def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, names: list[str], length: int) -> dict:
@@ -228,9 +256,9 @@ def run(args: GlueArguments) -> dict[str, float]:
     config = load_config(args)
     tokenizer = load_tokenizer(args)
     task, data = load_data(args, config)
-    check_length(args, config, tokenizer, pair=len(task.text) == 2)
     names = class_names(task, config, args)
     model = load_model(AutoModelForSequenceClassification, args, tokenizer, **head(names))
+    check_length(args, model, tokenizer, pair=len(task.text) == 2)
     sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in data.items())
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {sizes} examples")
     watch.lap("load")

@@ -20,6 +20,7 @@ another script needs.
 """
 
 import json
+import re
 import string
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import BertTokenizer, HfArgumentParser
 from transformers.activations import ACT2FN
 from transformers.hf_argparser import HfArg
@@ -124,13 +126,17 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
     model_config.pad_token_id = tokens.index("[PAD]")
     if do_lower_case is None:
         do_lower_case = looks_uncased(tokens)
-    model = build_model(read_checkpoint(checkpoint), model_config, f"{checkpoint} does not fit {config}:")
+    prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", checkpoint)  # of its files
+    model = build_model(read_checkpoint(prefix), model_config, f"{prefix} does not fit {config}:")
     tokenizer = BertTokenizer(
         vocab={token: number for number, token in enumerate(tokens)},
         do_lower_case=do_lower_case,
         model_max_length=model_config.max_position_embeddings,
     )
-    save(model, tokenizer, folder)
+    try:
+        save(model, tokenizer, folder)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"cannot write --output {output}: {error}. Name a place with room that is yours") from error
     casing = "lower-cased" if do_lower_case else "cased"
     print(f"{output}: {model_config.num_hidden_layers} layers, {model.num_parameters():,} parameters, {casing} text")
 
@@ -264,7 +270,9 @@ def save(model: ZooBertForPreTraining, tokenizer: BertTokenizer, folder: Path) -
 
 @dataclass(frozen=True)
 class ConvertArguments:
-    checkpoint: str = HfArg(help="the path that the checkpoint's files share, e.g. .../bert_model.ckpt")
+    checkpoint: str = HfArg(
+        help="the path that the checkpoint's files share, e.g. .../bert_model.ckpt, or one of them"
+    )
     config: str = HfArg(help="bert_config.json")
     vocab: str = HfArg(help="vocab.txt")
     output: str = HfArg(help="the folder to write; must be new or empty")

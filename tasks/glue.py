@@ -17,7 +17,7 @@ class Split:
 
 # "_mm" is MNLI's mismatched half.
 SPLITS = {
-    "train": Split("train", ("train.tsv", "msr_paraphrase_train.txt")),
+    "train": Split("train", ("train.tsv",)),
     "validation": Split("validation", ("dev.tsv",)),
     "test": Split("test", ("test.tsv", "msr_paraphrase_test.txt")),
 }

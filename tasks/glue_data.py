@@ -7,13 +7,14 @@ file is a ValueError that names it, the line and the mistake. Values stay what t
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 
-import numpy as np
 from accelerate import PartialState
 from datasets import Dataset, DatasetDict, load_dataset
+from huggingface_hub import constants
 from transformers import PreTrainedConfig
 
 from tasks.glue import EVERY_TASK, PAIR, Task
@@ -21,6 +22,7 @@ from tasks.glue import EVERY_TASK, PAIR, Task
 
 TEXT = ("text", "text_pair")
 OWN_TEXT = (PAIR, ("sentence",), ("text",))
+UNDIVIDED = "msr_paraphrase_train.txt"  # of MRPC as Microsoft publishes it
 
 
 # GLUE
@@ -36,10 +38,10 @@ def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
     try:
         hub = load_dataset(task.hub, None if task.hub_revision else task_name, revision=task.hub_revision)
     except OSError as error:
-        raise OSError(
-            f"{error}. Without network, give --data_dir with the published files, or set HF_HUB_OFFLINE=1 to use only "
-            "what is cached."
-        ) from error
+        offline = "HF_HUB_OFFLINE is set, and the data are not in the cache: unset it"
+        cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
+        remedy = offline if constants.HF_HUB_OFFLINE else cached
+        raise OSError(f"{error}. {remedy}, or give --data_dir with the published files.") from error
     data = DatasetDict()
     for split in splits:
         rows = hub[task.splits[split].hub]
@@ -65,6 +67,11 @@ def _read_split(folder: Path, task: Task, split: str) -> Dataset:
     found = [folder / name for name in published.files if (folder / name).is_file()]
     if not found:
         names = " or ".join(published.files)
+        if not test and (folder / UNDIVIDED).is_file():
+            raise FileNotFoundError(
+                f"{folder} has no {names}: {UNDIVIDED} holds GLUE's train and dev pairs together; let "
+                "download_glue_data.py of github.com/nyu-mll/GLUE-baselines divide it into train.tsv and dev.tsv"
+            )
         raise FileNotFoundError(f"{folder} has no {names}: --data_dir is not the folder of {task.folder}")
     wanted = dict(zip(TEXT, published.text or task.tsv_text or task.text, strict=False))
     if not test:
@@ -99,7 +106,7 @@ def _number(label: object, where: str) -> float:
         number = float(label)
     except (TypeError, ValueError):
         number = float("nan")
-    if not np.isfinite(number):
+    if not math.isfinite(number):
         raise ValueError(f"{where}: the label {label!r} is not a number")
     return number
 
@@ -141,10 +148,11 @@ def read_own_files(
 def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> Dataset:
     """One file as columns of strings: text, text_pair if there are two, label. `text` and `label` name the file's."""
     readers = {".csv": read_csv, ".tsv": read_tsv, ".json": read_json_lines, ".jsonl": read_json_lines}
-    if path.suffix not in readers:
+    suffix = path.suffix.lower()
+    if suffix not in readers:
         raise ValueError(f"{path}: a file of your own is one of {', '.join(readers)}")
     rows = []
-    for line, row in readers[path.suffix](path):
+    for line, row in readers[suffix](path):
         if isinstance(row, str):
             raise ValueError(f"{path}:{line}: {row}")
         text = text or next((names for names in OWN_TEXT if set(names) <= row.keys()), None)
@@ -166,12 +174,22 @@ def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) 
 def _own_labels(labels: Iterable[str], problem_type: str | None, file: str) -> tuple[str, ...]:
     """The classes in order, none for a regression.
 
-    Whole numbers are classes, in whichever way the file writes them: 1 and 1.0 are the class 1.
+    Whole numbers are classes, in whichever way the file writes them: 1 and 1.0 are the class 1. Raises ValueError
+    where one label keeps the others from being numbers, which they might as well be.
     """
+    labels = list(labels)
     names = set(labels)
     whole = all(map(_is_whole, names))
-    decimals = all(map(_is_number, names)) and not whole
-    if problem_type == "regression" or (problem_type is None and decimals):
+    decimals = any(_is_number(name) and not _is_whole(name) for name in names)
+    if problem_type is None and (decimals or (not whole and all(map(_is_float, names)))):
+        for number, label in enumerate(labels, start=1):
+            if not _is_number(label):
+                raise ValueError(
+                    f"{file}, example {number}: the label {label!r} is not a number, as others are: correct it, "
+                    "or give --problem_type single_label_classification where all are names"
+                )
+        problem_type = "regression"
+    if problem_type == "regression":
         return ()
     if whole:
         names = set(map(_integer, names))
@@ -192,11 +210,17 @@ def _own_label(label: str, task: Task, where: str) -> str | float:
     return known[0]
 
 
-def _is_number(label: str) -> bool:
+def _is_float(label: str) -> bool:
+    """Also where it is not finite, as nan and 1e400."""
     try:
-        return bool(np.isfinite(float(label)))
+        float(label)
     except ValueError:
         return False
+    return True
+
+
+def _is_number(label: str) -> bool:
+    return _is_float(label) and math.isfinite(float(label))
 
 
 def _is_whole(label: str) -> bool:

@@ -54,6 +54,8 @@ def columns_of(folder: str, split: str) -> list[str]:
         return header
     if folder in ("CoLA", "SST-2"):
         return ["index", "sentence"]
+    if folder == "QQP":
+        return ["id", "question1", "question2"]
     return ["index", *header[1:]] if folder == "MRPC" else [name for name in header if name not in LABEL_COLUMNS]
 
 

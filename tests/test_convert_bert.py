@@ -401,7 +401,18 @@ def test_a_full_disk_leaves_no_half_made_folder(release, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(BertTokenizer, "save_pretrained", full)
-    assert_refused(release, OSError, "No space left")
+    assert_refused(release, OSError, "cannot write --output .*No space left.* Name a place with room")
+
+
+def test_a_folder_that_cannot_be_made_is_one_error(release):
+    with pytest.raises(OSError, match="cannot write --output .*vocab.txt/out: .* Name a place with room"):
+        convert(**flags(release, release / "vocab.txt" / "out"))
+
+
+@pytest.mark.parametrize("name", [INDEX, DATA, "bert_model.ckpt.meta"])
+def test_one_of_the_checkpoints_files_names_them_all(name, release):
+    convert(**flags(release, release.parent / "converted") | {"checkpoint": str(release / name)})
+    assert (release.parent / "converted" / "model.safetensors").is_file()
 
 
 def test_without_tensorflow_the_error_says_what_to_install(tmp_path, monkeypatch):

@@ -50,13 +50,30 @@ def test_each_tasks_folder_is_read_in_its_own_layout(tmp_path, task_name):
 
 
 @pytest.mark.parametrize(
-    ("task_name", "columns"), [("cola", [3]), ("mrpc", [3, 4]), ("mnli", [8, 9]), ("qqp", [3, 4])]
+    ("task_name", "columns"),
+    [("cola", [3]), ("sst2", [0]), ("mrpc", [3, 4]), ("stsb", [7, 8]), ("qqp", [3, 4])]
+    + [("mnli", [8, 9]), ("qnli", [1, 2]), ("rte", [1, 2]), ("wnli", [1, 2])],
 )
 def test_the_text_comes_from_the_right_columns(tmp_path, task_name, columns):
     write_task(tmp_path, FOLDERS[task_name])
     _, data = read(task_name, tmp_path, "train")
     row = data["train"][4]
     assert [row[name] for name in ("text", "text_pair") if name in row] == [text(4, column) for column in columns]
+
+
+def test_the_classes_have_the_numbers_of_the_hubs_data_set():
+    assert {name: task.labels for name, task in glue.TASKS.items()} == {
+        "cola": ("unacceptable", "acceptable"),
+        "sst2": ("negative", "positive"),
+        "mrpc": ("not_equivalent", "equivalent"),
+        "stsb": (),
+        "qqp": ("not_duplicate", "duplicate"),
+        "mnli": ("entailment", "neutral", "contradiction"),
+        "qnli": ("entailment", "not_entailment"),
+        "rte": ("entailment", "not_entailment"),
+        "wnli": ("not_entailment", "entailment"),
+    }
+    assert glue.DIAGNOSTICS["ax"].labels == glue.TASKS["mnli"].labels
 
 
 @pytest.mark.parametrize(
@@ -72,11 +89,14 @@ def test_the_data_folder_may_be_the_tasks_own(tmp_path):
     assert read("rte", folder, "train")[1]["train"][:] == read("rte", tmp_path, "train")[1]["train"][:]
 
 
-def test_the_microsoft_paraphrase_files_are_read_too(tmp_path):
+def test_of_microsofts_paraphrases_the_test_pairs_are_read_but_train_and_dev_are_not_mixed(tmp_path):
     folder = write_task(tmp_path, "MRPC")
-    expected = read("mrpc", tmp_path, "train")[1]["train"][:]
+    expected = read("mrpc", tmp_path, "predict")[1]["test"][:]
+    (folder / "test.tsv").rename(folder / "msr_paraphrase_test.txt")
+    assert read("mrpc", tmp_path, "predict")[1]["test"][:] == expected
     (folder / "train.tsv").rename(folder / "msr_paraphrase_train.txt")
-    assert read("mrpc", tmp_path, "train")[1]["train"][:] == expected
+    with pytest.raises(FileNotFoundError, match="has no train.tsv: msr_paraphrase_train.txt .* download_glue_data.py"):
+        read("mrpc", tmp_path, "train")
 
 
 def test_words_like_null_and_quotes_stay_text(tmp_path):
@@ -90,8 +110,8 @@ def test_the_broken_lines_of_qqp_are_skipped_and_counted(tmp_path, capsys):
     rewrite(path, "\n3\t3", "\nbroken\tline\n3\t3")
     assert len(read("qqp", tmp_path, "train")[1]["train"]) == SIZES["train"]
     assert f"{path}: 1 of 10 lines skipped" in capsys.readouterr().out
-    rewrite(path.with_name("test.tsv"), "\n3\t3", "\nbroken\tline\n3\t3")
-    with pytest.raises(ValueError, match="test.tsv:5: 2 columns instead of 5"):  # a prediction would lose its place
+    rewrite(path.with_name("test.tsv"), "\n3\t", "\nbroken\tline\n3\t")
+    with pytest.raises(ValueError, match="test.tsv:5: 2 columns instead of 3"):  # a prediction would lose its place
         read("qqp", tmp_path, "predict")
 
 
@@ -188,10 +208,13 @@ def test_the_hubs_columns_and_class_numbers_mean_the_same(tmp_path, monkeypatch,
     assert {split: data[split][:] for split in data} == {split: local[split][:] for split in local}
 
 
-def test_without_network_the_error_names_what_helps(monkeypatch):
+@pytest.mark.parametrize(
+    ("offline", "message"), [(False, "set HF_HUB_OFFLINE=1 to use only"), (True, "not in the cache: unset it")]
+)
+def test_without_network_the_error_names_what_helps(monkeypatch, offline, message):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(OSError, match="give --data_dir with the published files, or set HF_HUB_OFFLINE=1"):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    with pytest.raises(OSError, match=f"{message}.*, or give --data_dir with the published files"):
         load(task_name="rte", do_train=True)
 
 
@@ -234,6 +257,25 @@ def test_the_problem_type_may_be_told(own):
     assert own_data(train_file=decimals, problem_type="single_label_classification")[0].labels == ("1.0", "1.5")
 
 
+@pytest.mark.parametrize(
+    ("labels", "number"),
+    [(["1.5", "inf"], 2), (["1.5", "2", "1e400"], 3), (["1", "nan", "2"], 2), (["N/A", "2.5", "3.5"], 1)],
+)
+def test_a_label_that_keeps_a_regression_from_being_one_is_an_error(own, labels, number):
+    file = own("a.csv", labels)
+    message = (
+        f"a.csv, example {number}: the label '{labels[number - 1]}' is not a number, as others are.*--problem_type"
+    )
+    with pytest.raises(ValueError, match=message):
+        own_data(train_file=file)
+    task, _ = own_data(train_file=file, problem_type="single_label_classification")
+    assert task.labels == tuple(sorted(labels))
+
+
+def test_words_that_python_takes_for_numbers_are_classes_among_words(own):
+    assert own_data(train_file=own("a.csv", ["nan", "inf", "bread"]))[0].labels == ("bread", "inf", "nan")
+
+
 def test_a_validation_example_without_a_label_is_an_error(own):
     with pytest.raises(ValueError, match="b.csv:3: label is ''"):
         own_data(train_file=own("a.csv", ["ok", "bad"]), validation_file=own("b.csv", ["ok", ""]))
@@ -243,7 +285,7 @@ def test_a_long_text_and_blank_lines_and_columns_are_read(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("text,label,,\n" + "x" * 200_000 + ",1,,\n\ny,2,,\n\n", encoding="utf-8")
     assert [len(words) for words in own_data(train_file=str(path))[1]["train"]["text"]] == [200_000, 1]
-    path = tmp_path / "a.jsonl"
+    path = tmp_path / "a.JSONL"
     path.write_text('{"text": "x", "label": 1}\n\n{"text": 2, "label": 2}\n\n', encoding="utf-8")
     assert own_data(train_file=str(path))[1]["train"]["text"][:] == ["x", "2"]
 

@@ -180,6 +180,18 @@ def test_an_output_that_cannot_be_written_is_one_error(runs, tmp_path):
         glue_submission.main(["--output", str(tmp_path / "cola"), *map(str, runs.values())])
 
 
+def test_a_full_disk_is_one_error_and_leaves_the_old_zip(runs, submit, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "submission.zip").write_bytes(b"earlier")
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    with pytest.raises(OSError, match=r"--output .*zip cannot be written \(No space left on device\): name one where"):
+        submit()
+    assert (tmp_path / "submission.zip").read_bytes() == b"earlier"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*runs, "submission.zip"])
+
+
 def test_the_command_ends_with_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["glue_submission.py", "--output", str(tmp_path / "a.zip"), str(tmp_path)])
     monkeypatch.setattr(Stopwatch, "before", 0.0)  # which `command` changes

@@ -113,7 +113,7 @@ def test_a_folder_without_configuration_is_an_error_whatever_its_name_suggests(r
         ({"model_name_or_path": "./absent"}, "absent: no such folder"),
         ({"tokenizer_name": "./absent.txt"}, "absent.txt: no such file"),
         ({"tokenizer_name": "../a/b"}, "no such folder"),
-        ({"model_name_or_path": "nobody/nothing"}, "HF_HUB_OFFLINE=1"),
+        ({"model_name_or_path": "nobody/nothing"}, "HF_HUB_OFFLINE is set, and .* not in the cache: unset it"),
     ],
 )
 def test_what_is_not_there_is_one_error_with_its_remedy(run, monkeypatch, changes, message):
@@ -121,6 +121,16 @@ def test_what_is_not_there_is_one_error_with_its_remedy(run, monkeypatch, change
     args = run(**changes)
     with pytest.raises(OSError, match=message):
         loading.load_config(args) and loading.load_tokenizer(args)
+
+
+def test_a_model_out_of_reach_is_looked_for_in_the_cache_if_told_so(run, monkeypatch):
+    def unreachable(*_, **__):
+        raise OSError("no connection")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", unreachable)
+    with pytest.raises(OSError, match="no connection. Without network, set HF_HUB_OFFLINE=1"):
+        loading.load_config(run(model_name_or_path="nobody/nothing"))
 
 
 # Tokenizers
@@ -168,6 +178,29 @@ def test_a_broken_tokenizer_is_an_error_that_names_its_folder(evaluation, saved,
         loading.load_tokenizer(evaluation)
     assert ("tokenizer.json is not JSON" in str(info.value)) == (damage == "half")
     assert ("PanicException" in str(info.value)) == (damage == "a panic of the library")
+
+
+def test_the_padding_is_the_tokenizers_where_the_configuration_has_none(run, tmp_path):
+    sizes = {"vocab_size": 37, "n_embd": 12, "n_layer": 1, "n_head": 3, "n_positions": 40}
+    path = tmp_path / "gpt2.json"
+    path.write_text(json.dumps({"model_type": "gpt2", "eos_token_id": 3, "bos_token_id": 3, **sizes}))
+    args = run(model_name_or_path=str(path))
+    model = load(args).eval()
+    batch = loading.load_tokenizer(args)(["a film", "a very good film ."], padding=True, return_tensors="pt")
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    alone = model(input_ids=ids[:1, : mask[0].sum()]).logits
+    torch.testing.assert_close(
+        model(input_ids=ids, attention_mask=mask).logits[:1], alone
+    )  # the end of the text, not the padding's
+
+
+def test_a_tokenizer_without_padding_is_one_error(evaluation, saved):
+    tokenizer = loading.load_tokenizer(evaluation)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(saved)
+    configure(saved / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", pad_token=None)
+    with pytest.raises(ValueError, match="saved has no padding token, .*give its folder as --tokenizer_name"):
+        loading.load_tokenizer(evaluation)
 
 
 def test_a_vocabulary_larger_than_the_models_is_an_error(run, tmp_path):
@@ -411,6 +444,27 @@ def test_a_head_that_the_family_lacks_is_an_error(fine_tuning, run):
 def test_an_unknown_attention_is_not_blamed_on_the_folder(run, saved):
     with pytest.raises(ValueError, match='"foo".*Correct it or this run\'s flags'):
         load(run(model_name_or_path=str(saved), attn_implementation="foo"))
+
+
+def test_a_package_that_lacks_is_one_line_from_here(run, saved, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    with pytest.raises(ImportError, match=r"^cannot load .*saved: .*Flash.*or --attn_implementation.$") as info:
+        load(run(model_name_or_path=str(saved), attn_implementation="flash_attention_2"))
+    assert info.traceback[-1].path.name == "loading.py"  # so a script's command prints the message alone
+
+    def lacking(*_, **__):
+        raise ImportError("\nT5Tokenizer requires sentencepiece.\nMore lines.")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lacking)
+    with pytest.raises(ImportError, match=r"saved: T5Tokenizer requires sentencepiece\. Install it, or choose"):
+        loading.load_tokenizer(run(tokenizer_name=str(saved)))
+
+
+def test_the_decoder_of_funnel_is_not_for_a_classifier(run, tmp_path):
+    config = transformers.FunnelConfig(vocab_size=37, block_sizes=[1, 1], d_model=12, n_head=3, d_head=4, d_inner=20)
+    transformers.FunnelForPreTraining(config).save_pretrained(tmp_path / "funnel")
+    with pytest.raises(ValueError, match=r"no decoder \(.*e.g. funnel-transformer/small-base\): funnel.decoder"):
+        load(run(model_name_or_path=str(tmp_path / "funnel")))
 
 
 def test_a_checkpoints_own_code_runs_only_when_trusted(run, saved, monkeypatch, tmp_path):

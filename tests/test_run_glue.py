@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from transformers import AutoConfig, pipeline
+from transformers import AutoConfig, PreTrainedModel, pipeline
 
 import run_glue
 from tasks.glue import EVERY_TASK, Task
@@ -51,6 +51,11 @@ def predictions(folder: Path) -> list[str]:
         (["--task_name", "ax"], "--task_name ax is nothing to train on: train on mnli"),
         (["--task_name", "hans"], "--task_name hans is nothing to train on: train on mnli"),
         (["--task_name", "rte", "--label_column_name", "x"], "--label_column_name are for files of your own"),
+        (["--train_file", "y", "--text_column_names", "a,label"], "a,label has the column of the labels, label"),
+        (
+            ["--train_file", "y", "--text_column_names", "a", "--label_column_name", "a"],
+            "--text_column_names a has the column of the labels, a",
+        ),
         (["--train_file", "y", "--text_column_names", "a,b,c"], "must be one column or two, as in a,b, not a,b,c"),
     ],
 )
@@ -138,6 +143,17 @@ def test_the_classes_have_the_checkpoints_order_and_the_tasks_spelling():
     assert names_for("rte", upper, do_train=True) == ["entailment", "not_entailment"]
 
 
+def test_an_order_of_the_classes_that_is_only_assumed_is_said(capsys):
+    names_for("rte", {0: "LABEL_0", 1: "LABEL_1"})
+    assert capsys.readouterr().out == (
+        "m does not name its classes: taken for entailment, not_entailment, in this order\n"
+    )
+    names_for("rte", {0: "LABEL_0", 1: "LABEL_1"}, do_train=True)
+    names_for("rte", {0: "ENTAILMENT", 1: "NOT_ENTAILMENT"})
+    names_for("stsb", {0: "LABEL_0"})
+    assert capsys.readouterr().out == ""
+
+
 def test_names_that_differ_in_nothing_but_case_stay_apart():
     task = Task("", ("sentence",), ("No", "no"), ("glue", "rte"))
     args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", train_file="a.csv", do_train=True)
@@ -194,6 +210,13 @@ def test_a_checkpoint_without_names_for_its_classes_is_evaluated_by_their_number
     assert predictions(tmp_path / "out")[0] in ("LABEL_0", "LABEL_1")
 
 
+def test_predictions_do_not_overwrite_the_folder_of_the_model_they_come_from(tmp_path):
+    folders = {"model_name_or_path": str(tmp_path), "output_dir": f"{tmp_path}/.", "overwrite_output_dir": True}
+    with pytest.raises(ValueError, match="give another --output_dir, or, .* --do_predict --resume"):
+        run_glue.GlueArguments(**folders, task_name="rte", do_predict=True)
+    run_glue.GlueArguments(**folders, task_name="rte", do_train=True)
+
+
 def test_sample_limits_take_the_first_examples(tmp_path, flags):
     write_task(tmp_path, "RTE")
     args = parse_arguments(
@@ -213,6 +236,40 @@ def test_more_positions_than_the_model_has_are_an_error(flags, tmp_path):
         run_glue.main(
             [*flags, "--task_name", "rte", "--data_dir", str(tmp_path), "--do_eval", "--max_seq_length", "41"]
         )
+
+
+def model_of(model_type: str, **changes: object) -> PreTrainedModel:
+    sizes = {"vocab_size": 60, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, **changes}
+    return run_glue.AutoModelForSequenceClassification.from_config(AutoConfig.for_model(model_type, **sizes))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "longest"),
+    [
+        ("bert", {"max_position_embeddings": 66}, 66),
+        ("roberta", {"max_position_embeddings": 66, "pad_token_id": 1}, 64),
+        ("longformer", {"max_position_embeddings": 66, "pad_token_id": 1, "attention_window": 4}, 64),
+        ("xlnet", {"d_inner": 20, "d_head": 4}, None),  # its positions are relative
+        ("gpt2", {"n_positions": 66, "pad_token_id": 1}, 66),
+    ],
+)
+def test_the_positions_are_as_many_as_a_text_may_have_tokens(model_type, changes, longest):
+    model = model_of(model_type, **changes)
+    assert run_glue.positions(model) == longest
+    ids = torch.full((1, longest or 100), 5)
+    assert model(input_ids=ids).logits.isfinite().all()
+    if longest:
+        with pytest.raises((IndexError, RuntimeError)):
+            model(input_ids=torch.full((1, longest + 1), 5))
+
+
+def test_more_tokens_than_the_tokenizer_allows_are_an_error(flags, tmp_path):
+    args = parse_arguments(run_glue.GlueArguments, [*flags, "--task_name", "rte", "--do_eval"])
+    model, tokenizer = model_of("xlnet", d_inner=20, d_head=4), loading.load_tokenizer(args)
+    run_glue.check_length(args, model, tokenizer, pair=True)
+    tokenizer.model_max_length = 31
+    with pytest.raises(ValueError, match="--max_seq_length 32 is more than the tokenizer's 31 tokens"):
+        run_glue.check_length(args, model, tokenizer, pair=True)
 
 
 @pytest.mark.parametrize("length", ["3", "0", "-1"])

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import transformers
 from accelerate import PartialState
+from huggingface_hub import constants
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -48,6 +49,11 @@ def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
         if tokenizer.vocab_files_names and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
             raise ValueError("it has no tokenizer files, or no words in them")
         tokenizer("\ue000", "\ue000")  # no vocabulary has it: damage to unknown tokens and pairs shows only in use
+    if tokenizer.pad_token is None:
+        raise ValueError(
+            f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
+            "tokenizer.pad_token = tokenizer.eos_token, and give its folder as --tokenizer_name"
+        )
     return tokenizer
 
 
@@ -122,6 +128,8 @@ def load_model(
     """
     config = load_config(args, **config_changes)
     _check_vocabulary(tokenizer, config, args)
+    if getattr(config, "pad_token_id", None) is None:  # GPT-2's, without which it does not find the end of a text
+        config.pad_token_id = tokenizer.pad_token_id
     name = args.model_name_or_path
     options = {"attn_implementation": args.attn_implementation, "trust_remote_code": args.trust_remote_code}
     options["dtype"] = torch.float32  # the optimiser's precision; mixed_precision is the accelerator's business
@@ -195,6 +203,9 @@ def _check_names(model: PreTrainedModel, info: dict[str, set], held: dict[str, t
     buffers = {name.removeprefix(prefix) for name, _ in model.named_buffers()}  # older versions saved them
     own = {name.removeprefix(prefix): tensor.is_floating_point() for name, tensor in model.state_dict().items()}
 
+    decoder = any(name.startswith("funnel.decoder.") for name in info["unexpected_keys"])
+    remedy = " decoder (Funnel has base checkpoints for this, e.g. funnel-transformer/small-base):" if decoder else ""
+
     def body(names: Iterable[str]) -> list[str]:
         short = {name: name.removeprefix(prefix) for name in names}
         inside = [name for name in names if name != short[name] or short[name].partition(".")[0] in parts]
@@ -203,7 +214,7 @@ def _check_names(model: PreTrainedModel, info: dict[str, set], held: dict[str, t
     integers = [n for n, tensor in held.items() if not tensor.is_floating_point() and own.get(n.removeprefix(prefix))]
     for problem, names in {
         "the checkpoint lacks": body(info["missing_keys"]),
-        "the model of its config.json has no": body(info["unexpected_keys"]),
+        f"the model of its config.json has no{remedy}": body(info["unexpected_keys"]),
         "config.json and weights disagree on the size of": body(resized),
         "the checkpoint holds integers for": sorted(integers),
     }.items():
@@ -241,7 +252,7 @@ def _explained(name: str, remedy: str) -> Iterator[None]:
     """Verifies the folder `name`; turns whatever the block raises into one OSError or ValueError with a remedy.
 
     Broken files make the libraries raise anything: KeyError, AssertionError, and the panics of tokenizers, which are
-    no Exception. An ImportError says itself what to install.
+    no Exception. An ImportError stays one, and says itself what to install.
     """
     path = Path(name)
     file = path.suffix in (".json", ".txt")
@@ -251,10 +262,16 @@ def _explained(name: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, ImportError) or not (isinstance(error, Exception) or "Panic" in type(error).__name__):
+        if not (isinstance(error, Exception) or "Panic" in type(error).__name__):
             raise
+        if isinstance(error, ImportError):
+            line = str(error).strip().partition("\n")[0]
+            remedy = "Install it, or choose another model, tokenizer or --attn_implementation."
+            raise ImportError(f"cannot load {name}: {line.rstrip('.')}. {remedy}") from error
         reason = str(error) if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {error}"
         if isinstance(error, OSError) and not path.exists():
-            remedy = "Without network, give a local folder, or set HF_HUB_OFFLINE=1 to use only what is cached."
+            offline = "HF_HUB_OFFLINE is set, and the model is not in the cache: unset it"
+            cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
+            remedy = f"{offline if constants.HF_HUB_OFFLINE else cached}, or give a local folder."
         message = f"cannot load {name}: {textwrap.shorten(reason, 400, placeholder=' ...').rstrip('.')}. {remedy}"
         raise (OSError if isinstance(error, OSError) else ValueError)(message) from error

@@ -7,10 +7,10 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 
 DESCRIPTION = """\
-One configuration a task. CoLA: matthews_correlation. MRPC, QQP: accuracy, and f1 of class 1 (equivalent, duplicate).
-STS-B: pearson, spearmanr. SST-2, MNLI, QNLI, RTE, WNLI: accuracy. AX, the diagnostics: matthews_correlation of three
+One configuration a task. CoLA: matthews_correlation. MRPC, QQP: f1 of class 1 (equivalent, duplicate), accuracy.
+STS-B: spearmanr, pearson. SST-2, MNLI, QNLI, RTE, WNLI: accuracy. AX, the diagnostics: matthews_correlation of three
 classes, which the paper calls R3.
-GLUE reports 100 times these numbers.
+GLUE reports 100 times these numbers. The first of two is the one that the paper of BERT reports.
 """
 CITATION = """\
 @inproceedings{wang2019glue,
@@ -29,10 +29,10 @@ def accuracy(predictions: list[int], references: list[int]) -> dict[str, float]:
     return {"accuracy": float(accuracy_score(references, predictions))}
 
 
-def accuracy_and_f1(predictions: list[int], references: list[int]) -> dict[str, float]:
+def f1_and_accuracy(predictions: list[int], references: list[int]) -> dict[str, float]:
     """f1 is 0, not undefined, where class 1 is neither predicted nor present."""
     f1 = f1_score(references, predictions, pos_label=1, average="binary", zero_division=0)
-    return {**accuracy(predictions, references), "f1": float(f1)}
+    return {"f1": float(f1), **accuracy(predictions, references)}
 
 
 def matthews_correlation(predictions: list[int], references: list[int]) -> dict[str, float]:
@@ -43,19 +43,19 @@ def matthews_correlation(predictions: list[int], references: list[int]) -> dict[
 def correlations(predictions: list[float], references: list[float]) -> dict[str, float]:
     """0 where either side is constant, or a single value: scipy gives NaN, but such predictions know nothing."""
     if len(set(predictions)) < 2 or len(set(references)) < 2:
-        return {"pearson": 0.0, "spearmanr": 0.0}
+        return {"spearmanr": 0.0, "pearson": 0.0}
     return {
-        "pearson": float(pearsonr(predictions, references).statistic),
         "spearmanr": float(spearmanr(predictions, references).statistic),
+        "pearson": float(pearsonr(predictions, references).statistic),
     }
 
 
 TASKS = {
     "cola": matthews_correlation,
     "sst2": accuracy,
-    "mrpc": accuracy_and_f1,
+    "mrpc": f1_and_accuracy,
     "stsb": correlations,
-    "qqp": accuracy_and_f1,
+    "qqp": f1_and_accuracy,
     "mnli": accuracy,
     "qnli": accuracy,
     "rte": accuracy,
