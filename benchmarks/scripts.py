@@ -26,7 +26,7 @@ PARTS = ["start", "load", "tokenize", "train", "eval", "save"]
 BATCH = 128  # of all processes together; smaller ones measure how fast gradients are exchanged
 Record = dict[str, float]  # what metrics.json says of a run, and the seconds that passed outside
 
-FULL = ["--model_name_or_path", "configs/bert/small.json", "--max_train_samples", "3200", "--learning_rate", "3e-4"]
+FULL = ["--model_name_or_path", "configs/bert/small.json", "--max_train_samples", "3200", "--learning_rate", "1e-4"]
 TINY = ["--model_name_or_path", "configs/bert/tiny.json", "--max_train_samples", "64"]
 RECIPE = ["--task_name", "sst2", "--do_train", "--do_eval", "--num_train_epochs", "1"]
 RECIPE += ["--warmup_ratio", "0.1", "--max_seq_length", "64"]

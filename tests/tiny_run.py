@@ -39,3 +39,7 @@ def recipe(tmp_path: Path, text: str) -> str:
     path = tmp_path / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def checkpoint_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("checkpoint-*"))
