@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 import transformers
 
+from training.reporting import device_name
+
 from . import bert
 from .measure import Contest, assert_equal, medium_rounds, take_turns
 
@@ -84,17 +86,10 @@ def measure(row: str, setting: str, tiny: bool) -> Result:
     )
 
 
-def processor() -> str:
-    listed = Path("/proc/cpuinfo")  # Linux; platform.processor() is empty there
-    lines = listed.read_text().splitlines() if listed.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def describe_machine() -> dict[str, object]:
     return {
         "date": datetime.date.today().isoformat(),
-        "processor": processor(),
+        "processor": device_name(torch.device("cpu")),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -109,6 +109,16 @@ def test_training_is_adamw_with_clipping_and_a_schedule(run, data_set, schedule)
     assert results["train_updates"] == total
 
 
+def test_layers_that_start_anew_do_so_when_training_begins(run, data_set):
+    standing_still = {"learning_rate": 0.0, "max_steps": 1}
+    _, trained = fit(run(reinit_layers=1, **standing_still), data_set)
+    _, _, model, _ = prepare(run(output_dir=run().output_dir + "2"))
+    before = model.state_dict()
+    changed = {name for name, weight in trained.state_dict().items() if not torch.equal(weight, before[name])}
+    matrices = {name for name in before if "layer.1." in name or "pooler" in name if before[name].dim() > 1}
+    assert changed == matrices  # biases and LayerNorms are new as well, and new ones are all alike
+
+
 @pytest.mark.parametrize("changes", [{"gradient_checkpointing": True}, {"logging_steps": 1}])
 def test_what_should_not_change_the_result_does_not(run, data_set, changes):
     _, plain = fit(run(), data_set)

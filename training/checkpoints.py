@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,16 @@ class Checkpoints:
         accelerator: Accelerator,
     ) -> None:
         self.model, self.tokenizer, self.args, self.accelerator = model, tokenizer, args, accelerator
-        self.folder = Path(args.output_dir)
-        self.identity = {
-            **{name: value for name, value in dataclasses.asdict(args).items() if name not in FREE},
-            "processes": accelerator.num_processes,
-            "distribution": accelerator.distributed_type.value,
-            "training data": digest(train_set),
+        self.train_set, self.folder = train_set, Path(args.output_dir)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What the run and its continuation have in common. Reads all training data, so only when it is needed."""
+        return {
+            **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in FREE},
+            "processes": self.accelerator.num_processes,
+            "distribution": self.accelerator.distributed_type.value,
+            "training data": digest(self.train_set),
         }
 
     def path(self, update: int) -> Path:

@@ -50,8 +50,7 @@ def train(
     and best_update. Raises FloatingPointError when the loss is no longer finite or rises by more than --max_loss_rise,
     Interrupted when the user or the system ends the run, both naming the checkpoint to go on from.
     """
-    if args.reinit_layers:
-        reinitialize_layers(model, args.reinit_layers)
+    reinitialize_layers(model, args.reinit_layers)
     set_seed(args.seed, device_specific=True)  # dropout differs between processes; the order of examples does not
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()

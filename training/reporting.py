@@ -26,6 +26,7 @@ from training.checksums import sync, write_checksums
 
 BESIDE = ("eval_loss", "eval_runtime", "eval_predicted_classes")  # not scores of the task
 RESULTS = re.compile(r"metrics\.json|predictions(_mm)?\.(tsv|csv|json|conll)")
+CHECKPOINTS = (FOLDER, HALF_WRITTEN)
 SEED = re.compile(r"seed-(\d+)")
 CIRCUMSTANCES = ("seed", "args", "versions", "hardware")  # what metrics.json holds beside results
 
@@ -39,12 +40,15 @@ def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None
     """
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        output = Path(args.output_dir)
-        for path in [path for path in output.glob("*") if path.is_file() and RESULTS.fullmatch(path.name)]:
-            path.unlink()
-        if args.do_train and not args.resume:
-            for path in [*folders(output, FOLDER), *folders(output, HALF_WRITTEN)]:
-                shutil.rmtree(path)
+        remove_results(Path(args.output_dir), *(CHECKPOINTS if args.do_train and not args.resume else ()))
+
+
+def remove_results(output: Path, *kinds: re.Pattern) -> None:
+    """Removes scores and predictions, and the folders of these `kinds` of names."""
+    for path in [path for path in output.glob("*") if path.is_file() and RESULTS.fullmatch(path.name)]:
+        path.unlink()
+    for path in [path for kind in kinds for path in folders(output, kind)]:
+        shutil.rmtree(path)
 
 
 def finish(
@@ -134,19 +138,17 @@ def keep_best(
     args: RunArguments,
 ) -> None:
     """Moves the model of seed `best` from OUTPUT/seed-N to OUTPUT, and says there what every seed scored."""
-    folder = output / f"seed-{best}"
-    earlier = output / "metrics.json"
-    if not (folder / "README.md").is_file() and (
-        not earlier.is_file() or json.loads(earlier.read_text(encoding="utf-8"))["seed"] != best
-    ):
+    folder, earlier = output / f"seed-{best}", output / "metrics.json"
+    moved = not (folder / "README.md").is_file()  # by an earlier call
+    if moved and not (earlier.is_file() and json.loads(earlier.read_text(encoding="utf-8"))["seed"] == best):
         raise ValueError(
             f"{folder} was not the best of the seeds of an earlier command, and its model is gone: give other seeds, "
             "or as many, another --output_dir"
         )
     record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    if (folder / "README.md").is_file():  # otherwise an earlier call has moved it all
+    if not moved:
         card = (folder / "README.md").read_text(encoding="utf-8")
-        for path in sorted(folder.iterdir(), key=lambda path: path.name == "README.md"):
+        for path in list(folder.iterdir()):
             if path.is_file() and path.name not in ("metrics.json", "README.md", ".lock"):
                 os.replace(path, output / path.name)
         write_atomically(output / "README.md", card + spread_card(best, results, len(runs)))

@@ -23,7 +23,7 @@ from accelerate.utils import parse_flag_from_env
 
 from training import reporting
 from training.arguments import RunArguments, hub_model_id
-from training.checkpoints import FOLDER, FREE, folders
+from training.checkpoints import FREE, folders
 from training.launching import check_launch, claim
 
 
@@ -139,7 +139,8 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
     runs: dict[int, dict[str, float]] = {}
     replaced: dict[int, dict[str, float | str]] = {}
     if state.is_main_process and not args.resume:
-        _remove_earlier_seeds(output)
+        # --overwrite_output_dir permits it: beside the new runs, the earlier ones' would pass for theirs.
+        reporting.remove_results(output, reporting.SEED, *reporting.CHECKPOINTS)
     state.wait_for_everyone()
     seed = args.seed
     while len(runs) < args.seeds:
@@ -153,7 +154,9 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
         failed = "error" in results or results.get("eval_predicted_classes") == 1
         if failed and len(replaced) < args.max_restarts:
             state.print(f"seed {seed} {results.get('error', 'predicts one class only')}: replaced by another")
-        (replaced if failed and len(replaced) < args.max_restarts else runs)[seed] = results
+            replaced[seed] = results
+        else:
+            runs[seed] = results
         best = max(runs, key=lambda other: score(runs[other], args), default=None)
         if state.is_main_process:
             for other in (runs.keys() | replaced.keys()) - {best}:
@@ -181,14 +184,6 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> dict[str, float]:
         return {name: value for name, value in record.items() if name not in reporting.CIRCUMSTANCES}
     folder.mkdir(parents=True, exist_ok=True)
     return run(ours)
-
-
-def _remove_earlier_seeds(output: Path) -> None:
-    """What --overwrite_output_dir permits: beside the new runs, the earlier ones' would pass for theirs."""
-    for path in [*folders(output, reporting.SEED), *folders(output, FOLDER)]:
-        shutil.rmtree(path)
-    for path in [path for path in output.glob("*") if reporting.RESULTS.fullmatch(path.name)]:
-        path.unlink()
 
 
 def _keep_results(folder: Path) -> None:
