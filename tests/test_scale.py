@@ -220,6 +220,10 @@ def test_a_sharded_model_gives_the_results_of_one_process_and_goes_on_where_it_s
     resumed = partial(sharded_run, configuration, flags("again", *TWO, "--resume"))
     assert wait(fork(resumed, count=2), 140) == [0, 0]
     assert_same(again, tmp_path / "two", score=0, weight=0)
+    scoring = flags("scored", "--model_name_or_path", str(again), "--do_train", "false")
+    assert wait(fork(partial(sharded_run, configuration, scoring), count=2), 140) == [0, 0]
+    score = json.loads((tmp_path / "scored" / "metrics.json").read_text(encoding="utf-8"))["eval_loss"]
+    assert score == pytest.approx(outcome(again)[0]["eval_loss"], abs=1e-6)
 
 
 # Several processes, everything at once

@@ -28,7 +28,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.modeling_utils import load_state_dict
 
 from training.arguments import RunArguments
@@ -142,9 +141,8 @@ def load_model(
         if held and layers > len(held):  # hours to build
             raise ValueError(f"config.json says {layers} layers, but the checkpoint holds only {len(held)} weights")
         options |= {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
-        # First without memory: sizes may be wrong by any factor. DeepSpeed's ZeRO-3 takes no device.
-        device = None if is_deepspeed_zero3_enabled() else "meta"
-        outline, info = auto_class.from_pretrained(name, device_map=device, **options)
+        # First without memory: sizes may be wrong by any factor.
+        outline, info = auto_class.from_pretrained(name, device_map="meta", **options)
         new = _check_names(outline, info, held)
     if new and not args.do_train:
         raise ValueError(f"{name} does not hold {_some(new)}, or not in the size needed: train first, with --do_train")
