@@ -13,12 +13,11 @@
 # limitations under the License.
 """BERT's configuration: the fields of every published `config.json` with `"model_type": "bert"`."""
 
-import shutil
-from pathlib import Path
-
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
+
+from .hub_code import copy_code
 
 
 # Which class each Auto class finds in a saved folder, and the files it needs for that.
@@ -33,7 +32,7 @@ AUTO_MAP = {
     "AutoModelForQuestionAnswering": "modeling_bert.ZooBertForQuestionAnswering",
     "AutoModelForMultipleChoice": "modeling_bert.ZooBertForMultipleChoice",
 }
-CODE = ("configuration_bert.py", "modeling_bert.py", "modeling_packing.py")
+CODE = ("hub_code.py", "configuration_bert.py", "modeling_bert.py", "modeling_losses.py", "modeling_packing.py")
 
 
 @auto_docstring(checkpoint="google-bert/bert-base-uncased")
@@ -121,15 +120,9 @@ class ZooBertConfig(PreTrainedConfig):
         """As `PreTrainedConfig.save_pretrained`, and the zoo's code beside it, so that `trust_remote_code=True` finds
         all classes of the zoo in the folder, whichever of them was saved. Without that, it is a stock checkpoint.
 
-        A process that itself runs on such code may have only this file of it; then only the configuration goes along.
+        A process that itself runs on such code may have only some of it; then only that is announced.
         """
-        code = [path for name in CODE if (path := Path(__file__).with_name(name)).is_file()]
-        complete = len(code) == len(CODE)
-        self.auto_map = dict(AUTO_MAP) if complete else {"AutoConfig": AUTO_MAP["AutoConfig"]}
-        Path(save_directory).mkdir(parents=True, exist_ok=True)
-        for path in code:
-            if path.parent != Path(save_directory).resolve():
-                shutil.copyfile(path, Path(save_directory) / path.name)
+        self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
         super().save_pretrained(save_directory, **kwargs)
 
 

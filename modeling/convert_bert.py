@@ -19,23 +19,21 @@ is taken for a cased one, any other for an uncased one, the Chinese one among th
 another script needs.
 """
 
-import json
 import re
 import string
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import BertTokenizer, HfArgumentParser
 from transformers.activations import ACT2FN
 from transformers.hf_argparser import HfArg
 
 from .configuration_bert import ZooBertConfig
+from .conversion import check_names, new_folder, read_checkpoint, read_json, read_text, write_folder
 from .modeling_bert import ZooBertForPreTraining
 
 
@@ -77,8 +75,11 @@ TABLE = (
     ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", False),
 )
 # What else run_pretraining.py saves: the step and Adam's two averages of each variable. The releases are without.
-STEP = "global_step"
-AVERAGES = ("/adam_m", "/adam_v")
+UNREAD_TENSORS = ("global_step", "/adam_m", "/adam_v")
+ONLY = (
+    "Only pre-training checkpoints of as many layers as the configuration says convert, not those of Google's "
+    "fine-tuning scripts, which lack the heads"
+)
 
 # The keys of bert_config.json: all of these, none of which the weights could replace ...
 SIZES = (
@@ -113,9 +114,7 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
         OSError: when a file is missing or damaged, or `output` holds something.
         ValueError: when a file does not hold what the release has, or the three do not fit together.
     """
-    folder = Path(output).resolve()
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise FileExistsError(f"--output {output} already holds something: name a new folder")
+    new_folder(output)
     model_config = read_config(Path(config))
     tokens = read_vocabulary(Path(vocab))
     if len(tokens) != model_config.vocab_size:
@@ -127,28 +126,25 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
     if do_lower_case is None:
         do_lower_case = looks_uncased(tokens)
     prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", checkpoint)  # of its files
-    model = build_model(read_checkpoint(prefix), model_config, f"{prefix} does not fit {config}:")
+    model = build_model(read_checkpoint(prefix, UNREAD_TENSORS), model_config, f"{prefix} does not fit {config}:")
     tokenizer = BertTokenizer(
         vocab={token: number for number, token in enumerate(tokens)},
         do_lower_case=do_lower_case,
         model_max_length=model_config.max_position_embeddings,
     )
-    try:
-        save(model, tokenizer, folder)
-    except (OSError, SafetensorError) as error:
-        raise OSError(f"cannot write --output {output}: {error}. Name a place with room that is yours") from error
+
+    def save(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    write_folder(output, save)
     casing = "lower-cased" if do_lower_case else "cased"
     print(f"{output}: {model_config.num_hidden_layers} layers, {model.num_parameters():,} parameters, {casing} text")
 
 
 def read_config(path: Path) -> ZooBertConfig:
     """bert_config.json as our configuration."""
-    try:
-        values = json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold one JSON object, not {type(values).__name__}")
+    values = read_json(path)
     missing = [name for name in SIZES + OTHERS if name not in values]
     if missing:
         raise ValueError(f"{path} lacks {', '.join(missing)}: is it the bert_config.json of the release?")
@@ -169,7 +165,7 @@ def read_config(path: Path) -> ZooBertConfig:
 
 def read_vocabulary(path: Path) -> list[str]:
     """The word pieces of vocab.txt, one a line, in the order of their ids."""
-    tokens = _read_text(path).removesuffix("\n").split("\n")  # not splitlines(): U+2028 is a Chinese word piece
+    tokens = read_text(path).removesuffix("\n").split("\n")  # not splitlines(): U+2028 is a Chinese word piece
     first = {}
     for line, token in enumerate(tokens, start=1):
         if first.setdefault(token, line) != line:
@@ -185,35 +181,6 @@ def looks_uncased(tokens: list[str]) -> bool:
     return not set(string.ascii_uppercase) & set(tokens)
 
 
-def _read_text(path: Path) -> str:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}") from error
-
-
-def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
-    """Every tensor of the checkpoint under its original name, but for the optimizer's."""
-    try:
-        import tensorflow as tf
-    except ImportError as error:
-        raise ImportError(
-            f'reading {prefix} needs TensorFlow ({error}): pip install -c constraints.txt -e ".[convert]", '
-            "or pip install tensorflow"
-        ) from error
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        names = [name for name in reader.get_variable_to_shape_map() if name != STEP and not name.endswith(AVERAGES)]
-        return {name: reader.get_tensor(name) for name in names}
-    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:  # what a damaged file raises
-        raise OSError(
-            f"cannot read the checkpoint {prefix}: {' '.join(str(error).split())}. --checkpoint is the path of its "
-            "files up to .index and .data-00000-of-00001; if both are there, download them again"
-        ) from error
-
-
 def build_model(tensors: dict[str, np.ndarray], config: ZooBertConfig, mismatch: str) -> ZooBertForPreTraining:
     """The model of `config` with all of `tensors` in it. Errors begin with `mismatch`."""
     with torch.device("meta"):  # nothing to initialise: all values come from the tensors
@@ -224,7 +191,7 @@ def build_model(tensors: dict[str, np.ndarray], config: ZooBertConfig, mismatch:
         for original, ours, transposed in TABLE
         for layer in range(config.num_hidden_layers)
     }
-    check_names(rows.keys() - tensors.keys(), tensors.keys() - rows.keys(), mismatch)
+    check_names(rows.keys() - tensors.keys(), tensors.keys() - rows.keys(), mismatch, ONLY)
     if parameters.keys() != {ours for ours, _ in rows.values()}:
         raise ValueError("TABLE and ZooBertForPreTraining do not name the same parameters")
     weights = {}
@@ -240,32 +207,6 @@ def build_model(tensors: dict[str, np.ndarray], config: ZooBertConfig, mismatch:
     model.load_state_dict(weights, strict=False, assign=True)  # not strict: tied parameters have a second name
     model.tie_weights()
     return model
-
-
-def check_names(missing: set[str], unknown: set[str], mismatch: str) -> None:
-    """Raises ValueError unless the checkpoint holds exactly the tensors of the release."""
-    problems = [
-        f"{what} {', '.join(sorted(names)[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        for what, names in (("lacks", missing), ("has the unknown", unknown))
-        if names
-    ]
-    if problems:
-        raise ValueError(
-            f"{mismatch} it {' and '.join(problems)}. Only pre-training checkpoints of as many layers as the "
-            "configuration says convert, not those of Google's fine-tuning scripts, which lack the heads"
-        )
-
-
-def save(model: ZooBertForPreTraining, tokenizer: BertTokenizer, folder: Path) -> None:
-    """Writes beside `folder` and renames at the end, so that it is whole or not there."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-        written = Path(scratch) / folder.name
-        model.save_pretrained(written)
-        tokenizer.save_pretrained(written)
-        if folder.exists():  # empty, as checked; only POSIX renames onto it
-            folder.rmdir()
-        written.rename(folder)
 
 
 @dataclass(frozen=True)

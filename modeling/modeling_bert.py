@@ -51,6 +51,7 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_bert import ZooBertConfig
+from .modeling_losses import IGNORED, class_loss, sequence_classification_loss
 from .modeling_packing import (
     PackedSequences,
     attends_on_a_grid,
@@ -60,9 +61,6 @@ from .modeling_packing import (
     plan_sequences,
     sequence_starts,
 )
-
-
-IGNORED = -100  # the label that no loss counts
 
 
 class ZooBertEmbeddings(nn.Module):
@@ -287,51 +285,6 @@ class ZooBertPretrainingHeads(nn.Module):
             self.predictions = ZooBertLMPredictionHead(config)
         if next_sentence:
             self.seq_relationship = nn.Linear(config.hidden_size, 2)
-
-
-def class_loss(
-    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
-) -> torch.Tensor:
-    """Cross-entropy of (B, C) logits with (B,) labels; IGNORED rows do not count."""
-    labels = labels.view(-1).to(logits.device)
-    reduction = "mean" if num_items_in_batch is None else "sum"
-    loss = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction=reduction)
-    return loss if num_items_in_batch is None else loss / num_items_in_batch
-
-
-def sequence_classification_loss(
-    labels: torch.Tensor,
-    pooled_logits: torch.Tensor,
-    config: ZooBertConfig,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    **kwargs,
-) -> torch.Tensor:
-    """Cross-entropy, squared error or binary cross-entropies, as `config.problem_type` says or the labels tell.
-
-    transformers' own loss for this head does not divide the latter two by `num_items_in_batch`: the items of several
-    batches that Trainer accumulates.
-    """
-    labels = labels.to(pooled_logits.device)
-    if config.problem_type is None:
-        if config.num_labels == 1:
-            config.problem_type = "regression"
-        else:
-            whole = labels.dtype in (torch.long, torch.int)
-            config.problem_type = "single_label_classification" if whole else "multi_label_classification"
-    if config.problem_type == "single_label_classification":
-        return class_loss(pooled_logits, labels, num_items_in_batch)
-    losses = {
-        "regression": nn.functional.mse_loss,
-        "multi_label_classification": nn.functional.binary_cross_entropy_with_logits,
-    }
-    if config.problem_type not in losses:
-        raise ValueError(
-            f"config.problem_type={config.problem_type!r} is not known; choose {', '.join(losses)} or "
-            "single_label_classification, or leave it None to have it told from the labels."
-        )
-    labels = labels.view_as(pooled_logits).to(pooled_logits.dtype)
-    per_item = losses[config.problem_type](pooled_logits, labels, reduction="none")
-    return per_item.mean() if num_items_in_batch is None else per_item.sum() / num_items_in_batch
 
 
 def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:

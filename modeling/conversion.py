@@ -1,0 +1,89 @@
+"""What the converters of released checkpoints share: how a file is read, and how a folder is written whole."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+
+def new_folder(output: str) -> Path:
+    """`output`, which must be new or empty."""
+    folder = Path(output).resolve()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FileExistsError(f"--output {output} already holds something: name a new folder")
+    return folder
+
+
+def write_folder(output: str, write: Callable[[Path], None]) -> None:
+    """Calls `write` with a folder beside `output` and renames it at the end, so that it is whole or not there."""
+    folder = new_folder(output)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+            written = Path(scratch) / folder.name
+            written.mkdir()
+            write(written)
+            if folder.exists():  # empty, as checked; only POSIX renames onto it
+                folder.rmdir()
+            written.rename(folder)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"cannot write --output {output}: {error}. Name a place with room that is yours") from error
+
+
+def read_text(path: Path) -> str:
+    """Raises OSError or ValueError with the file's name."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file that holds one JSON object."""
+    try:
+        values = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold one JSON object, not {type(values).__name__}")
+    return values
+
+
+def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+    """The tensors of a TensorFlow checkpoint, whose checksums TensorFlow verifies, under their names there.
+
+    Names that end with one of `unread`, as an optimizer's do, are left out.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            f'reading {prefix} needs TensorFlow ({error}): pip install -c constraints.txt -e ".[convert]", '
+            "or pip install tensorflow"
+        ) from error
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        names = [name for name in reader.get_variable_to_shape_map() if not name.endswith(unread)]
+        return {name: reader.get_tensor(name) for name in names}
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:  # what a damaged file raises
+        raise OSError(
+            f"cannot read the checkpoint {prefix}: {' '.join(str(error).split())}. Name the path of its files up to "
+            ".index and .data-00000-of-00001; if both are there, download them again"
+        ) from error
+
+
+def check_names(missing: set[str], unknown: set[str], mismatch: str, remedy: str) -> None:
+    """Raises ValueError, which begins with `mismatch`, unless a file holds exactly the tensors it should."""
+    problems = [
+        f"{what} {', '.join(sorted(names)[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        for what, names in (("lacks", missing), ("has the unknown", unknown))
+        if names
+    ]
+    if problems:
+        raise ValueError(f"{mismatch} it {' and '.join(problems)}. {remedy}")

@@ -1,0 +1,33 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What a saved folder needs so that it loads where this package is not installed: the code of its model."""
+
+import shutil
+from pathlib import Path
+
+
+def copy_code(names: tuple[str, ...], auto_map: dict[str, str], folder: str | Path) -> dict[str, str]:
+    """Copies the files `names` from beside this one into `folder`, and returns what of `auto_map` is then in there.
+
+    A process that itself runs on a folder's code has only the files of the classes that it loaded.
+    """
+    here, folder = Path(__file__).parent, Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    code = [here / name for name in names if (here / name).is_file()]
+    if here.resolve() != folder.resolve():
+        for path in code:
+            shutil.copyfile(path, folder / path.name)
+    return {
+        auto: name for auto, name in auto_map.items() if (folder / name.split(".")[0]).with_suffix(".py").is_file()
+    }

@@ -1,0 +1,70 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The losses of the heads that score classes, and one rule for all: an item counts once in a step.
+
+Trainer gives `num_items_in_batch`, the items of all batches whose gradients it accumulates; a loss is then their sum
+divided by that number, otherwise the mean over its own batch.
+"""
+
+import torch
+import torch.nn as nn
+from transformers.configuration_utils import PreTrainedConfig
+
+
+IGNORED = -100  # the label that no loss counts
+
+
+def class_loss(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
+) -> torch.Tensor:
+    """Cross-entropy of (B, C) logits with (B,) labels; IGNORED rows do not count."""
+    labels = labels.view(-1).to(logits.device)
+    reduction = "mean" if num_items_in_batch is None else "sum"
+    loss = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction=reduction)
+    return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+
+def sequence_classification_loss(
+    labels: torch.Tensor,
+    pooled_logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs,
+) -> torch.Tensor:
+    """Cross-entropy, squared error or binary cross-entropies, as `config.problem_type` says or the labels tell.
+
+    transformers' own loss for this head does not divide the latter two by `num_items_in_batch`: the items of several
+    batches that Trainer accumulates.
+    """
+    labels = labels.to(pooled_logits.device)
+    if config.problem_type is None:
+        if config.num_labels == 1:
+            config.problem_type = "regression"
+        else:
+            whole = labels.dtype in (torch.long, torch.int)
+            config.problem_type = "single_label_classification" if whole else "multi_label_classification"
+    if config.problem_type == "single_label_classification":
+        return class_loss(pooled_logits, labels, num_items_in_batch)
+    losses = {
+        "regression": nn.functional.mse_loss,
+        "multi_label_classification": nn.functional.binary_cross_entropy_with_logits,
+    }
+    if config.problem_type not in losses:
+        raise ValueError(
+            f"config.problem_type={config.problem_type!r} is not known; choose {', '.join(losses)} or "
+            "single_label_classification, or leave it None to have it told from the labels."
+        )
+    labels = labels.view_as(pooled_logits).to(pooled_logits.dtype)
+    per_item = losses[config.problem_type](pooled_logits, labels, reduction="none")
+    return per_item.mean() if num_items_in_batch is None else per_item.sum() / num_items_in_batch
