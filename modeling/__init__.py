@@ -2,27 +2,45 @@
 
 `import modeling` registers the zoo's models for the zoo's own configurations and changes nothing else.
 `modeling.register()` makes the Auto classes resolve the model types of published checkpoints to the zoo, in this
-process; `modeling.unregister()` gives them back to transformers.
+process; `modeling.unregister()` gives them back to transformers. Models that transformers does not have need neither.
 """
 
 import transformers
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from . import configuration_bert, modeling_bert
+from . import configuration_bert, configuration_elmo, configuration_features, modeling_bert
 from .configuration_bert import ZooBertConfig
+from .configuration_elmo import ElmoConfig
+from .configuration_features import FeatureTaggerConfig
 from .modeling_bert import *  # noqa: F403 - the models' __all__
+from .modeling_elmo import ElmoModel
+from .modeling_elmo_bidaf import ElmoForQuestionAnswering
+from .modeling_elmo_classifier import ElmoForSequenceClassification
+from .modeling_elmo_esim import ElmoForMultipleChoice
+from .modeling_elmo_pretraining import ElmoForPreTraining
+from .modeling_elmo_tagger import ElmoForTokenClassification
+from .modeling_features import FeatureTaggerForTokenClassification
+from .pipeline_elmo import ElmoTokenClassificationPipeline
+from .tokenization_elmo import ElmoTokenizer
 
 
-# One row a model: its configuration, the map of its classes, the module they are in, its checkpoints' tokenizer.
-MODELS = ((ZooBertConfig, configuration_bert.AUTO_MAP, modeling_bert, BertTokenizer),)
+# One row a model: its configuration, the map of its classes, its checkpoints' tokenizer; None: its encoder's.
+MODELS = (
+    (ZooBertConfig, configuration_bert.AUTO_MAP, BertTokenizer),
+    (ElmoConfig, configuration_elmo.AUTO_MAP, ElmoTokenizer),
+    (FeatureTaggerConfig, configuration_features.AUTO_MAP, None),
+)
+OURS = {ElmoConfig.model_type, FeatureTaggerConfig.model_type}  # model types that transformers does not have
 
-for _config, _auto_map, _module, _tokenizer in MODELS:
-    AutoTokenizer.register(_config, tokenizer_class=_tokenizer, exist_ok=True)
+for _config, _auto_map, _tokenizer in MODELS:
+    if _config.model_type in OURS:
+        AutoConfig.register(_config.model_type, _config, exist_ok=True)
+    if _tokenizer is not None:
+        AutoTokenizer.register(_config, tokenizer_class=_tokenizer, exist_ok=True)
     for _auto, _reference in _auto_map.items():
-        if _auto != "AutoConfig":
-            _model = getattr(_module, _reference.split(".")[1])
-            getattr(transformers, _auto).register(_config, _model, exist_ok=True)
+        if _auto.startswith("AutoModel"):
+            getattr(transformers, _auto).register(_config, globals()[_reference.split(".")[1]], exist_ok=True)
 
 
 def register() -> None:
@@ -38,8 +56,24 @@ def register() -> None:
 def unregister() -> None:
     """Undo `register()`: the Auto classes resolve to transformers' own classes again."""
     for config, *_ in MODELS:
-        if CONFIG_MAPPING[config.model_type] is config:
+        if config.model_type not in OURS and CONFIG_MAPPING[config.model_type] is config:
             del CONFIG_MAPPING._extra_content[config.model_type]  # the mapping has no public way back
 
 
-__all__ = ["ZooBertConfig", "register", "unregister", *modeling_bert.__all__]
+__all__ = [
+    "ElmoConfig",
+    "ElmoForMultipleChoice",
+    "ElmoForPreTraining",
+    "ElmoForQuestionAnswering",
+    "ElmoForSequenceClassification",
+    "ElmoForTokenClassification",
+    "ElmoModel",
+    "ElmoTokenClassificationPipeline",
+    "ElmoTokenizer",
+    "FeatureTaggerConfig",
+    "FeatureTaggerForTokenClassification",
+    "ZooBertConfig",
+    "register",
+    "unregister",
+    *modeling_bert.__all__,
+]

@@ -1,0 +1,102 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Matrix products on the CPU by oneDNN where that is faster than what `torch.nn.functional.linear` picks.
+
+In float32, torch gives matrix products to MKL, which on processors that are not Intel's stays at half of what they can
+do; oneDNN, which torch brings along and uses for convolutions, does not. In bfloat16, torch takes oneDNN itself, but
+lays out the weight anew for each product. Results differ by rounding only. oneDNN is used here where it is there, has
+agreed with torch on a first small product, and `torch.backends.mkldnn.enabled` is left on. In other types, on other
+devices and where a graph is traced, `linear` is torch's.
+"""
+
+import functools
+
+import torch
+import torch.nn as nn
+from transformers.utils.import_utils import is_tracing
+
+
+WORTH_PACKING = 24  # products with the same weight, from which on packing it first takes less time
+
+
+def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """inputs (..., I) @ weight (O, I)' + bias (O) -> (..., O)."""
+    if not is_faster(inputs, weight):
+        return nn.functional.linear(inputs, weight, bias)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (inputs, weight, bias)):
+        return _Linear.apply(inputs, weight, bias)
+    return product(inputs, weight, bias)
+
+
+def is_faster(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether these are plain tensors on the CPU, of a type that oneDNN can use here."""
+    return (
+        type(weight) in (torch.Tensor, nn.Parameter)
+        and inputs.device.type == weight.device.type == "cpu"
+        and inputs.dtype == weight.dtype
+        and inputs.numel() > 0
+        and torch.backends.mkldnn.enabled
+        and not torch.is_autocast_enabled("cpu")
+        and not is_tracing(inputs)
+        and _works(inputs.dtype)
+    )
+
+
+@functools.cache
+def _works(dtype: torch.dtype) -> bool:
+    """Whether this build and this processor have the operation in that type, and it computes what torch computes."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return False
+    numbers = torch.Generator().manual_seed(0)
+    shapes = ((3, 17), (19, 17), (19,))
+    inputs, weight, bias = (torch.randn(*shape, generator=numbers).to(dtype) for shape in shapes)
+    try:
+        if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return False
+        found = [product(inputs, weight, bias), product(inputs, packed(weight, WORTH_PACKING))]
+        found += [product(weight, inputs), product(inputs[:, :3], weight[:3, :3].T)]
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return False
+    wanted = [inputs @ weight.T + bias, inputs @ weight.T, weight @ inputs.T, inputs[:, :3] @ weight[:3, :3]]
+    tolerance = 1e-4 if dtype == torch.float32 else 0.1  # of numbers around 4
+    return all(torch.allclose(one, other, atol=tolerance) for one, other in zip(found, wanted, strict=True))
+
+
+def product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """As `linear` where `is_faster`, for a weight packed or not, and without a gradient."""
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+
+
+def packed(weight: torch.Tensor, products: int) -> torch.Tensor:
+    """`weight` (O, I) in oneDNN's own layout, if so many `product`s are to come that it pays."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight) if products >= WORTH_PACKING else weight
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs, weight, bias):
+        ctx.save_for_backward(inputs, weight)
+        return product(inputs, weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):  # (..., O)
+        inputs, weight = ctx.saved_tensors
+        to_inputs, to_weight, to_bias = ctx.needs_input_grad
+        rows, read = gradient.flatten(0, -2), inputs.flatten(0, -2).contiguous()  # (N, O) and (N, I); windows overlap
+        return (
+            product(gradient, weight.T) if to_inputs else None,
+            product(rows.T, read.T) if to_weight else None,
+            rows.sum(0) if to_bias else None,
+        )

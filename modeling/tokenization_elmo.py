@@ -1,0 +1,554 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ELMo's tokenizer: a word is a row of character ids (bilm-tf's `UnicodeCharsVocabulary`, ids plus one).
+
+    row of "Zoë", 9 ids wide:  259  91 112 196 172  260  261 261 261
+                               begin  UTF-8 bytes   end  padding within the word
+
+A row of zeros is no word. The marks of a sentence's begin and end are the model's business, not the tokenizer's.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import BatchEncoding, PreTrainedTokenizer
+from transformers.tokenization_utils_base import TruncationStrategy
+from transformers.utils import PaddingStrategy, is_numpy_array, is_torch_tensor, to_numpy, to_py_obj
+
+
+# The released ids plus one, because 0 is no word: byte b is b + 1.
+SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, WORD_PADDING = 257, 258, 259, 260, 261
+SENTENCE_MARKS = {"<S>": SENTENCE_BEGIN, "</S>": SENTENCE_END}
+SPECIAL_WORDS = (*SENTENCE_MARKS, "<UNK>")  # the language model's words 0, 1 and 2
+CHARACTERS = ("[PAD]", *(f"<0x{byte:02X}>" for byte in range(256)), *SENTENCE_MARKS, "<W>", "</W>", "<W_PAD>")
+
+# How text falls into words; close to the news text that the published models read ("don 't", "U.S.", "68.88").
+_CLITIC = r"['’](?:[sSmMdDtT]|ll|LL|re|RE|ve|VE)\b"
+WORD = re.compile(
+    rf"""
+    (?i:-[lr][rcs]b-)                                       # a treebank's bracket: -LRB-
+  | (?:[^\W\d_]\.){{2,}}(?!\w)                              # letters with periods: U.S., e.g.
+  | (?i:(?:mr|mrs|ms|dr|prof|st|jr|sr|vs|inc|corp|co|ltd)\.)(?!\w)
+  | (?i:n['’]t)\b                                           # a treebank's, alone: did n't
+  | {_CLITIC}                                               # it 's, don 't
+  | \w+(?:(?!{_CLITIC})(?:[-'’./&]|(?<=\d)[,:](?=\d))\w+)*  # O'Neil, e-mail, AT&T, 1,000.50, 10:30
+  | \.{{2,}} | -{{2,}} | `` | ''
+  | [^\w\s]                                                 # any other character but a space is a word of its own
+    """,
+    re.VERBOSE,
+)
+
+# What stands at positions without a word. Columns with other names have nothing to do with words.
+PADDING = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask", "vector_ids", "offset_mapping"), 0)
+PADDING["special_tokens_mask"] = 1
+
+
+def sentence_boundary_ids(max_characters: int) -> tuple[list[int], list[int]]:
+    """The rows of <S> and </S>, which the model itself puts around each sentence."""
+    padding = [WORD_PADDING] * (max_characters - 3)
+    return tuple([WORD_BEGIN, mark, WORD_END, *padding] for mark in SENTENCE_MARKS.values())
+
+
+def words_to_ids(words: Sequence[str], max_characters: int) -> np.ndarray:
+    """(n, max_characters) int64: the rows of n words.
+
+    As released: a word's first `max_characters` - 2 bytes, which may cut a character in two; a lone surrogate, which
+    UTF-8 lacks, is left out; the words <S> and </S> are the marks. Raises ValueError for what is no string.
+    """
+    _check_words(words)
+    spelled = [word.encode("utf-8", "ignore")[: max_characters - 2] for word in words]
+    lengths = np.fromiter(map(len, spelled), dtype=np.int64, count=len(spelled))
+    rows = np.full((len(spelled), max_characters), WORD_PADDING, dtype=np.int64)
+    rows[:, 0] = WORD_BEGIN
+    letters = np.arange(max_characters - 1) < lengths[:, None]
+    rows[:, 1:][letters] = np.frombuffer(b"".join(spelled), dtype=np.uint8).astype(np.int64) + 1
+    rows[np.arange(len(spelled)), lengths + 1] = WORD_END
+    marks = dict(zip(SENTENCE_MARKS, sentence_boundary_ids(max_characters), strict=True))
+    for index, word in enumerate(words):
+        if word in marks:
+            rows[index] = marks[word]
+    return rows
+
+
+def ids_to_word(row: Sequence[int]) -> str:
+    """The word of a row; "[PAD]" for a row of zeros, and U+FFFD where a character was cut in two."""
+    if not any(row):
+        return CHARACTERS[0]
+    for mark, number in SENTENCE_MARKS.items():
+        if number in row:
+            return mark
+    return bytes(number - 1 for number in row if 1 <= number <= 256).decode("utf-8", "replace")
+
+
+def split_words(text: str) -> list[tuple[int, int]]:
+    """Begin and end of each word of `text`, by `WORD`. Accents that are characters of their own count as letters."""
+    if not text.isascii():
+        text = "".join("a" if unicodedata.category(character)[0] == "M" else character for character in text)
+    return [match.span() for match in WORD.finditer(text)]
+
+
+@dataclass(frozen=True)
+class WordAlignment:
+    """What stands in each row of an example: `BatchEncoding.tokens()`, `.word_ids()` and `.sequence_ids()` read it.
+
+    At padding, `word_ids` and `sequence_ids` are None. Words are numbered from 0 in each sentence.
+    """
+
+    tokens: list[str]
+    word_ids: list[int | None]
+    sequence_ids: list[int | None]
+    offsets: list[tuple[int, int]]
+    n_sequences: int
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words, where they stood in the text, and how many before them were cut."""
+
+    words: list[str]
+    offsets: list[tuple[int, int]]
+    cut_before: int = 0
+
+    def shorten(self, count: int, side: str) -> "Sentence":
+        """`count` of the words; the others are cut at this side."""
+        first = len(self.words) - count if side == "left" else 0
+        return Sentence(self.words[first : first + count], self.offsets[first : first + count], first)
+
+
+class ElmoTokenizer(PreTrainedTokenizer):
+    """Words, or text, to ids (words, max_characters_per_token), with padding and truncation by words.
+
+    Published models were trained on tokenised news text, so words (`is_split_into_words=True`) split in that way are
+    best. Text is split by `WORD`: at spaces, then punctuation apart from words, "don't" as "don 't", "U.S." and
+    "68.88" whole; `tokenize` shows it. Case is kept. Text may have any length, and an empty one has no words.
+
+    Two sentences are the words of the first and then those of the second, with `token_type_ids` 0 and 1. Nothing is
+    added between them. `get_vocab` is that of the characters; words have none, so no token can be added.
+
+    Args:
+        vocab_file (`str`, *optional*):
+            The language model's words, one a line as released (vocab.txt), for `word_targets`, which gives <S>, </S>
+            and <UNK> the numbers 0, 1 and 2 wherever they stand.
+        words_file (`str`, *optional*):
+            The words of a task network's word vectors, one a line (words.txt), the first of which has row 2: row 0 is
+            padding, row 1 any other word. With it, the tokenizer also returns `vector_ids`: the row of the word, else
+            of the word in lower case, else 1.
+        max_characters_per_token (`int`, *optional*, defaults to 50):
+            Ids of a word, its begin and end included.
+
+    Raises:
+        ValueError: for a file that is not UTF-8, repeats a word or, of the language model, lacks <S>, </S> or <UNK>.
+    """
+
+    vocab_files_names = {"vocab_file": "vocab.txt", "words_file": "words.txt"}
+    model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+
+    def __init__(
+        self,
+        vocab_file: str | None = None,
+        words_file: str | None = None,
+        max_characters_per_token: int = 50,
+        pad_token: str = CHARACTERS[0],
+        **kwargs,
+    ):
+        if max_characters_per_token < 3:
+            raise ValueError(f"max_characters_per_token={max_characters_per_token}: a character, begin and end need 3")
+        self.max_characters_per_token = max_characters_per_token
+        self.targets = number_targets(read_targets(Path(vocab_file))) if vocab_file else None
+        self.vectors = _numbered(_read_lines(Path(words_file)), words_file, first=2) if words_file else None
+        super().__init__(
+            vocab_file=vocab_file,
+            words_file=words_file,
+            max_characters_per_token=max_characters_per_token,
+            pad_token=pad_token,
+            **kwargs,
+        )
+        if self.vectors is not None and "vector_ids" not in self.model_input_names:
+            self.model_input_names.append("vector_ids")
+
+    # Characters
+
+    @property
+    def vocab_size(self) -> int:
+        return len(CHARACTERS)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Names of the character ids; that of a byte is written as <0x41>."""
+        return {name: number for number, name in enumerate(CHARACTERS)}
+
+    def _add_tokens(self, new_tokens, special_tokens: bool = False) -> int:
+        new = [str(token) for token in new_tokens if str(token) not in CHARACTERS]
+        if new:
+            raise ValueError(f"{', '.join(new)}: no token can be added, because ELMo reads the characters of any word")
+        return super()._add_tokens(new_tokens, special_tokens=special_tokens)
+
+    @property
+    def pad_token_id(self) -> int:
+        """Each id in the row of a position without a word."""
+        return 0
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        return [self.pad_token_id]
+
+    # Words
+
+    def tokenize(self, text: str, **kwargs) -> list[str]:
+        """The words of `text`, as `WORD` splits it."""
+        return [text[begin:end] for begin, end in split_words(text)]
+
+    def convert_tokens_to_ids(self, tokens: str | list[str]) -> list[int] | list[list[int]]:
+        """The row of a word, or the rows of words."""
+        if isinstance(tokens, str):
+            return self.convert_tokens_to_ids([tokens])[0]
+        return words_to_ids(tokens, self.max_characters_per_token).tolist()
+
+    def convert_ids_to_tokens(self, ids, skip_special_tokens: bool = False) -> str | list[str]:
+        """The word of a row, or the words of rows; of a single id, the character's name.
+
+        `skip_special_tokens` leaves out padding, <S> and </S>. Raises ValueError for rows of another width.
+        """
+        ids = to_py_obj(ids)
+        if isinstance(ids, int):
+            return CHARACTERS[ids]
+        if len(ids) > 0 and isinstance(ids[0], int):
+            return ids_to_word(ids)
+        width = self.max_characters_per_token
+        wrong = next((len(row) for row in ids if len(row) != width), None)
+        if wrong is not None:
+            raise ValueError(f"a row of {wrong} ids is no word of this tokenizer, whose words have {width}")
+        special = (0, *SENTENCE_MARKS.values()) if skip_special_tokens else ()
+        return [ids_to_word(row) for row in ids if row[1] not in special]
+
+    def decode(self, token_ids, skip_special_tokens: bool = False, **kwargs) -> str | list[str]:
+        """The text of one example, (words, max_characters_per_token), or of each of a batch, a space between words."""
+        ids = to_py_obj(token_ids)
+        if _is_batch_of_ids(ids):
+            return [self.decode(example, skip_special_tokens) for example in ids]
+        words = self.convert_ids_to_tokens(ids, skip_special_tokens)
+        return words if isinstance(words, str) else self.convert_tokens_to_string(words)
+
+    def get_special_tokens_mask(self, token_ids_0, token_ids_1=None, already_has_special_tokens=False) -> list[int]:
+        """1 for padding, 0 for words."""
+        return [int(not any(row)) for row in [*to_py_obj(token_ids_0), *to_py_obj(token_ids_1 or [])]]
+
+    def word_targets(self, words: Sequence[str]) -> list[int]:
+        """What the language model is to predict: each word's number in vocab.txt, or that of <UNK>."""
+        if self.targets is None:
+            raise ValueError("this tokenizer has no vocab.txt, the words that the language model predicts")
+        unknown = self.targets["<UNK>"]
+        return [self.targets.get(word, unknown) for word in words]
+
+    def word_vector_ids(self, words: Sequence[str]) -> list[int]:
+        """Rows of the word vectors: that of the word, else of the word in lower case, else 1."""
+        if self.vectors is None:
+            raise ValueError("this tokenizer has no words.txt, the words of a task network's word vectors")
+        rows = self.vectors
+        return [rows[word] if word in rows else rows.get(word.lower(), 1) for word in words]
+
+    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
+        """vocab.txt and words.txt, where the tokenizer has them."""
+        saved = []
+        for words, name in ((self.targets, "vocab.txt"), (self.vectors, "words.txt")):
+            if words is not None:
+                path = Path(save_directory, f"{filename_prefix}-{name}" if filename_prefix else name)
+                path.write_bytes("".join(f"{word}\n" for word in words).encode())
+                saved.append(str(path))
+        return tuple(saved)
+
+    # Examples
+
+    def _encode_plus(
+        self,
+        text,
+        text_pair=None,
+        padding_strategy: PaddingStrategy = PaddingStrategy.DO_NOT_PAD,
+        truncation_strategy: TruncationStrategy = TruncationStrategy.DO_NOT_TRUNCATE,
+        max_length: int | None = None,
+        is_split_into_words: bool = False,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_tensors: str | None = None,
+        return_overflowing_tokens: bool = False,
+        return_length: bool = False,
+        **kwargs,  # which columns to return; special tokens and strides, of which there are none
+    ) -> BatchEncoding:
+        """`tokenizer(...)` and `encode`, once transformers has read how to pad and to truncate."""
+        if return_overflowing_tokens:
+            raise ValueError("return_overflowing_tokens: ELMo reads text of any length, so nothing needs to overflow")
+        batch = _is_batch(text, is_split_into_words)
+        pairs = _pairs(text, text_pair, is_split_into_words) if batch else [(text, text_pair)]
+        examples = [_read(*pair, is_split_into_words) for pair in pairs]
+        if truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE:
+            cut_side = self.truncation_side
+            examples = [_truncate(example, max_length, truncation_strategy, cut_side) for example in examples]
+        side = padding_side or self.padding_side
+        columns = _pad(self._columns(examples, kwargs), padding_strategy, max_length, pad_to_multiple_of, side)
+        lengths = [len(ids) for ids in columns["input_ids"]]
+        alignments = [_align(example, length, side) for example, length in zip(examples, lengths, strict=True)]
+        data = self._output(columns, return_tensors)
+        if return_length:
+            data["length"] = lengths
+        if not batch and return_tensors is None:
+            data = {name: values[0] for name, values in data.items()}
+        return BatchEncoding(data, alignments, tensor_type=return_tensors)
+
+    def _columns(self, examples: list[list[Sentence]], flags: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
+        """What there is to know of each example's words, where `flags` (`return_...`) or the model ask for it."""
+        words = [word for example in examples for sentence in example for word in sentence.words]
+        types = [number for example in examples for number, sentence in enumerate(example) for _ in sentence.words]
+        spans = [span for example in examples for sentence in example for span in sentence.offsets]
+        columns = {"input_ids": words_to_ids(words, self.max_characters_per_token)}
+        for name, flag, values in (
+            ("token_type_ids", "return_token_type_ids", types),
+            ("attention_mask", "return_attention_mask", np.ones(len(words))),
+            ("special_tokens_mask", "return_special_tokens_mask", np.zeros(len(words))),
+            ("offset_mapping", "return_offsets_mapping", spans),
+        ):
+            asked = flags.get(flag)
+            if asked or (asked is None and name in self.model_input_names):
+                columns[name] = self._array(name, values)
+        if self.vectors is not None:
+            columns["vector_ids"] = self._array("vector_ids", self.word_vector_ids(words))
+        lengths = [sum(len(sentence.words) for sentence in example) for example in examples]
+        ends = np.cumsum(lengths, dtype=np.int64)
+        return {name: [a[e - n : e] for n, e in zip(lengths, ends, strict=True)] for name, a in columns.items()}
+
+    def pad(
+        self,
+        encoded_inputs,
+        padding: bool | str | PaddingStrategy = True,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_attention_mask: bool | None = None,
+        return_tensors: str | None = None,
+        verbose: bool = True,
+    ) -> BatchEncoding:
+        """One example, a batch of them or a list of examples, padded as `PreTrainedTokenizerBase.pad` does.
+
+        The columns that have one entry a word are padded (`PADDING`), others are passed on.
+        """
+        batch = isinstance(encoded_inputs, (list, tuple))
+        if batch:
+            names = encoded_inputs[0].keys() if encoded_inputs else ()
+            encoded_inputs = {name: [example[name] for example in encoded_inputs] for name in names}
+        if "input_ids" not in encoded_inputs:
+            raise ValueError(f"pad needs examples with input_ids, but was given {list(encoded_inputs) or 'nothing'}")
+        ids = encoded_inputs["input_ids"]
+        batch = batch or _is_batch_of_ids(ids)
+        columns = {
+            name: [self._array(name, values) for values in (column if batch else [column])]
+            for name, column in encoded_inputs.items()
+            if name in PADDING
+        }
+        if "attention_mask" not in columns and return_attention_mask is not False:
+            columns["attention_mask"] = [np.ones(len(rows), dtype=np.int64) for rows in columns["input_ids"]]
+        strategy, _, max_length, _ = self._get_padding_truncation_strategies(
+            padding=padding, max_length=max_length, verbose=verbose
+        )
+        columns = _pad(columns, strategy, max_length, pad_to_multiple_of, padding_side or self.padding_side)
+        return_tensors = return_tensors or _tensor_type(ids)
+        data = self._output(columns, return_tensors)
+        if not batch:
+            data = {name: values[0] for name, values in data.items()}
+        others = {name: column for name, column in encoded_inputs.items() if name not in columns}
+        return BatchEncoding(data | others, tensor_type=return_tensors)
+
+    def _array(self, name: str, values) -> np.ndarray:
+        """A column of one example as int64: (words,), or (words, n) of what has n numbers a word."""
+        width = {"input_ids": (self.max_characters_per_token,), "offset_mapping": (2,)}.get(name, ())
+        array = np.asarray(to_numpy(values))
+        if array.size == 0:
+            return np.zeros((0, *width), dtype=np.int64)
+        if array.shape[1:] != width:
+            raise ValueError(f"{name} of an example has the shape {array.shape}, not {('words', *width)}")
+        return array.astype(np.int64, copy=False)
+
+    def _output(self, columns: dict[str, list[np.ndarray]], return_tensors: str | None) -> dict[str, Any]:
+        """Lists without `return_tensors`, else one array a column."""
+        if return_tensors is None:
+            data = {name: [array.tolist() for array in arrays] for name, arrays in columns.items()}
+            if "offset_mapping" in data:
+                data["offset_mapping"] = [list(map(tuple, spans)) for spans in data["offset_mapping"]]
+            return data
+        if len({len(array) for array in columns["input_ids"]}) > 1:
+            raise ValueError("a tensor needs examples of equal length: set padding=True, or truncation as well")
+        return {
+            name: np.stack(arrays) if arrays else self._array(name, [])[None][:0] for name, arrays in columns.items()
+        }
+
+
+def _check_words(words: Sequence[str]) -> None:
+    for index, word in enumerate(words):
+        if not isinstance(word, str):
+            of = f"word {index} of {words!r:.80}"
+            raise ValueError(f"{of} is {word!r:.80}, of type {type(word).__name__}: words must be strings")
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Lines end with a line feed only: words of the Web have all other kinds of spaces in them."""
+    try:
+        lines = path.read_bytes().decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error})") from error
+    lines = [line.removesuffix("\r") for line in lines]
+    return lines if lines[-1] else lines[:-1]
+
+
+def _numbered(words: list[str], path: Path, first: int) -> dict[str, int]:
+    """Each word's number, from `first`."""
+    numbers = {word: number for number, word in enumerate(words, start=first)}
+    if len(numbers) < len(words):
+        repeated = next(word for number, word in enumerate(words, start=first) if numbers[word] != number)
+        raise ValueError(f"{path} has {repeated!r} more than once, and each of its words must have one number")
+    return numbers
+
+
+def read_targets(path: Path) -> list[str]:
+    """The language model's words, as released: spaces around them and the line !!!MAXTERMID do not count."""
+    words = [line.strip() for line in _read_lines(path)]
+    numbers = _numbered([word for word in words if word != "!!!MAXTERMID"], path, first=0)
+    missing = [word for word in SPECIAL_WORDS if word not in numbers]
+    if missing:
+        raise ValueError(f"{path} has no line {', '.join(missing)}, so it is not a vocabulary of the language model")
+    return list(numbers)
+
+
+def number_targets(words: list[str]) -> dict[str, int]:
+    """<S>, </S> and <UNK> first, because the model predicts a sentence's end itself, then the others as they come."""
+    ordered = (*SPECIAL_WORDS, *(word for word in words if word not in SPECIAL_WORDS))
+    return {word: number for number, word in enumerate(ordered)}
+
+
+def _is_batch(text, is_split_into_words: bool) -> bool:
+    """As transformers has it: a list, or of words a list of lists."""
+    if not isinstance(text, (list, tuple)):
+        return False
+    return not is_split_into_words or (len(text) > 0 and isinstance(text[0], (list, tuple)))
+
+
+def _pairs(texts: Sequence, seconds: Sequence | None, is_split_into_words: bool) -> list[tuple]:
+    """The first sentence and the second, or None, of each example.
+
+    As transformers has it, two strings in a list or tuple are a pair; of words, two lists in a tuple.
+    """
+    if seconds is not None:
+        if not isinstance(seconds, (list, tuple)) or len(seconds) != len(texts):
+            raise ValueError(f"there are {len(texts)} texts, but text_pair is not a list of as many")
+        return list(zip(texts, seconds, strict=True))
+    kinds, parts = ((tuple,), (list, tuple)) if is_split_into_words else ((list, tuple), (str,))
+    pairs = []
+    for text in texts:
+        pair = isinstance(text, kinds) and len(text) == 2 and all(isinstance(part, parts) for part in text)
+        pairs.append(tuple(text) if pair else (text, None))
+    return pairs
+
+
+def _read(first, second, is_split_into_words: bool) -> list[Sentence]:
+    """The sentences of an example."""
+    sentences = []
+    for text in (first,) if second is None else (first, second):
+        if is_split_into_words and isinstance(text, (list, tuple)):
+            _check_words(text)
+            sentences.append(Sentence(list(text), [(0, len(word)) for word in text]))
+        elif not is_split_into_words and isinstance(text, str):
+            spans = split_words(text)
+            sentences.append(Sentence([text[begin:end] for begin, end in spans], spans))
+        else:
+            wanted = "a list of words" if is_split_into_words else "a string (is_split_into_words=True takes words)"
+            raise ValueError(f"a text must be {wanted}, but one is {text!r:.80}, of type {type(text).__name__}")
+    return sentences
+
+
+def _truncate(example: list[Sentence], limit: int, strategy: TruncationStrategy, side: str) -> list[Sentence]:
+    """At most `limit` words. "longest_first" takes them from the longer sentence, of equal ones from the second."""
+    if limit < 0:
+        raise ValueError(f"max_length={limit}: an example has 0 words or more")
+    counts = [len(sentence.words) for sentence in example]
+    excess = sum(counts) - limit
+    if excess <= 0:
+        return example
+    if strategy == TruncationStrategy.LONGEST_FIRST:
+        if len(counts) == 2:
+            counts[1] = min(counts[1], max(limit // 2, limit - counts[0]))
+        counts[0] = limit - sum(counts[1:])
+    else:
+        chosen = int(strategy == TruncationStrategy.ONLY_SECOND)
+        if chosen >= len(counts) or counts[chosen] < excess:
+            found = " and ".join(map(str, counts))
+            raise ValueError(f"truncation={strategy.value!r} cannot bring {found} words down to max_length={limit}")
+        counts[chosen] -= excess
+    return [sentence.shorten(count, side) for sentence, count in zip(example, counts, strict=True)]
+
+
+def _pad(
+    columns: dict[str, list[np.ndarray]],
+    strategy: PaddingStrategy,
+    max_length: int | None,
+    multiple: int | None,
+    side: str,
+) -> dict[str, list[np.ndarray]]:
+    """All examples with the length that the strategy says; what is longer stays as it is."""
+    if side not in ("left", "right"):
+        raise ValueError(f"padding_side={side!r} is neither left nor right")
+    if strategy == PaddingStrategy.DO_NOT_PAD:
+        return columns
+    if strategy == PaddingStrategy.LONGEST:
+        max_length = max(map(len, columns["input_ids"]), default=0)
+    if multiple:
+        max_length = -(-max_length // multiple) * multiple
+
+    def fill(array: np.ndarray, value: int) -> np.ndarray:
+        padding = np.full((max(max_length - len(array), 0), *array.shape[1:]), value, dtype=array.dtype)
+        return np.concatenate([array, padding] if side == "right" else [padding, array])
+
+    return {name: [fill(array, PADDING[name]) for array in arrays] for name, arrays in columns.items()}
+
+
+def _align(example: list[Sentence], length: int, side: str) -> WordAlignment:
+    words = [
+        (word, sentence.cut_before + number, which, span)
+        for which, sentence in enumerate(example)
+        for number, (word, span) in enumerate(zip(sentence.words, sentence.offsets, strict=True))
+    ]
+    padding = [(CHARACTERS[0], None, None, (0, 0))] * (length - len(words))
+    rows = words + padding if side == "right" else padding + words
+    return WordAlignment(*([row[field] for row in rows] for field in range(4)), n_sequences=len(example))
+
+
+def _is_batch_of_ids(ids) -> bool:
+    """Examples, or one: rows of numbers. Of lists without any number, [[]] is a batch, since no row is empty."""
+    if is_numpy_array(ids) or is_torch_tensor(ids):
+        return ids.ndim == 3
+    if len(ids) == 0 or isinstance(ids[0], int):
+        return False
+    rows = next((example for example in ids if len(example) > 0), None)
+    return rows is None or not (isinstance(rows[0], int) or getattr(rows[0], "ndim", 1) == 0)
+
+
+def _tensor_type(ids) -> str | None:
+    """That of the examples, which are to be returned as they came."""
+    first = ids[0] if isinstance(ids, (list, tuple)) and len(ids) > 0 else ids
+    return "pt" if is_torch_tensor(first) else "np" if is_numpy_array(first) else None
+
+
+ElmoTokenizer.register_for_auto_class("AutoTokenizer")  # save_pretrained then copies this file beside the rest
+
+__all__ = ["ElmoTokenizer"]

@@ -1,0 +1,82 @@
+"""Matrix products by oneDNN are torch's, for tensors however they lie in memory, with their gradients."""
+
+import pytest
+import torch
+import torch.nn as nn
+
+from modeling import modeling_onednn as onednn
+
+
+LAYOUTS = {
+    "rows side by side": lambda: torch.randn(7, 5),
+    "three dimensions": lambda: torch.randn(2, 3, 5),
+    "transposed": lambda: torch.randn(5, 7).T,
+    "columns of a wider tensor": lambda: torch.randn(7, 9)[:, 2:7],
+    "every other row": lambda: torch.randn(14, 5)[::2],
+    "one row": lambda: torch.randn(1, 5),
+    "one row many times": lambda: torch.randn(1, 5).expand(7, 5),
+    "one number": lambda: torch.randn(1, 1).expand(7, 5),
+    "windows that overlap": lambda: torch.randn(2, 13).unfold(1, 5, 2),
+    "windows of one row": lambda: torch.randn(1, 80).unfold(1, 5, 2),
+}
+
+
+@pytest.fixture
+def parameters():
+    return torch.randn(6, 5), torch.randn(6)
+
+
+def with_gradients(function, inputs, weight, bias) -> list[torch.Tensor]:
+    leaves = [part.detach().clone().requires_grad_() for part in (weight, bias)]
+    outputs = function(inputs, *leaves)
+    loss = (outputs * torch.arange(outputs.numel()).view(outputs.shape).sin()).sum()
+    return [outputs.detach(), *torch.autograd.grad(loss, leaves)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_products_and_gradients_of_the_weights_are_torchs(layout, parameters):
+    inputs = layout()
+    assert onednn.is_faster(inputs, parameters[0]), "this build of torch has no oneDNN"
+    for found, wanted in zip(
+        with_gradients(onednn.linear, inputs, *parameters),
+        with_gradients(nn.functional.linear, inputs, *parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_of_the_inputs_are_torchs(parameters):
+    for shape in ((7, 5), (2, 3, 5), (1, 5)):
+        inputs = torch.randn(shape, requires_grad=True)
+        grads = []
+        for function in (onednn.linear, nn.functional.linear):
+            outputs = function(inputs, *parameters)
+            grads += torch.autograd.grad((outputs**2).sum(), inputs)
+            grads += torch.autograd.grad(function(inputs, *parameters).sum(), inputs)  # an expanded gradient
+        torch.testing.assert_close(grads[:2], grads[2:], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("products", [1, onednn.WORTH_PACKING])
+def test_packed_weights_give_the_same(products, parameters):
+    inputs = torch.randn(7, 5)
+    weight = onednn.packed(parameters[0], products)
+    torch.testing.assert_close(onednn.product(inputs, weight), inputs @ parameters[0].T, atol=1e-5, rtol=1e-5)
+
+
+def test_other_types_switched_off_onednn_and_autocast_are_torchs_own(parameters):
+    inputs, weight = torch.randn(7, 5), parameters[0]
+    assert not onednn.is_faster(inputs.double(), weight.double()) and not onednn.is_faster(inputs[:0], weight)
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not onednn.is_faster(inputs, weight)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not onednn.is_faster(inputs, weight)
+        assert onednn.linear(inputs, weight).dtype == torch.bfloat16
+
+
+def test_a_build_that_computes_something_else_is_not_used(parameters, monkeypatch):
+    onednn._works.cache_clear()
+    monkeypatch.setattr(onednn, "product", lambda inputs, weight, bias=None: inputs @ weight.T + 1)
+    try:
+        assert not onednn.is_faster(torch.randn(7, 5), parameters[0])
+    finally:
+        onednn._works.cache_clear()
