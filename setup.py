@@ -7,7 +7,7 @@ from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
 
-SCRIPTS = ["glue_submission", "run_glue"]
+SCRIPTS = ["glue_submission", "run_glue", "run_ner"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",
@@ -27,15 +27,17 @@ REQUIRED = [
     "transformers>=5.20,<6",
 ]
 
-# For the converters of TensorFlow checkpoints. The build without CUDA, half the size, exists for some machines only.
+# For the converters of hdf5 files and TensorFlow checkpoints. The build without CUDA, half the size, exists for some
+# machines only.
 CONVERT = [
+    "h5py>=3.10",
     "tensorflow-cpu>=2.18; platform_machine == 'x86_64' and sys_platform == 'linux' and python_version < '3.14'",
     "tensorflow>=2.18; (platform_machine != 'x86_64' or sys_platform != 'linux') and python_version < '3.14'",
 ]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
 TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
 LINT = ["ruff>=0.12", "transformers-mlinter>=0.1.5"]
-TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
+TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "seqeval>=1.2.2"]
 
 setup(
     name="elmo-gpt-bert",

@@ -1,0 +1,483 @@
+"""The releases of ELMo -> a folder that `from_pretrained` reads.
+
+    pip install -e ".[convert]"
+    python -m modeling.convert_elmo --options elmo_options.json --weights elmo_weights.hdf5 --output ../elmo-original
+
+`--weights` is one of
+
+- the HDF5 file of a release, or of the `dump_weights` of https://github.com/allenai/bilm-tf;
+- a TensorFlow checkpoint of its training, by the path its files share, e.g. .../model.ckpt-935588;
+- a state dict that AllenNLP saved (.th): of its biLM, of its `Elmo`, mixes included, or of a whole model that has an
+  ELMo in it, the rest of which is left out. Whether it normalised the layers before mixing them is not in the file: if
+  so, write "mix_layer_norm": true into config.json. As in the released code, the means are then those of the words;
+  AllenNLP's have <S> and </S> among them, so that these mixes differ a little.
+
+The softmax of the language model is in the checkpoints, and of some releases it is an HDF5 file of its own, for
+`--softmax`. With it comes the vocabulary, `--vocab`, and the folder is one of `ElmoForPreTraining`.
+
+The released code starts each batch from where the one before ended, so a text's vectors depend on what came before it.
+The folder holds a state to start every text from instead, that of a model that has just read a few sentences
+(WARM_UP), which is nearer to the released vectors than zeros; `--state` says which of them the model uses.
+"""
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import HfArgumentParser
+from transformers.hf_argparser import HfArg
+
+from .configuration_elmo import ElmoConfig
+from .conversion import check_names, new_folder, read_checkpoint, read_json, write_folder
+from .modeling_elmo import ElmoModel
+from .modeling_elmo_pretraining import ElmoForPreTraining
+from .tokenization_elmo import ElmoTokenizer, read_targets
+
+
+Shape = tuple[int, ...]
+
+
+class Conversion(NamedTuple):
+    """How a tensor of a release becomes one of ours."""
+
+    shape: Callable[[Shape], Shape]  # the released tensor's, from ours
+    values: Callable[[np.ndarray], np.ndarray]
+
+
+def torch_gates(rows: np.ndarray) -> np.ndarray:
+    """TensorFlow's LSTMCell has the gates input, candidate, forget, output; ours has torch's order, forget second."""
+    i, j, f, o = np.split(rows, 4)
+    return np.concatenate([i, f, j, o])
+
+
+def gate_bias(bias: np.ndarray) -> np.ndarray:
+    """TensorFlow's LSTMCell adds 1 to the forget gate whenever it computes one (`forget_bias`); we add it once."""
+    i, f, j, o = np.split(torch_gates(bias), 4)
+    return np.concatenate([i, f + np.float32(1), j, o])
+
+
+# TensorFlow multiplies from the right, x W, so its kernels are (in, out) where torch's weights are (out, in); of its
+# convolutions, over pictures one character high, (1, width, in, out). An LSTM's kernel is one of [x; h]: the rows of
+# the input, then as many of the state.
+AS_IS = Conversion(lambda ours: ours, lambda tensor: tensor)
+DENSE = Conversion(lambda ours: ours[::-1], lambda kernel: kernel.T)
+CONVOLUTION = Conversion(lambda ours: (1, *ours[::-1]), lambda kernel: kernel[0].T)
+INPUT = Conversion(lambda ours: (2 * ours[1], ours[0]), lambda kernel: torch_gates(np.split(kernel, 2)[0].T))
+RECURRENT = Conversion(lambda ours: (2 * ours[1], ours[0]), lambda kernel: torch_gates(np.split(kernel, 2)[1].T))
+GATE_BIAS = Conversion(lambda ours: ours, gate_bias)
+# Ours has a row of zeros before those of the release: the id 0, no character.
+CHARACTERS = Conversion(lambda ours: (ours[0] - 1, ours[1]), lambda table: np.pad(table, ((1, 0), (0, 0))))
+# AllenNLP keeps a highway layer's two maps in one tensor. Its gate g carries the input, y = g x + (1 - g) relu(..),
+# the release's and ours the other part, so g is negated before the sigmoid: sigmoid(-a) = 1 - sigmoid(a).
+TRANSFORM = Conversion(lambda ours: (2 * ours[0], *ours[1:]), lambda rows: np.split(rows, 2)[0])
+CARRY = Conversion(lambda ours: (2 * ours[0], *ours[1:]), lambda rows: -np.split(rows, 2)[1])
+SCALAR = Conversion(lambda ours: (1,), lambda tensor: tensor.reshape(()))
+
+DIRECTIONS = ("forward", "backward")
+# The release's name, ours in ElmoModel, and how to convert. {} is the number of a convolution or a layer.
+SOFTMAX = (  # of both directions
+    ("softmax/W", "lm_head.weight", AS_IS),
+    ("softmax/b", "lm_head.bias", AS_IS),
+)
+LSTM = (
+    ("W_0", "input.weight", INPUT),
+    ("W_0", "recurrent.weight", RECURRENT),
+    ("B", "input.bias", GATE_BIAS),
+    ("W_P_0", "projection.weight", DENSE),
+)
+TABLE = (
+    ("char_embed", "token_encoder.char_embeddings.weight", CHARACTERS),
+    ("CNN/W_cnn_{}", "token_encoder.convolutions.{}.weight", CONVOLUTION),
+    ("CNN/b_cnn_{}", "token_encoder.convolutions.{}.bias", AS_IS),
+    ("CNN_high_{}/W_transform", "token_encoder.highways.{}.transform.weight", DENSE),
+    ("CNN_high_{}/b_transform", "token_encoder.highways.{}.transform.bias", AS_IS),
+    ("CNN_high_{}/W_carry", "token_encoder.highways.{}.carry.weight", DENSE),
+    ("CNN_high_{}/b_carry", "token_encoder.highways.{}.carry.bias", AS_IS),
+    ("CNN_proj/W_proj", "token_encoder.projection.weight", DENSE),
+    ("CNN_proj/b_proj", "token_encoder.projection.bias", AS_IS),
+    *(
+        (f"RNN_{number}/RNN/MultiRNNCell/Cell{{}}/LSTMCell/{row[0]}", f"layers.{{}}.{direction}_lstm.{row[1]}", row[2])
+        for number, direction in enumerate(DIRECTIONS)
+        for row in LSTM
+    ),
+    *SOFTMAX,
+)
+ALLENNLP_LSTM = (
+    ("input_linearity.weight", "input.weight", AS_IS),
+    ("state_linearity.weight", "recurrent.weight", AS_IS),
+    ("state_linearity.bias", "input.bias", AS_IS),  # gates in torch's order, the forget gate's 1 added
+    ("state_projection.weight", "projection.weight", AS_IS),
+)
+ALLENNLP_TABLE = (
+    ("_token_embedder._char_embedding_weights", "token_encoder.char_embeddings.weight", AS_IS),
+    ("_token_embedder.char_conv_{}.weight", "token_encoder.convolutions.{}.weight", AS_IS),
+    ("_token_embedder.char_conv_{}.bias", "token_encoder.convolutions.{}.bias", AS_IS),
+    ("_token_embedder._highways._layers.{}.weight", "token_encoder.highways.{}.transform.weight", TRANSFORM),
+    ("_token_embedder._highways._layers.{}.bias", "token_encoder.highways.{}.transform.bias", TRANSFORM),
+    ("_token_embedder._highways._layers.{}.weight", "token_encoder.highways.{}.carry.weight", CARRY),
+    ("_token_embedder._highways._layers.{}.bias", "token_encoder.highways.{}.carry.bias", CARRY),
+    ("_token_embedder._projection.weight", "token_encoder.projection.weight", AS_IS),
+    ("_token_embedder._projection.bias", "token_encoder.projection.bias", AS_IS),
+    *(
+        (f"_elmo_lstm.{direction}_layer_{{}}.{row[0]}", f"layers.{{}}.{direction}_lstm.{row[1]}", row[2])
+        for direction in DIRECTIONS
+        for row in ALLENNLP_LSTM
+    ),
+    ("scalar_mix_{}.scalar_parameters", "mixes.{}.weights", AS_IS),
+    ("scalar_mix_{}.gamma", "mixes.{}.gamma", SCALAR),
+)
+
+# The names of the training code's variables, of which its dump_weights made those of the HDF5 files.
+RENAMED = (
+    ("/RNN/MultiRNNCell/Cell", "/rnn/multi_rnn_cell/cell_"),
+    ("/LSTMCell/W_0", "/lstm_cell/kernel"),
+    ("/LSTMCell/B", "/lstm_cell/bias"),
+    ("/LSTMCell/W_P_0", "/lstm_cell/projection/kernel"),
+)
+# Around a single layer, TensorFlow needs no MultiRNNCell.
+ALONE = (
+    ("/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"),
+    ("/rnn/lstm_cell/", "/rnn/multi_rnn_cell/cell_0/lstm_cell/"),
+)
+# What else its checkpoints hold: the step, a number it logs, and Adagrad's sum of squares of each variable.
+COUNTERS = ("global_step", "train_perplexity")
+ADAGRAD = "/Adagrad"
+
+# The keys of options.json: those that say what the model is ...
+LSTM_KEYS = ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip", "use_skip_connections")
+CHARACTER_KEYS = ("embedding", "n_characters", "max_characters_per_token", "filters", "n_highway", "activation")
+# ... and, in that of a training, how it was trained, of which our configuration has a part.
+TRAINED = {
+    "dropout": "hidden_dropout_prob",
+    "n_tokens_vocab": "lm_vocab_size",
+    "n_negative_samples_batch": "num_sampled",
+}
+TRAINING_KEYS = (
+    *TRAINED,
+    "sample_softmax",
+    "bidirectional",
+    "all_clip_norm_val",
+    "batch_size",
+    "learning_rate",
+    "n_epochs",
+    "n_train_tokens",
+    "share_embedding_softmax",
+    "unroll_steps",
+)
+
+# Read one after another, once, before the folder is written. Any plain text does: a state forgets within 20 words.
+WARM_UP = (
+    "The train to the coast leaves at seven , and it is rarely late .",
+    "She had written the letter twice before she found the courage to send it .",
+    "In 1998 , the company opened its third office , this time in a town nobody had heard of .",
+    '" What would you do , " he asked , " if the bridge were closed ? "',
+    "Rain fell on the fields for three days , so the farmers waited .",
+    "Most of the committee 's members voted for the plan ; two of them did not .",
+)
+
+
+def convert(
+    options: str,
+    weights: str,
+    output: str,
+    vocab: str | None = None,
+    softmax: str | None = None,
+    state: str = "warm",
+) -> None:
+    """Writes the folder `output`, which must be new or empty: the model, its tokenizer, and our code.
+
+    Whatever is wrong with a file leaves no folder behind.
+
+    Raises:
+        ImportError: without h5py, or TensorFlow, where the file is theirs.
+        OSError: when a file is missing or damaged, or `output` holds something.
+        ValueError: when a file does not hold what the release has, or they do not fit together.
+    """
+    new_folder(output)
+    config = read_options(Path(options))
+    config.state = state
+    tensors, table = read_weights(weights)
+    if softmax is not None:
+        tensors |= read_hdf5(Path(softmax))
+        table += SOFTMAX
+    config.num_mixes = max(1, sum(name.startswith("scalar_mix_") and name.endswith(".gamma") for name in tensors))
+    tokenizer = ElmoTokenizer(vocab_file=vocab, max_characters_per_token=config.max_characters_per_token)
+    number_words(vocab, tokenizer, tensors)
+    if vocab is not None:
+        config.lm_vocab_size = len(tokenizer.targets)
+    model = (ElmoModel if vocab is None else ElmoForPreTraining)(config)
+    load(model, tensors, table, weights, options)
+    model.base_model.warm_up([sentence.split() for sentence in WARM_UP])
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    write_folder(output, write)
+    softmax = "no softmax" if vocab is None else f"a softmax over {config.lm_vocab_size:,} words"
+    print(f"{output}: {config.num_hidden_layers} layers, {model.num_parameters():,} parameters, {softmax}")
+
+
+def number_words(vocab: str | None, tokenizer: ElmoTokenizer, tensors: dict[str, np.ndarray]) -> None:
+    """Brings the softmax into the tokenizer's order, with <S>, </S> and <UNK> first; a release may have any.
+
+    Raises ValueError unless there are a softmax and its vocabulary, of one size, or neither.
+    """
+    rows = {name: len(value) for name, value in tensors.items() if re.search("softmax/[Wb]$", name) and value.ndim}
+    if vocab is None:
+        for name, count in rows.items():
+            raise ValueError(f"{name} scores {count} words: name the file that lists them, with --vocab")
+        return
+    if not rows:
+        raise ValueError(f"--vocab {vocab} names the words of a softmax, but there is none: add --softmax or drop it")
+    released = {word: number for number, word in enumerate(read_targets(Path(vocab)))}
+    for name, count in rows.items():
+        if count != len(released):
+            raise ValueError(
+                f"{vocab} has {len(released)} words, but {name} scores {count}: take both from the same release"
+            )
+    order = [released[word] for word in tokenizer.targets]
+    if order != sorted(order):
+        tensors.update({name: tensors[name][order] for name in rows})
+
+
+# The options
+
+
+def read_options(path: Path) -> ElmoConfig:
+    """options.json as our configuration."""
+    options = read_json(path)
+    if "char_cnn" not in options and "lstm" in options:
+        raise ValueError(f"{path} has no char_cnn: its biLM reads whole words, and only those over characters convert")
+    lstm = _section(options, "lstm", LSTM_KEYS, path)
+    characters = _section(options, "char_cnn", CHARACTER_KEYS, path)
+    embedding = _section(characters, "embedding", ("dim",), path)
+    _known(options, ("lstm", "char_cnn", *TRAINING_KEYS), str(path))
+    lstm, characters = {"n_layers": 1} | lstm, {"n_highway": 0, "size": embedding.get("dim")} | characters
+    positive = [(lstm, ("dim", "projection_dim", "n_layers")), (characters, ("size", "max_characters_per_token"))]
+    for section, name in ((section, name) for section, names in positive for name in names):
+        if type(section.get(name)) is not int or section[name] <= 0:
+            raise ValueError(f"{path}: {name} must be a positive integer, not {section.get(name)!r}")
+    if not options.get("bidirectional", True):
+        raise ValueError(f"{path} says bidirectional false, but ELMo needs both directions")
+    if characters.get("n_characters") not in (261, 262):  # 262 with the 0 of padding, which no file's table has
+        raise ValueError(f"{path}: n_characters must be 261 or 262, not {characters.get('n_characters')!r}")
+    if lstm["dim"] < lstm["projection_dim"]:
+        raise ValueError(f"{path}: dim {lstm['dim']} is smaller than projection_dim {lstm['projection_dim']}")
+    try:
+        return _config(options, lstm, characters)
+    except (StrictDataclassError, ValueError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def _config(options: dict[str, Any], lstm: dict[str, Any], characters: dict[str, Any]) -> ElmoConfig:
+    trained = {ours: options[name] for name, ours in TRAINED.items() if name in options}
+    if not options.get("sample_softmax", True):
+        trained["num_sampled"] = 0
+    return ElmoConfig(
+        max_characters_per_token=characters["max_characters_per_token"],
+        char_embedding_size=characters["size"],
+        filters=characters.get("filters"),
+        char_activation=characters.get("activation"),
+        num_highway_layers=characters["n_highway"],
+        hidden_size=2 * lstm["projection_dim"],
+        cell_size=lstm["dim"],
+        num_hidden_layers=lstm["n_layers"],
+        use_skip_connections=lstm.get("use_skip_connections", False),
+        cell_clip=lstm.get("cell_clip") or None,  # AllenNLP takes 0 as none
+        # TensorFlow clips projections alone: the outputs of a cell without one stay as they are.
+        proj_clip=(lstm.get("proj_clip") or None) if lstm["projection_dim"] < lstm["dim"] else None,
+        **trained,
+    )
+
+
+def _section(options: dict[str, Any], name: str, keys: tuple[str, ...], path: Path) -> dict[str, Any]:
+    section = options.get(name)
+    if not isinstance(section, dict):
+        raise ValueError(f"{path} lacks the object {name}: is it the options.json of the release?")
+    _known(section, keys, f"{path}: {name}")
+    return section
+
+
+def _known(section: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
+    unknown = sorted(section.keys() - {*keys})
+    if unknown:
+        raise ValueError(f"{where} has the unknown {', '.join(unknown)}; remove it if it does not change the model")
+
+
+# The weights
+
+
+Table = tuple[tuple[str, str, Conversion], ...]
+
+
+def read_weights(path: str) -> tuple[dict[str, np.ndarray], Table]:
+    """Every tensor of the model under its original name, and the table of such names."""
+    prefix = Path(re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path))  # of a checkpoint's files
+    if prefix.with_name(f"{prefix.name}.index").is_file():
+        table = tuple((checkpoint_name(original), ours, conversion) for original, ours, conversion in TABLE)
+        return _released(read_checkpoint(str(prefix)), "lm/char_embed"), table
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: no such file, nor a TensorFlow checkpoint (its files would share this path)")
+    with open(path, "rb") as file:
+        start = file.read(2)
+    if start in (b"PK", b"\x80\x02"):  # what torch.save writes, today and before 1.6
+        return read_state_dict(Path(path)), ALLENNLP_TABLE
+    return _released(read_hdf5(Path(path)), "char_embed"), TABLE
+
+
+def checkpoint_name(released: str) -> str:
+    for dumped, variable in RENAMED:
+        released = released.replace(dumped, variable)
+    return f"lm/{released}"
+
+
+def read_hdf5(path: Path) -> dict[str, np.ndarray]:
+    """Every data set of the file. Its values have no checksums, but a file cut short is noticed."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError(f"reading {path} needs h5py ({error}): pip install h5py") from error
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    tensors = {}
+
+    def read(name: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset):
+            tensors[name] = item[()]
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(read)
+    except (OSError, KeyError, RuntimeError, ValueError) as error:  # what a damaged file raises
+        raise OSError(
+            f"{path} is no HDF5 file, or a damaged one ({' '.join(str(error).split())}): download it again"
+        ) from error
+    return tensors
+
+
+def read_state_dict(path: Path) -> dict[str, np.ndarray]:
+    """The biLM of AllenNLP's state dict under the names of its `_ElmoBiLm`, and mixes under those of its `Elmo`."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)  # tensors only: a pickle could run any code
+    except Exception as error:  # of any type: OSError, pickle's, zipfile's, KeyError, EOFError
+        raise OSError(
+            f"{path} is no state dict that torch.save wrote, or a damaged one ({type(error).__name__}): copy it again"
+        ) from error
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise ValueError(f"{path} must hold a state dict, from names to tensors")
+    first = ALLENNLP_TABLE[0][0]
+    prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
+    if len(prefixes) != 1:
+        raise ValueError(
+            f"{path} holds {len(prefixes)} tensors {first}, one of each biLM: save the state dict of one ELMo alone"
+        )
+    (prefix,) = prefixes
+    tensors = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    tensors.pop("_word_embedding.weight", None)  # AllenNLP's cache of what its convolutions made of some words
+    tensors |= _mixes(state, prefix.removesuffix("_elmo_lstm."))
+    return {name: value.detach().float().numpy() for name, value in tensors.items()}
+
+
+def _mixes(state: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The mixes of the `Elmo` at `prefix`, their weights, which AllenNLP keeps one by one, each in one tensor."""
+    mixes, weights = {}, defaultdict(dict)
+    for name, value in state.items():
+        part = re.fullmatch(rf"{re.escape(prefix)}(scalar_mix_\d+\.(?:gamma|scalar_parameters))(?:\.(\d+))?", name)
+        if part and part[2]:
+            weights[part[1]][int(part[2])] = value.flatten()
+        elif part:
+            mixes[part[1]] = value
+    return mixes | {name: torch.cat([rows[k] for k in sorted(rows)]) for name, rows in weights.items()}
+
+
+def _released(tensors: dict[str, np.ndarray], characters: str) -> dict[str, np.ndarray]:
+    """The biLM's tensors alone, a single layer named as the first of several, and of `characters` the 261 rows."""
+    kept = {}
+    for name, value in tensors.items():
+        if name not in COUNTERS and not name.endswith(ADAGRAD):
+            for alone, first in ALONE:
+                name = name.replace(alone, first)
+            kept[name] = value
+    table = kept.get(characters)
+    # 262 are one too many: either those of a training that took n_characters from the options for prediction, whose
+    # last never occurs, or 261 after the zeros that prediction puts before them.
+    if table is not None and table.ndim == 2 and len(table) == 262:
+        kept[characters] = table[:-1] if table[0].any() else table[1:]
+    return kept
+
+
+def load(
+    model: ElmoModel | ElmoForPreTraining, tensors: dict[str, np.ndarray], table: Table, weights: str, options: str
+) -> None:
+    """Puts all of `tensors` into the model. They are those of the file `weights`, and it is that of `options`."""
+    mismatch = f"{weights} does not fit {options}:"
+    prefix = f"{model.base_model_prefix}."
+    parameters = {name.removeprefix(prefix): value for name, value in model.named_parameters()}
+    mixes = {name for name in parameters if name.startswith("mixes.")}
+    rows = {
+        name: (original.format(number), conversion)
+        for original, ours, conversion in table
+        for number in range(len(parameters))
+        if (name := ours.format(number)) in parameters
+    }
+    if not any(name.startswith("scalar_mix_") for name in tensors):  # a biLM alone: its mixes are new
+        rows = {name: row for name, row in rows.items() if name not in mixes}
+    if parameters.keys() - rows.keys() - mixes:
+        raise ValueError(f"the table and {type(model).__name__} do not name the same parameters")
+    originals = {original for original, _ in rows.values()}
+    check_names(
+        originals - tensors.keys(),
+        tensors.keys() - originals,
+        mismatch,
+        "Take both from the same release, of a biLM in both directions over characters",
+    )
+    with torch.no_grad():
+        for name, (original, conversion) in rows.items():
+            tensor, parameter = tensors[original], parameters[name]
+            expected = conversion.shape(tuple(parameter.shape))
+            if tensor.shape != expected or tensor.dtype != np.float32:
+                raise ValueError(
+                    f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, where the options mean float32 "
+                    f"{expected}"
+                )
+            if not np.isfinite(tensor).all():
+                raise ValueError(
+                    f"{weights}: not all numbers of {original} are finite. Its training diverged, or the file is "
+                    "damaged: download it again"
+                )
+            parameter.copy_(torch.from_numpy(conversion.values(tensor)))
+
+
+@dataclass(frozen=True)
+class ConvertArguments:
+    options: str = HfArg(help="options.json")
+    weights: str = HfArg(help="the HDF5 file, the path that a TensorFlow checkpoint's files share, or AllenNLP's .th")
+    output: str = HfArg(help="the folder to write; must be new or empty")
+    vocab: str | None = HfArg(default=None, help="the words of the softmax, one a line")
+    softmax: str | None = HfArg(default=None, help="the softmax, where it is an HDF5 file of its own")
+    state: Literal["zero", "warm", "carry"] = HfArg(
+        default="warm",
+        help="where sentences start: from zeros, from the stored state, or, as in the released code, from where the "
+        "row of the batch before ended (default: warm)",
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line; an error is its one line and exit status 1."""
+    (args,) = HfArgumentParser(ConvertArguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
+    try:
+        convert(**vars(args))
+    except (ImportError, OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,415 @@
+"""Word vectors for ELMo's task networks -> a folder that every `AutoModelFor...` of theirs reads.
+
+    python -m modeling.convert_vectors --model elmo-original --vectors glove.6B.100d.txt \\
+        --texts train.conll dev.conll test.conll --output elmo-with-glove
+
+`--model` is a checkpoint of ELMo, whose biLM goes into the folder, or a configuration JSON, whose biLM, if it has one,
+gets random weights. `--vectors` are GloVe's or fastText's text files, word2vec's text or binary ones or fastText's
+models (.bin), compressed by gzip or not, which the content tells.
+
+With `--texts`, only words that are in these files are kept, as they are or in lower case, so that little of a file of
+gigabytes is ever in memory. Of a .conll file, they are in the first column, of .json in the strings, and any other is
+text; the tokenizer splits both. Without `--vectors`, words that the texts have often enough (`--min_count`) get random
+vectors, to be learned. Any other word is unknown, and its vector the mean of the known ones.
+"""
+
+import gzip
+import json
+import re
+import struct
+import sys
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from transformers import HfArgumentParser
+from transformers.hf_argparser import HfArg
+
+from .configuration_elmo import ElmoConfig
+from .conversion import new_folder, read_json, write_folder
+from .modeling_elmo import ElmoModel
+from .tokenization_elmo import ElmoTokenizer, split_words
+
+
+FASTTEXT = struct.pack("<i", 793712314)  # the first four bytes of its models
+SUPERVISED = 3  # the number of that kind of model in them
+SENTENCE_END = "</s>"  # fastText's, the only word without subwords
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')  # of JSON
+BLOCK = 1 << 20  # bytes read at a time
+
+Vectors = tuple[list[str], np.ndarray]  # n different words, and (n, size) float32
+
+
+def convert(
+    model: str,
+    output: str,
+    vectors: str | None = None,
+    texts: list[str] | None = None,
+    size: int | None = None,
+    min_count: int = 2,
+) -> None:
+    """Writes the folder `output`, which must be new or empty: configuration, tokenizer, weights, and our code.
+
+    Whatever is wrong with a file leaves no folder behind.
+
+    Raises:
+        OSError: when a file is missing or damaged, or `output` holds something.
+        ValueError: when a file does not hold what it should.
+    """
+    new_folder(output)
+    counts = None if texts is None else count_words([Path(path) for path in texts])
+    if vectors is not None:
+        wanted = None if counts is None else counts.keys() | {word.lower() for word in counts}
+        words, table = read_vectors(Path(vectors), wanted)
+        if size not in (None, table.shape[1]):
+            raise ValueError(f"--size {size}, but the vectors of {vectors} have {table.shape[1]} numbers")
+    elif counts is not None:
+        words, table = random_vectors(counts, min_count, 100 if size is None else size)
+    else:
+        raise ValueError("neither --vectors nor --texts: from what should the words be?")
+    config, weights = read_model(model)
+    tokenizer = make_tokenizer(model, config, words)
+    mean = table.mean(0, keepdims=True, dtype=np.float64)
+    rows = np.concatenate([np.zeros_like(mean), mean, table], dtype=np.float32)
+    weights["word_vectors.weight"] = torch.from_numpy(rows)
+    config.num_word_vectors, config.word_vector_size = rows.shape
+    config.architectures = None  # any of them
+
+    def write(folder: Path) -> None:
+        config.save_pretrained(folder)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        tokenizer.save_pretrained(folder)
+
+    write_folder(output, write)
+    bilm = "a biLM" if config.use_elmo else "no biLM"
+    print(f"{output}: {len(words):,} words of {config.word_vector_size} numbers, and {bilm}")
+
+
+# The model
+
+
+def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
+    """The configuration, and the biLM's weights under their names in a task network; none without `use_elmo`."""
+    if model.endswith(".json"):
+        values = read_json(Path(model))
+        if values.pop("model_type", None) != ElmoConfig.model_type:
+            raise ValueError(f'{model} must be a configuration of ELMo, with "model_type": "elmo"')
+        unknown = sorted(values.keys() - ElmoConfig().to_dict().keys())
+        if unknown:
+            raise ValueError(f"{model}: ELMo has no {', '.join(unknown)}")
+        try:
+            config = ElmoConfig(**values)
+        except (StrictDataclassError, ValueError) as error:
+            raise ValueError(f"{model}: {' '.join(str(error).split())}") from error
+        elmo = ElmoModel(config) if config.use_elmo else None
+    else:
+        found, _ = ElmoConfig.get_config_dict(model)
+        if found.get("model_type") != ElmoConfig.model_type:
+            raise ValueError(f"{model} is no checkpoint of ELMo, but of {found.get('model_type')}")
+        config = ElmoConfig.from_pretrained(model)
+        elmo = read_bilm(model) if config.use_elmo else None
+    return config, {} if elmo is None else {f"elmo.{name}": tensor for name, tensor in elmo.state_dict().items()}
+
+
+def read_bilm(model: str) -> ElmoModel:
+    try:
+        elmo, info = ElmoModel.from_pretrained(model, output_loading_info=True, ignore_mismatched_sizes=True)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise OSError(f"cannot load {model}: {' '.join(str(error).split())}") from error
+    lacking = sorted(info["missing_keys"]) + [name for name, *_ in info["mismatched_keys"]]
+    if lacking:
+        raise ValueError(f"{model} does not hold {', '.join(lacking[:4])}, or not in the size of its config.json")
+    return elmo
+
+
+def make_tokenizer(model: str, config: ElmoConfig, words: list[str]) -> ElmoTokenizer:
+    """The checkpoint's tokenizer, or a new one, with these words."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "words.txt")
+        path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8", newline="\n")
+        given = {"words_file": str(path), "max_characters_per_token": config.max_characters_per_token}
+        return ElmoTokenizer(**given) if model.endswith(".json") else ElmoTokenizer.from_pretrained(model, **given)
+
+
+# The texts
+
+
+def count_words(paths: list[Path]) -> Counter[str]:
+    """How often each word occurs in the files."""
+    counts = Counter()
+    for path in paths:
+        with _opened(path) as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    counts.update(_words(line.decode("utf-8"), path.suffix))
+                except ValueError as error:  # of UTF-8 or JSON
+                    raise ValueError(f"{path}: line {number} is no text: {error}") from error
+    if not counts:
+        raise ValueError(f"no word in {', '.join(map(str, paths))}")
+    return counts
+
+
+def _words(line: str, suffix: str) -> Iterator[str]:
+    """The words of a line: its first column in CoNLL's, those of strings alone in JSON, whose escapes are undone."""
+    if suffix == ".conll":
+        word = re.match(r"[^ \t\r\n]*", line)[0]
+        if word not in ("", "-DOCSTART-"):
+            yield word
+        return
+    for text in map(json.loads, STRING.findall(line)) if suffix in (".json", ".jsonl") else [line]:
+        for begin, end in split_words(text):
+            yield text[begin:end]
+
+
+def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
+    """Vectors of variance 1 / size of the words seen `min_count` times or more, the most frequent first."""
+    if size < 1:
+        raise ValueError(f"--size {size}: a vector needs a number")
+    words = [word for word, count in counts.most_common() if count >= min_count]
+    if not words:
+        raise ValueError(f"no word of --texts occurs --min_count {min_count} times")
+    bound = (3 / size) ** 0.5
+    return words, np.random.default_rng(0).uniform(-bound, bound, (len(words), size)).astype(np.float32)
+
+
+# The vectors
+
+
+def read_vectors(path: Path, wanted: set[str] | None = None) -> Vectors:
+    """The words of the file, or those that are also in `wanted`; the first vector of one that is there twice."""
+    with _opened(path) as file:
+        start = file.read(len(FASTTEXT))
+        file.seek(0)
+        if start == FASTTEXT:
+            words, table = read_fasttext(_Pieces(file), path, wanted)
+        else:
+            words, table = _collect(_rows(file, path, wanted))
+    if not words:
+        raise ValueError(f"{path} holds no vector" + ("" if wanted is None else " of any word in --texts"))
+    broken = ~np.isfinite(table).all(1)
+    if broken.any():
+        raise ValueError(f"{path}: the vector of {words[int(broken.argmax())]!r} is not finite")
+    return words, table
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The file's bytes, uncompressed. What a reader then raises because they end too early is one OSError."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    with open(path, "rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if compressed else open(path, "rb") as file:
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise OSError(f"{path} is cut short or damaged ({error}): download it again") from error
+
+
+def _collect(rows: Iterator[tuple[str, np.ndarray]]) -> Vectors:
+    vectors = {}
+    for word, vector in rows:
+        vectors.setdefault(word, vector)
+    return list(vectors), np.stack(list(vectors.values())) if vectors else np.empty((0, 0), np.float32)
+
+
+def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple[str, np.ndarray]]:
+    """Words and vectors of word2vec's formats and of text that has no first line with their numbers."""
+    first = file.readline(BLOCK)
+    header = re.fullmatch(rb"(\d+) (\d+)\s*", first)
+    if not header:
+        file.seek(0)
+        return _text(file, path, len(first.rstrip().split(b" ")) - 1, None, wanted)
+    count, size = int(header[1]), int(header[2])
+    place = file.tell()
+    # Numbers that are written out have two bytes or more, so these are of one vector, and text or not.
+    sample = file.read(BLOCK).partition(b" ")[2][: 2 * size]
+    file.seek(place)
+    if re.fullmatch(rb"[\t\n\r\x20-\x7e]*", sample):
+        return _text(file, path, size, count, wanted)
+    return _binary(_Pieces(file), path, size, count, wanted)
+
+
+def _text(
+    lines: BinaryIO, path: Path, size: int, count: int | None, wanted: set[str] | None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """A line each: the word, in which GloVe's largest file has spaces, and `size` numbers."""
+    seen = 0
+    for number, line in enumerate(lines, start=1 if count is None else 2):
+        if not line.endswith(b"\n"):
+            raise ValueError(
+                f"{path}: line {number} has no line feed at its end: download it again, or add one if it is whole"
+            )
+        line = line.rstrip()
+        if not line:
+            continue
+        head, *numbers = line.rsplit(b" ", size)
+        if len(numbers) != size or size == 0 or (b" " in head and _is_number(head.rpartition(b" ")[2])):
+            raise ValueError(
+                f"{path}: line {number} has {line.count(b' ')} numbers after the word, not {size or 'any'}"
+            )
+        seen += 1
+        word = head.decode("utf-8", "replace").rstrip("\r")  # at the end of a line of words.txt, it would be lost
+        if wanted is None or word in wanted:
+            try:
+                yield word, np.array(numbers, dtype=np.float32)
+            except ValueError as error:
+                raise ValueError(f"{path}: line {number}: {error}") from error
+    if count not in (None, seen):
+        raise ValueError(
+            f"{path} has {seen} words, but its first line says {count}: download it again, or correct that line if "
+            "you cut the file yourself"
+        )
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class _Pieces:
+    """A file piece by piece. Raises EOFError where it ends within one."""
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.read, self.place = file, b"", 0
+
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        while len(self.read) - self.place < count:
+            self._more(count)
+        self.place += count
+        return self.read[self.place - count : self.place]
+
+    def until(self, end: bytes) -> bytes:
+        """What stands before the next byte `end`, which is taken, too."""
+        while (found := self.read.find(end, self.place)) < 0:
+            self._more(BLOCK)
+        piece, self.place = self.read[self.place : found], found + 1
+        return piece
+
+    def unpack(self, form: str) -> tuple:
+        return struct.unpack(form, self.take(struct.calcsize(form)))
+
+    def rest(self) -> bytes:
+        """What has been read, and a little more, but not taken; empty at the end."""
+        return self.read[self.place :] + self.file.read(2)
+
+    def _more(self, count: int) -> None:
+        block = self.file.read(max(count, BLOCK))
+        if not block:
+            raise EOFError("it ends too early")
+        self.read, self.place = self.read[self.place :] + block, 0
+
+
+def _binary(
+    pieces: _Pieces, path: Path, size: int, count: int, wanted: set[str] | None
+) -> Iterator[tuple[str, np.ndarray]]:
+    """word2vec's binary file after its first line: the word, a space, `size` floats, and sometimes a line feed."""
+    for _ in range(count):
+        word = pieces.until(b" ").lstrip(b"\n").decode("utf-8", "replace")
+        numbers = pieces.take(4 * size)
+        if wanted is None or word in wanted:
+            yield word, np.frombuffer(numbers, "<f4").astype(np.float32)
+    if pieces.rest().strip(b"\n"):
+        raise ValueError(f"{path} goes on after the {count} words that its first line says: download it again")
+
+
+def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vectors:
+    """A fastText model: a word's vector is the mean of its own row and those of its subwords.
+
+    The format is that of `FastText::saveModel` (github.com/facebookresearch/fastText, src/fasttext.cc): its arguments,
+    its dictionary, and the input matrix, whose rows are the words' and then the buckets' of subwords.
+    """
+    _, version, size, *_, kind, buckets, shortest, longest, _, _ = pieces.unpack("<2i12id")
+    if version == 11 and kind == SUPERVISED:  # they had none
+        longest = 0
+    entries, words, _, _, pruned = pieces.unpack("<3i2q")
+    kept, members = {}, []  # and for each: rows of its mean
+    for number in range(entries):
+        spelled = pieces.until(b"\0")
+        pieces.unpack("<qb")  # its count, and whether it is a label, as those after the words are
+        word = spelled.decode("utf-8", "replace")
+        if number < words and word not in kept and (wanted is None or word in wanted):
+            kept[word] = len(kept)
+            subwords = [] if word == SENTENCE_END else _buckets(spelled, shortest, longest, buckets)
+            members.append(np.array([number, *(words + bucket for bucket in subwords)]))
+    (quantised,) = pieces.unpack("<?")
+    if quantised or pruned >= 0:
+        raise ValueError(f"{path} is a compressed model (.ftz): take the .bin file that it was made from")
+    rows, columns = pieces.unpack("<2q")
+    if columns != size or rows < words + (buckets if longest else 0):
+        raise ValueError(f"{path} is damaged: {rows} rows of {columns} numbers, for {words} words of {size}")
+    return list(kept), _means(pieces, members, rows, size)
+
+
+def _means(pieces: _Pieces, members: list[np.ndarray], rows: int, size: int) -> np.ndarray:
+    """(n, size): the mean of the rows in each of n lists, of a matrix that is read once, some rows at a time."""
+    if not members:
+        return np.empty((0, size), np.float32)
+    counts = torch.tensor([len(rows_of_word) for rows_of_word in members])
+    wanted = torch.from_numpy(np.concatenate(members))
+    word = torch.arange(len(members)).repeat_interleave(counts)
+    order = wanted.argsort()
+    wanted, word = wanted[order], word[order]
+    total = torch.zeros(len(members), size)
+    step = max(1, BLOCK // (4 * size))
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        block = torch.from_numpy(np.frombuffer(pieces.take(4 * size * (last - first)), "<f4").astype(np.float32))
+        here = slice(*torch.searchsorted(wanted, torch.tensor([first, last])).tolist())
+        total.index_add_(0, word[here], block.view(-1, size)[wanted[here] - first])
+    return (total / counts[:, None]).numpy()
+
+
+def _buckets(word: bytes, shortest: int, longest: int, buckets: int) -> Iterator[int]:
+    """Those of a word's subwords: all strings of `shortest` to `longest` characters of <word>, but "<" and ">".
+
+    A bucket is a string's FNV-1a hash of 32 bits, in which fastText takes bytes as signed.
+    """
+    word = b"<" + word + b">"
+    starts = [place for place, byte in enumerate(word) if byte & 0xC0 != 0x80]  # of UTF-8 characters
+    ends = [*starts[1:], len(word)]
+    for first in range(len(starts)):
+        number = 2166136261
+        for last in range(first, min(first + longest, len(starts))):
+            for byte in word[starts[last] : ends[last]]:
+                number = ((number ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * 16777619) & 0xFFFFFFFF
+            length = last - first + 1
+            if length >= shortest and not (length == 1 and first in (0, len(starts) - 1)):
+                yield number % buckets
+
+
+@dataclass(frozen=True)
+class ConvertArguments:
+    model: str = HfArg(help="a checkpoint of ELMo, or a configuration JSON")
+    output: str = HfArg(help="the folder to write; must be new or empty")
+    vectors: str | None = HfArg(default=None, help="a file of GloVe, word2vec or fastText")
+    texts: list[str] | None = HfArg(default=None, help="files whose words are kept, or get vectors to be learned")
+    size: int | None = HfArg(default=None, help="numbers of a vector to be learned (default: 100)")
+    min_count: int = HfArg(default=2, help="how often a word to be learned must occur in --texts (default: 2)")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line; an error is its one line and exit status 1."""
+    (args,) = HfArgumentParser(ConvertArguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
+    try:
+        convert(**vars(args))
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
