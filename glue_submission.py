@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.glue import EVERY_TASK, Task
-from tasks.glue_data import columns, read_tsv
+from tasks.rows import columns, read_tsv
 from training.runs import command
 
 

@@ -202,7 +202,7 @@ def test_the_hubs_columns_and_class_numbers_mean_the_same(tmp_path, monkeypatch,
     task, local = read(task_name, tmp_path, "train", "eval", "predict")
     asked = []
     hub = as_on_the_hub(task, local)
-    monkeypatch.setattr(glue_data, "load_dataset", lambda *names, **options: asked.append((names, options)) or hub)
+    monkeypatch.setattr("tasks.rows.load_dataset", lambda *names, **options: asked.append((names, options)) or hub)
     _, data = load(task_name=task_name, do_train=True, do_eval=True, do_predict=True)
     assert asked == [(("nyu-mll/glue", task_name), {"revision": None})]
     assert {split: data[split][:] for split in data} == {split: local[split][:] for split in local}

@@ -1,0 +1,120 @@
+"""Rows of files, whatever the task: unquoted tab-separated, csv, or JSON with one object a line; and Hub data sets.
+
+A broken file is a ValueError that names it, the line and the mistake. Values stay what the file says: "null" and "NA"
+are text.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from datasets import Dataset, DatasetDict, load_dataset
+from huggingface_hub import constants
+
+
+def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> DatasetDict:
+    """A data set of the Hub; `otherwise` names another source of it, for the error.
+
+    Raises OSError where the Hub is out of reach, ValueError where it has no such configuration, or a script, no data.
+    """
+    try:
+        return load_dataset(name, configuration, revision=revision)
+    except OSError as error:
+        offline = "HF_HUB_OFFLINE is set, and the data are not in the cache: unset it"
+        cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
+        remedy = offline if constants.HF_HUB_OFFLINE else cached
+        raise OSError(f"{error}. {remedy}, or give {otherwise}.") from error
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"cannot read {name} from the Hub: {error}. Or give {otherwise}.") from error
+
+
+def read_tsv(path: Path, header: tuple[str, ...] | None = None) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """Yields (line number, row) of an unquoted tab-separated file; of a broken row (line number, what is wrong).
+
+    `header` names the columns where the file's first line does not. Byte order mark and carriage returns are dropped.
+    """
+    lines = ((line, content.rstrip("\r\n").split("\t")) for line, content in read_lines(path))
+    return _rows(lines, path, header)
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """As `read_tsv`, of a csv file. A row has the number of the line it begins in."""
+    return _rows(_csv_lines(path), path)
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(2**31 - 1)  # the default of 131,072 characters is shorter than some texts
+    reader = csv.reader((content for _, content in read_lines(path)), strict=True)
+    line = 1
+    try:
+        for values in reader:
+            yield line, values
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}:{line}: not csv ({error}): close each quote, double those inside, and end lines with \\n"
+        ) from error
+
+
+def _rows(
+    lines: Iterable[tuple[int, list[str]]], path: Path, header: tuple[str, ...] | None = None
+) -> Iterator[tuple[int, dict[str, str] | str]]:
+    for line, values in lines:
+        if header is None:
+            header = tuple(values)
+            if repeated := sorted({name for name in header if name and header.count(name) > 1}):
+                raise ValueError(f"{path}:{line}: the header has {', '.join(repeated)} more than once")
+        elif len(values) == len(header):
+            yield line, dict(zip(header, values, strict=True))
+        elif values not in ([], [""]):
+            yield line, f"{len(values)} columns instead of {len(header)}"
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
+    """As `read_tsv`, of a file with one JSON object a line."""
+    for line, content in read_lines(path):
+        if not content.strip():
+            continue
+        try:
+            row = json.loads(content, parse_constant=_no_number)
+            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, \ud83d, is no text
+        except ValueError as error:
+            yield line, f"not JSON ({error}); a file holds one object a line"
+            continue
+        yield line, row if isinstance(row, dict) else "not a JSON object"
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields (line number, line with its end) of a file in UTF-8; a byte order mark is dropped."""
+    try:
+        file = path.open("rb")
+    except OSError as error:  # missing, a folder, not allowed
+        raise type(error)(f"cannot read {path}: {error.strerror}") from error
+    with file:
+        for line, raw in enumerate(file, start=1):
+            try:
+                text = raw.decode("utf-8-sig" if line == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{path}:{line}: not UTF-8 ({error}): convert the file, e.g. with iconv") from error
+            if "\0" in text:
+                raise ValueError(f"{path}:{line}: a NUL byte: the file is not text, or UTF-16; convert it with iconv")
+            yield line, text
+
+
+def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy: str = "") -> list:
+    """The row's values under `names`."""
+    missing = [name for name in names if name not in row]
+    if missing:
+        raise ValueError(f"{path}:{line}: no column {', '.join(missing)} among {', '.join(row)}{remedy}")
+    return [row[name] for name in names]
+
+
+def to_dataset(rows: list[dict], path: Path) -> Dataset:
+    if not rows:
+        raise ValueError(f"{path} holds no examples")
+    return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
