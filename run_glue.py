@@ -30,7 +30,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     PreTrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.hf_argparser import HfArg
@@ -39,15 +38,15 @@ import metrics
 from tasks.glue import DIAGNOSTICS, EVERY_TASK, TASKS, Task
 from tasks.glue_data import read_hub, read_own_files, read_zip
 from training import Outputs, evaluate, predict, train
-from training.arguments import RunArguments, parse_arguments
+from training.arguments import DataArguments, parse_arguments
 from training.launching import start
-from training.loading import load_config, load_model, load_tokenizer
+from training.loading import check_length, load_config, load_model, load_tokenizer
 from training.reporting import finish, remove_earlier_results, write_atomically
 from training.runs import Stopwatch, command, repeat
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlueArguments(RunArguments):
+class GlueArguments(DataArguments):
     """What this script adds."""
 
     task_name: str | None = HfArg(
@@ -55,8 +54,6 @@ class GlueArguments(RunArguments):
     )
     data_dir: str | None = HfArg(default=None, help="the task's folder as it was published, or the folder above")
     train_file: str | None = HfArg(default=None, help="csv, tsv or json of your own")
-    validation_file: str | None = None
-    test_file: str | None = None
     problem_type: Literal["regression", "single_label_classification"] | None = HfArg(
         default=None, help="of a train file of your own; default: a regression if its labels have decimals"
     )
@@ -64,10 +61,6 @@ class GlueArguments(RunArguments):
         default=None, help="in files of your own: one, or two with a comma between them; default: sentence, text, ..."
     )
     label_column_name: str | None = HfArg(default=None, help="in files of your own; default: label")
-    max_seq_length: int = HfArg(default=128, help="tokens; longer texts are cut")
-    max_train_samples: int | None = HfArg(default=None, help="only the first examples")
-    max_eval_samples: int | None = None
-    max_predict_samples: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,16 +78,6 @@ class GlueArguments(RunArguments):
             raise ValueError(f"--text_column_names {self.text_column_names} has the column of the labels, {label}")
         if self.problem_type is not None and not (self.train_file and self.do_train):
             raise ValueError("--problem_type says what to train on a --train_file; tasks and checkpoints know theirs")
-        for name in ["max_train_samples", "max_eval_samples", "max_predict_samples"]:
-            limit = getattr(self, name)
-            if limit is not None and limit <= 0:
-                raise ValueError(f"--{name} must be positive, not {limit}")
-        model, output = Path(self.model_name_or_path), Path(self.output_dir)
-        if self.overwrite_output_dir and not self.do_train and model.is_dir() and output.resolve() == model.resolve():
-            raise ValueError(
-                f"--overwrite_output_dir would lose the results of the run in {model}: give another --output_dir, or, "
-                "for its predictions, repeat its own command with --do_predict --resume"
-            )
 
     def _check_task(self) -> None:
         if self.task_name not in EVERY_TASK:
@@ -109,11 +92,6 @@ class GlueArguments(RunArguments):
                 raise ValueError(f"--task_name {self.task_name} has no {split} split")
         if self.text_column_names is not None or self.label_column_name is not None:
             raise ValueError("--text_column_names and --label_column_name are for files of your own")
-
-    @property
-    def parts(self) -> dict[str, bool]:
-        """split -> does this run need it?"""
-        return {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
 
 
 def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[Task, DatasetDict]:
@@ -162,31 +140,6 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
-def check_length(args: GlueArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: bool) -> None:
-    """Raises ValueError where --max_seq_length is more than the model takes, or leaves no room for text."""
-    longest = positions(model)
-    if longest is not None and args.max_seq_length > longest:
-        raise ValueError(f"--max_seq_length {args.max_seq_length} is more than the model's {longest} positions")
-    longest = tokenizer.model_max_length
-    if args.max_seq_length > longest:
-        raise ValueError(f"--max_seq_length {args.max_seq_length} is more than the tokenizer's {longest} tokens")
-    special = tokenizer.num_special_tokens_to_add(pair=pair)
-    if args.max_seq_length <= special:
-        raise ValueError(f"--max_seq_length {args.max_seq_length} must be more than the {special} special tokens")
-
-
-def positions(model: PreTrainedModel) -> int | None:
-    """How many tokens the model can number; None: any. RoBERTa's numbers begin after the padding's."""
-    size = getattr(model.config, "max_position_embeddings", -1)
-    if size <= 0:  # XLNet's: -1
-        return None
-    for name, module in model.named_modules():
-        table = isinstance(module, torch.nn.Embedding) and "position" in name and module.num_embeddings == size
-        if table and module.padding_idx is not None:
-            return size - module.padding_idx - 1
-    return size
-
-
 def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, names: list[str], length: int) -> dict:
     """Token ids, and `labels` as the first number that stands for them in `names` or, without names, as they are."""
     features = dict(tokenizer(batch["text"], batch.get("text_pair"), truncation=True, max_length=length))
@@ -199,11 +152,10 @@ def tokenize(
     data: DatasetDict, tokenizer: PreTrainedTokenizerBase, names: list[str], args: GlueArguments
 ) -> DatasetDict:
     """The features of each split, cut to --max_*_samples. `names` are the labels behind the model's outputs."""
-    limits = {"train": args.max_train_samples, "validation": args.max_eval_samples, "test": args.max_predict_samples}
     convert = partial(featurize, tokenizer=tokenizer, names=names, length=args.max_seq_length)
     features = DatasetDict()
     for split, examples in data.items():
-        limit = limits[split.removesuffix("_mm")]
+        limit = args.limits[split.removesuffix("_mm")]
         chosen = examples if limit is None else examples.select(range(min(limit, len(examples))))
         features[split] = chosen.map(convert, batched=True, remove_columns=chosen.column_names, keep_in_memory=True)
     return features
@@ -258,7 +210,7 @@ def run(args: GlueArguments) -> dict[str, float]:
     task, data = load_data(args, config)
     names = class_names(task, config, args)
     model = load_model(AutoModelForSequenceClassification, args, tokenizer, **head(names))
-    check_length(args, model, tokenizer, pair=len(task.text) == 2)
+    check_length(args.max_seq_length, model, tokenizer, pair=len(task.text) == 2)
     sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in data.items())
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {sizes} examples")
     watch.lap("load")

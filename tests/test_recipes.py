@@ -10,14 +10,18 @@ import yaml
 from transformers import AutoConfig, AutoModelForPreTraining
 
 import run_glue
+import run_ner
+from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
+from modeling.configuration_features import LAYERS
 from tests.conftest import ROOT
-from tests.glue_sample import FOLDERS, text, write_model, write_task, write_vocabulary
+from tests.glue_sample import FOLDERS, WORDS, text, write_model, write_task, write_vocabulary
+from tests.ner_sample import write_folder
 from training.arguments import parse_arguments
 from training.loading import load_config
 
 
-RECIPES = sorted(ROOT.glob("configs/bert/*.yaml"))
-ARCHITECTURES = sorted(ROOT.glob("configs/bert/*.json"))
+RECIPES = sorted([*ROOT.glob("configs/bert/*.yaml"), *ROOT.glob("configs/elmo/*.yaml")])
+ARCHITECTURES = sorted([*ROOT.glob("configs/bert/*.json"), *ROOT.glob("configs/elmo/*.json")])
 # Millions of parameters with both pre-training heads, as Turc et al. 2019 (arXiv 1908.08962) count them.
 MILLIONS = {"tiny": 4.4, "mini": 11.3, "small": 29.1, "medium": 41.7, "base": 110.1}
 
@@ -29,11 +33,25 @@ def repository_root(monkeypatch):
 
 
 def names(paths: list[Path]) -> list[str]:
-    return [path.stem for path in paths]
+    return [f"{path.parent.name}/{path.stem}" for path in paths]
+
+
+def read(recipe: Path) -> dict:
+    return yaml.safe_load(recipe.read_text(encoding="utf-8"))
+
+
+def script(recipe: Path):
+    """run_ner for folders of tagged words, run_glue for the rest."""
+    content = read(recipe)
+    return run_ner if "data_dir" in content and "task_name" not in content else run_glue
 
 
 def test_there_is_a_recipe_for_every_task():
-    assert set(FOLDERS) == set(run_glue.TASKS) <= set(names(RECIPES))
+    assert set(FOLDERS) == set(run_glue.TASKS) <= {recipe.stem for recipe in RECIPES}
+
+
+def test_there_is_a_recipe_for_every_row_of_bert_as_features():
+    assert {read(recipe).get("features") for recipe in RECIPES} - {None} == set(LAYERS)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=names(RECIPES))
@@ -46,36 +64,60 @@ def test_a_recipe_says_its_source_and_what_to_expect(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=names(RECIPES))
 def test_a_recipe_fits_its_script(recipe):
-    args = parse_arguments(run_glue.GlueArguments, [str(recipe.relative_to(ROOT))])
-    assert args.do_train and args.do_eval and args.output_dir == f"runs/bert/{recipe.stem}"
-    assert recipe.stem.removesuffix("_scratch") == (args.task_name or Path(args.train_file).parent.name)
+    arguments = {run_glue: "GlueArguments", run_ner: "NerArguments"}[script(recipe)]
+    args = parse_arguments(getattr(script(recipe), arguments), [str(recipe.relative_to(ROOT))])
+    assert args.do_train and args.do_eval and args.output_dir == f"runs/{recipe.parent.name}/{recipe.stem}"
+    if script(recipe) is run_ner:
+        assert recipe.stem.split("_")[0] == args.data_dir
+        assert recipe.stem.partition("_features_")[2] == (args.features or "")
+    else:
+        assert recipe.stem.removesuffix("_scratch") == (args.task_name or Path(args.train_file).parent.name)
     if args.model_name_or_path.endswith(".json"):
         assert load_config(args).max_position_embeddings >= args.max_seq_length
 
 
-def write_data(folder: Path, recipe: dict) -> dict[str, Path]:
-    """The recipe's task in GLUE's layout, or its csv files of the user's own; returns the flags that name them."""
-    if "task_name" in recipe:
-        write_task(folder, FOLDERS[recipe["task_name"]])
+def write_data(folder: Path, recipe: Path) -> dict[str, Path]:
+    """The recipe's task in its published layout, or csv files of the user's own; returns the flags that name them."""
+    content = read(recipe)
+    if script(recipe) is run_ner:
+        return {"data_dir": write_folder(folder / "data")}
+    if "task_name" in content:
+        write_task(folder, FOLDERS[content["task_name"]])
         return {"data_dir": folder}
-    files = {flag: folder / Path(recipe[flag]).name for flag in ("train_file", "validation_file")}
+    files = {flag: folder / Path(content[flag]).name for flag in ("train_file", "validation_file")}
     for path in files.values():
         rows = [f"{row % 2},{text(row, 0)}" for row in range(8)]
         path.write_text("\n".join(["label,text", *rows]), encoding="utf-8")
     return files
 
 
+def write_checkpoint(folder: Path, recipe: Path) -> dict[str, Path]:
+    """A tiny model of the recipe's family; returns the flags that name it."""
+    if recipe.parent.name == "bert":
+        model = write_model(folder, max_position_embeddings=512, num_hidden_layers=4)
+        return {"model_name_or_path": model, "tokenizer_name": write_vocabulary(folder)}
+    sizes = {"filters": [[1, 4], [2, 5]], "char_embedding_size": 3, "hidden_size": 6, "cell_size": 7}
+    sizes |= {"use_elmo": "baseline" not in recipe.stem and "wnut17" not in recipe.stem, "rnn_size": 5}
+    config = ElmoConfig(**sizes, num_word_vectors=len(WORDS) + 2, word_vector_size=3)
+    ElmoForTokenClassification(config).save_pretrained(folder / "elmo")
+    (folder / "words.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    ElmoTokenizer(words_file=str(folder / "words.txt")).save_pretrained(folder / "elmo")
+    return {"model_name_or_path": folder / "elmo"}
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=names(RECIPES))
 def test_a_recipe_runs(recipe, tmp_path):
     changes = {
-        "model_name_or_path": write_model(tmp_path, max_position_embeddings=256),
-        "tokenizer_name": write_vocabulary(tmp_path),
-        **write_data(tmp_path, yaml.safe_load(recipe.read_text(encoding="utf-8"))),
+        **write_checkpoint(tmp_path, recipe),
+        **write_data(tmp_path, recipe),
         "output_dir": tmp_path / "out",
         "max_train_samples": 8,
         "max_steps": 2,
     }
-    run_glue.main([str(recipe), *(word for name, value in changes.items() for word in (f"--{name}", str(value)))])
+    if "feature_cache" in read(recipe):
+        changes["feature_cache"] = tmp_path / "cache"
+    flags = (word for name, value in changes.items() for word in (f"--{name}", str(value)))
+    script(recipe).main([str(recipe), *flags])
     record = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))
     assert any(name.startswith("eval_") and 0 <= abs(record[name]) <= 1 for name in record)
     assert {"README.md", "config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "out").iterdir()}
@@ -86,7 +128,8 @@ def test_an_architecture_holds_only_what_its_family_has(path):
     values = json.loads(path.read_text(encoding="utf-8"))
     config = AutoConfig.for_model(values["model_type"])
     assert values.keys() <= config.to_dict().keys()
-    assert values["hidden_size"] == 64 * values["num_attention_heads"] == values["intermediate_size"] // 4
+    if values["model_type"] == "bert":
+        assert values["hidden_size"] == 64 * values["num_attention_heads"] == values["intermediate_size"] // 4
 
 
 @pytest.mark.parametrize("name", MILLIONS)

@@ -255,7 +255,7 @@ def model_of(model_type: str, **changes: object) -> PreTrainedModel:
 )
 def test_the_positions_are_as_many_as_a_text_may_have_tokens(model_type, changes, longest):
     model = model_of(model_type, **changes)
-    assert run_glue.positions(model) == longest
+    assert loading.positions(model) == longest
     ids = torch.full((1, longest or 100), 5)
     assert model(input_ids=ids).logits.isfinite().all()
     if longest:
@@ -266,10 +266,10 @@ def test_the_positions_are_as_many_as_a_text_may_have_tokens(model_type, changes
 def test_more_tokens_than_the_tokenizer_allows_are_an_error(flags, tmp_path):
     args = parse_arguments(run_glue.GlueArguments, [*flags, "--task_name", "rte", "--do_eval"])
     model, tokenizer = model_of("xlnet", d_inner=20, d_head=4), loading.load_tokenizer(args)
-    run_glue.check_length(args, model, tokenizer, pair=True)
+    loading.check_length(args.max_seq_length, model, tokenizer, pair=True)
     tokenizer.model_max_length = 31
     with pytest.raises(ValueError, match="--max_seq_length 32 is more than the tokenizer's 31 tokens"):
-        run_glue.check_length(args, model, tokenizer, pair=True)
+        loading.check_length(args.max_seq_length, model, tokenizer, pair=True)
 
 
 @pytest.mark.parametrize("length", ["3", "0", "-1"])

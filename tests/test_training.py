@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from accelerate.state import AcceleratorState
+from datasets import Dataset
 
 from tests.glue_sample import VOCABULARY, write_model
 from tests.tiny_run import fit, prepare, weights
@@ -133,6 +134,31 @@ def test_accumulated_micro_batches_equal_the_large_batch(run, data_set, group):
     results, small = fit(run(output_dir=run().output_dir + "2", **accumulating), data_set)
     torch.testing.assert_close(weights(small), weights(large), rtol=0, atol=1e-5)
     assert results["train_updates"] == 12  # 21 examples: three updates of 6, one of 3, three epochs
+
+
+def tagged(data_set: Dataset) -> Dataset:
+    """Labels of tokens: whether each is "good", none for the first of each example, none at all for three examples."""
+    good = VOCABULARY.index("good")
+    labels = [[-100] + [int(token == good) for token in row[1:]] for row in data_set["input_ids"]]
+    labels[:3] = [[-100] * len(row) for row in labels[:3]]
+    return data_set.remove_columns("labels").add_column("labels", labels)
+
+
+def fit_tags(args, data_set: Dataset):
+    accelerator, tokenizer, _, _ = prepare(args)
+    torch.manual_seed(3)
+    model = loading.load_model(transformers.AutoModelForTokenClassification, args, tokenizer)
+    collate = transformers.DataCollatorForTokenClassification(tokenizer)
+    return loop.train(model, tokenizer, tagged(data_set), {}, collate, None, args, accelerator), model
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_labelled_tokens_weigh_equally_however_an_update_is_divided(run, data_set, size):
+    results, large = fit_tags(run(per_device_train_batch_size=6), data_set)
+    accumulating = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 6 // size}
+    divided, small = fit_tags(run(output_dir=run().output_dir + "2", **accumulating), data_set)
+    torch.testing.assert_close(weights(small), weights(large), rtol=0, atol=1e-5)
+    assert divided["train_loss"] == pytest.approx(results["train_loss"], abs=1e-5)
 
 
 def test_bfloat16_is_used_and_the_weights_stay_in_float32(run, data_set):

@@ -8,6 +8,7 @@
     launching     the output folder and the processes of a run
     loading       tokenizer, configuration and model
     loop          train() and predict(), with optimization and checkpoints
+    features      the states of a frozen model, kept on disk between epochs and runs
     reporting     metrics.json, model and card, on disk and on the Hub
 
 On several processes, `accelerate launch` or `torchrun` starts the same command; on CPU it is

@@ -27,6 +27,9 @@ class RunArguments:
     """What any run needs; a script subclasses it with its own few fields. Names and meanings are transformers'."""
 
     model_name_or_path: str = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
+    config_overrides: str | None = HfArg(
+        default=None, help="other values of fields of its configuration, as in task_dropout=0.3,use_crf=false"
+    )
     tokenizer_name: str | None = HfArg(
         default=None,
         help="folder, Hub id or vocab.txt, where it differs from the model's; required with a config JSON",
@@ -141,6 +144,43 @@ class RunArguments:
             raise ValueError(
                 f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataArguments(RunArguments):
+    """What the scripts share that read texts in three splits."""
+
+    data_dir: str | None = HfArg(default=None, help="folder of the data as they were published")
+    train_file: str | None = HfArg(default=None, help="a file of your own")
+    validation_file: str | None = None
+    test_file: str | None = None
+    max_seq_length: int = HfArg(default=128, help="tokens; longer texts are cut")
+    max_train_samples: int | None = HfArg(default=None, help="only the first examples")
+    max_eval_samples: int | None = None
+    max_predict_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ["max_train_samples", "max_eval_samples", "max_predict_samples"]:
+            limit = getattr(self, name)
+            if limit is not None and limit <= 0:
+                raise ValueError(f"--{name} must be positive, not {limit}")
+        model, output = Path(self.model_name_or_path), Path(self.output_dir)
+        if self.overwrite_output_dir and not self.do_train and model.is_dir() and output.resolve() == model.resolve():
+            raise ValueError(
+                f"--overwrite_output_dir would lose the results of the run in {model}: give another --output_dir, or, "
+                "for its predictions, repeat its own command with --do_predict --resume"
+            )
+
+    @property
+    def parts(self) -> dict[str, bool]:
+        """split -> does this run need it?"""
+        return {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """split -> how many of its examples this run takes; None: all"""
+        return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_predict_samples}
 
 
 def hub_model_id(args: RunArguments) -> str:

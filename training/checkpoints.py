@@ -44,20 +44,20 @@ HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)")
 
 @dataclass
 class Mean:
-    """A running mean of losses, each weighted by its examples."""
+    """A running mean of losses, each weighted by its items: examples or labelled tokens."""
 
     total: float = 0.0
-    examples: int = 0
+    items: int = 0
     updates: int = 0
 
-    def add(self, loss: float, examples: int) -> None:
-        self.total += loss * examples
-        self.examples += examples
+    def add(self, loss: float, items: int) -> None:
+        self.total += loss * items
+        self.items += items
         self.updates += 1
 
     @property
     def value(self) -> float:
-        return self.total / self.examples
+        return self.total / max(self.items, 1)
 
 
 @dataclass

@@ -22,6 +22,7 @@ from huggingface_hub import constants
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
+    AutoModel,
     AutoTokenizer,
     BertTokenizer,
     PreTrainedConfig,
@@ -67,29 +68,54 @@ def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
 
 
 def load_config(args: RunArguments, **changes: Any) -> PreTrainedConfig:
-    """The configuration behind `--model_name_or_path`, with `changes` to its fields.
+    """The configuration behind `--model_name_or_path` with `--config_overrides`, and with `changes` to its fields.
 
-    A configuration names its family in "model_type"; in a config JSON, a key that this family does not have raises
-    ValueError.
+    A configuration names its family in "model_type"; in a config JSON, and among the overrides, a key that this family
+    does not have raises ValueError.
     """
     _choose_implementation(args)
-    name = args.model_name_or_path
-    with _explained(name, "Correct it, or copy it again."):
+    name, overrides = args.model_name_or_path, _overrides(args)
+    with _explained(name, f"Correct it{' or --config_overrides' if overrides else ''}, or copy it again."):
         if name.endswith(".json"):
-            return _config_from_json(Path(name), args, changes)
+            return _config_from_json(Path(name), args, overrides, changes)
         if Path(name).is_dir():
             _read_config(Path(name, "config.json"), args)
-        return AutoConfig.from_pretrained(name, trust_remote_code=args.trust_remote_code, **changes)
+        config, unused = AutoConfig.from_pretrained(
+            name, trust_remote_code=args.trust_remote_code, return_unused_kwargs=True, **(overrides | changes)
+        )
+        _check_known(config.model_type, overrides.keys() & unused.keys())
+        if overrides:
+            config.validate()
+        return config
 
 
-def _config_from_json(path: Path, args: RunArguments, changes: dict[str, Any]) -> PreTrainedConfig:
-    values = _read_config(path, args)
+def _overrides(args: RunArguments) -> dict[str, Any]:
+    """--config_overrides a=1,b=true,c=word as a dictionary."""
+    values = {}
+    for pair in args.config_overrides.split(",") if args.config_overrides else []:
+        key, equals, value = pair.strip().partition("=")
+        if not (key and equals and value):
+            raise ValueError(f"--config_overrides must be fields and values, as in a=1,b=true, not {pair!r}")
+        try:
+            values[key] = json.loads(value)
+        except ValueError:  # a word
+            values[key] = value
+    return values
+
+
+def _config_from_json(
+    path: Path, args: RunArguments, overrides: dict[str, Any], changes: dict[str, Any]
+) -> PreTrainedConfig:
+    values = _read_config(path, args) | overrides
     model_type = values.pop("model_type")
     default = AutoConfig.for_model(model_type)
-    unknown = sorted(values.keys() - default.to_dict().keys() - default.attribute_map.keys())
-    if unknown:
-        raise ValueError(f"{model_type} has no {', '.join(unknown)}")
+    _check_known(model_type, values.keys() - default.to_dict().keys() - default.attribute_map.keys())
     return AutoConfig.for_model(model_type, **(values | changes))
+
+
+def _check_known(model_type: str, unknown: Iterable[str]) -> None:
+    if unknown := sorted(unknown):
+        raise ValueError(f"{model_type} has no {', '.join(unknown)}")
 
 
 def _read_config(path: Path, args: RunArguments) -> dict[str, Any]:
@@ -138,12 +164,12 @@ def load_model(
             return auto_class.from_config(config, **options)
         held = _held(Path(name))
         layers = getattr(config, "num_hidden_layers", 0)
-        if held and layers > len(held):  # hours to build
+        if held and layers > max(len(held), 1000):  # hours to build
             raise ValueError(f"config.json says {layers} layers, but the checkpoint holds only {len(held)} weights")
         options |= {"config": config, "ignore_mismatched_sizes": True, "output_loading_info": True}
         # First without memory: sizes may be wrong by any factor.
         outline, info = auto_class.from_pretrained(name, device_map="meta", **options)
-        new = _check_names(outline, info, held)
+        new = _check_names(outline, auto_class is AutoModel, info, held)
     if new and not args.do_train:
         raise ValueError(f"{name} does not hold {_some(new)}, or not in the size needed: train first, with --do_train")
     model, _ = auto_class.from_pretrained(name, **options)
@@ -190,14 +216,17 @@ def _held(folder: Path) -> dict[str, torch.Tensor]:
     return held
 
 
-def _check_names(model: PreTrainedModel, info: dict[str, set], held: dict[str, torch.Tensor]) -> list[str]:
+def _check_names(
+    model: PreTrainedModel, is_base: bool, info: dict[str, set], held: dict[str, torch.Tensor]
+) -> list[str]:
     """The weights of head and pooler that the checkpoint lacks; raises ValueError unless the rest is the checkpoint's.
 
     `info` is what transformers says of the loading. It ignores integers where weights belong, so `held` is needed too.
     """
     resized = {name for name, *_ in info["mismatched_keys"]}
     prefix = f"{model.base_model_prefix}."
-    parts = {name.partition(".")[0] for name in model.base_model.state_dict()}
+    base = model.base_model if is_base or hasattr(model, model.base_model_prefix) else None  # None: it is all head
+    parts = {name.partition(".")[0] for name in base.state_dict()} if base is not None else set()
     buffers = {name.removeprefix(prefix) for name, _ in model.named_buffers()}  # older versions saved them
     own = {name.removeprefix(prefix): tensor.is_floating_point() for name, tensor in model.state_dict().items()}
 
@@ -229,6 +258,31 @@ def _check_finite(model: PreTrainedModel, name: str) -> None:
             f"{name}: not all of {_some(broken)} is finite. Its training diverged, or the file is damaged: take an "
             "earlier checkpoint, or copy it again."
         )
+
+
+def check_length(length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: bool = False) -> None:
+    """Raises ValueError where `length`, --max_seq_length, is more than the model takes, or leaves no room for text."""
+    longest = positions(model)
+    if longest is not None and length > longest:
+        raise ValueError(f"--max_seq_length {length} is more than the model's {longest} positions")
+    longest = tokenizer.model_max_length
+    if length > longest:
+        raise ValueError(f"--max_seq_length {length} is more than the tokenizer's {longest} tokens")
+    special = tokenizer.num_special_tokens_to_add(pair=pair)
+    if length <= special:
+        raise ValueError(f"--max_seq_length {length} must be more than the {special} special tokens")
+
+
+def positions(model: PreTrainedModel) -> int | None:
+    """How many tokens the model can number; None: any. RoBERTa's numbers begin after the padding's."""
+    size = getattr(model.base_model.config, "max_position_embeddings", -1)
+    if size <= 0:  # XLNet's: -1
+        return None
+    for name, module in model.named_modules():
+        table = isinstance(module, torch.nn.Embedding) and "position" in name and module.num_embeddings == size
+        if table and module.padding_idx is not None:
+            return size - module.padding_idx - 1
+    return size
 
 
 def _some(names: list[str]) -> str:

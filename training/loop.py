@@ -1,7 +1,7 @@
 """Training a model and predicting with it. One loop for every script.
 
-One update weighs all its examples equally, however they are spread over processes and accumulation steps; only
-rounding and dropout's draws depend on that.
+One update weighs all its examples equally, or all their labelled tokens where tokens have labels, however they are
+spread over processes and accumulation steps; only rounding and dropout's draws depend on that.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from training.arguments import RunArguments
 from training.checkpoints import Checkpoints, Mean, Progress
 from training.launching import start_tracker
 from training.optimization import build_optimizer, reinitialize_layers
+from training.reporting import is_of_a_type
 from training.runs import Interrupted, Stopwatch, score, stop_signals
 
 
@@ -30,6 +31,7 @@ Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
 Outputs = dict[str, list[np.ndarray]]  # name -> one array an example, in data-set order
 Metrics = Callable[[Outputs, Dataset], dict[str, float]]
 
+IGNORED = -100  # the label of a token that has none
 WINDOW = 20  # updates whose mean loss is compared with the lowest so far
 
 
@@ -45,10 +47,11 @@ def train(
 ) -> dict[str, float]:
     """Trains `model` in place, evaluates on `eval_sets` and saves checkpoints as `args` says; with --resume goes on.
 
-    Returns train_loss (mean over the examples seen), train_updates, the seconds train_runtime, eval_runtime and
-    save_runtime, and the results of the last evaluation; with --load_best_model_at_end those of the best, its weights,
-    and best_update. Raises FloatingPointError when the loss is no longer finite or rises by more than --max_loss_rise,
-    Interrupted when the user or the system ends the run, both naming the checkpoint to go on from.
+    Returns train_loss (mean over the examples, or labelled tokens, seen), train_updates, the seconds train_runtime,
+    eval_runtime and save_runtime, and the results of the last evaluation; with --load_best_model_at_end those of the
+    best, its weights, and best_update. Raises FloatingPointError when the loss is no longer finite or rises by more
+    than --max_loss_rise, Interrupted when the user or the system ends the run, both naming the checkpoint to go on
+    from.
     """
     reinitialize_layers(model, args.reinit_layers)
     set_seed(args.seed, device_specific=True)  # dropout differs between processes; the order of examples does not
@@ -79,6 +82,7 @@ class _Training:
         self.train_set, self.collate, self.evaluate, self.signals = train_set, collate, evaluate, signals
         self.args, self.accelerator = args, accelerator
         self.lengths = [len(ids) for ids in train_set["input_ids"]]
+        self.items = count_items(train_set)
         self.static = static_shapes(model, args)
         self.total, self.per_epoch = count_updates(len(train_set), args, accelerator.num_processes)
         model.to(accelerator.device)
@@ -115,9 +119,9 @@ class _Training:
             updates = epoch_updates(self.lengths, self.args, epoch, self.accelerator.num_processes)
             updates = updates[done : self.total - epoch * self.per_epoch]
             self.model.train()
-            losses = _losses(self.model, self.train_set, updates, self.collate, self.static, self.accelerator)
-            for share, examples in losses:
-                self.update(share, examples)
+            inputs = (self.train_set, self.items, updates, self.collate)
+            for share, items in _losses(self.model, *inputs, self.static, self.accelerator):
+                self.update(share, items)
                 self.between_updates()
                 if self.finished:
                     break
@@ -136,7 +140,7 @@ class _Training:
         self.watch.lap("train")
         return results | self.watch.runtimes()
 
-    def update(self, share: torch.Tensor, examples: int) -> None:
+    def update(self, share: torch.Tensor, items: int) -> None:
         """One step of the optimizer, its gradient ready."""
         if self.args.max_grad_norm > 0:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
@@ -144,7 +148,7 @@ class _Training:
         self.scheduler.step()
         self.optimizer.zero_grad()
         run_pending(self.accelerator)
-        self.unread.append((share, examples))
+        self.unread.append((share, items))
         self.progress.update += 1
         self.bar.update()
 
@@ -174,12 +178,12 @@ class _Training:
         """Moves the losses of the latest updates to `progress`; raises FloatingPointError if they have diverged."""
         if not self.unread:
             return
-        shares, examples = zip(*self.unread, strict=True)
+        shares, items = zip(*self.unread, strict=True)
         losses = self.accelerator.reduce(torch.stack(shares), "sum").tolist()
         self.unread = []
         progress = self.progress
         first = progress.update - len(losses) + 1
-        for update, (loss, count) in enumerate(zip(losses, examples, strict=True), start=first):
+        for update, (loss, count) in enumerate(zip(losses, items, strict=True), start=first):
             if not math.isfinite(loss):
                 self.diverged(f"the training loss is {loss} at update {update}")
             for mean in (progress.run, progress.epoch, progress.logged, progress.recent):
@@ -231,7 +235,8 @@ class _Training:
             progress.best_update, progress.best_results, progress.worse = progress.update, progress.results, 0
         else:
             progress.worse += 1
-        scores = "".join(f"  {name} {value:.4f}" for name, value in progress.results.items())
+        whole = {name: value for name, value in progress.results.items() if not is_of_a_type(name, progress.results)}
+        scores = "".join(f"  {name} {value:.4f}" for name, value in whole.items())
         self.bar.clear()
         self.accelerator.print(f"update {progress.update}/{self.total}:{scores}")
         if progress.worse == self.args.early_stopping_patience and not self.finished:
@@ -273,6 +278,13 @@ def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[in
     return total, per_epoch
 
 
+def count_items(train_set: Dataset) -> list[int]:
+    """What the mean loss of each example is a mean over: 1, or its labelled tokens."""
+    if "labels" not in train_set.column_names or not isinstance(train_set[0]["labels"], list):
+        return [1] * len(train_set)
+    return [sum(label != IGNORED for label in labels) for labels in train_set["labels"]]
+
+
 def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes: int) -> list[list[list[int]]]:
     """The examples of one epoch as updates of micro-batches of indices, the same on every process.
 
@@ -304,16 +316,17 @@ def _cut(indices: list[int], size: int) -> list[list[int]]:
 def _losses(
     model: torch.nn.Module,
     train_set: Dataset,
+    items: list[int],
     updates: list[list[list[int]]],
     collate: Collate,
     static: dict[str, bool],
     accelerator: Accelerator,
 ) -> Iterator[tuple[torch.Tensor, int]]:
-    """Yields this process's share of each update's mean loss, its gradient ready, and the update's number of examples.
+    """Yields this process's share of each update's mean loss, its gradient ready, and the update's number of items.
 
-    A micro-batch's mean loss weighs as much as its examples do in the whole update, so accumulation and processes
-    change nothing but rounding and dropout's draws. A process without an example in the last micro-batch computes one
-    of weight zero.
+    A micro-batch's mean loss weighs as much as its items (`count_items`) do in the whole update, so accumulation and
+    processes change nothing but rounding and dropout's draws. A process without an example in the last micro-batch
+    computes one of weight zero, as is a micro-batch without a labelled token, whose mean loss is no number.
     """
     rank, processes = accelerator.process_index, accelerator.num_processes
     mine = [batch[rank::processes] or batch[:1] for update in updates for batch in update]
@@ -327,14 +340,15 @@ def _losses(
     )
     batches = iter(loader)
     for update in updates:
-        total = sum(map(len, update))
+        total = sum(items[index] for batch in update for index in batch)
         share = torch.zeros((), device=accelerator.device)
         for step, examples in enumerate(update, start=1):
-            weight = len(examples[rank::processes]) / total
+            weight = sum(items[index] for index in examples[rank::processes]) / max(total, 1)
             batch = send_to_device(next(batches), accelerator.device, non_blocking=pinned)
             accelerator.sync_gradients = step == len(update)  # DeepSpeed's backward() then takes the step too
             with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
-                loss = model(**batch, **static).loss * weight
+                loss = model(**batch, **static).loss
+                loss = loss * weight if weight else 0 * loss.nan_to_num()
                 accelerator.backward(loss * processes)  # the gradient is averaged over processes
             share += loss.detach()
         yield share, total

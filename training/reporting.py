@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import time
+from collections.abc import Container
 from pathlib import Path
 
 import huggingface_hub
@@ -24,7 +25,7 @@ from training.checkpoints import FOLDER, HALF_WRITTEN, folders
 from training.checksums import sync, write_checksums
 
 
-BESIDE = ("eval_loss", "eval_runtime", "eval_predicted_classes")  # not scores of the task
+BESIDE = ("eval_loss", "eval_runtime", "eval_predicted_classes", "eval_number")  # not scores of the task
 RESULTS = re.compile(r"metrics\.json|predictions(_mm)?\.(tsv|csv|json|conll)")
 CHECKPOINTS = (FOLDER, HALF_WRITTEN)
 SEED = re.compile(r"seed-(\d+)")
@@ -165,7 +166,7 @@ def keep_best(
 
 def spread_card(best: int, results: dict[str, float], seeds: int) -> str:
     """The part of the card that keeps the best seed's score from passing for the method's."""
-    names = [name.removesuffix("_mean") for name in results if name.endswith("_mean")]
+    names = [name.removesuffix("_mean") for name in results if name.startswith("eval_") and name.endswith("_mean")]
     rows = [
         f"| {name.removeprefix('eval_')} | "
         + " | ".join(f"{results[f'{name}_{what}']:.4f}" for what in ("mean", "median", "std", "min", "max"))
@@ -250,6 +251,26 @@ def recipe(args: RunArguments) -> str:
     return yaml.safe_dump(changed, sort_keys=False).strip()
 
 
+def is_of_a_type(name: str, results: Container[str]) -> bool:
+    """Whether a score is one of those for each type of entity, as eval_f1_PER beside eval_number_PER."""
+    split, _, metric = name.partition("_")
+    return f"{split}_number_{metric.partition('_')[2]}" in results
+
+
+def type_table(results: dict[str, float]) -> str:
+    """The scores of each type of entity as Markdown; empty where there are none."""
+    types = sorted(name.removeprefix("eval_number_") for name in results if name.startswith("eval_number_"))
+    columns = ("precision", "recall", "f1")
+    rows = [
+        f"| {kind} | "
+        + " | ".join(f"{results[f'eval_{column}_{kind}']:.4f}" for column in columns)
+        + f" | {results[f'eval_number_{kind}']} |"
+        for kind in types
+    ]
+    head = ["", "", f"| type | {' | '.join(columns)} | entities |", "|---|---|---|---|---|"]
+    return "\n".join(head + rows) if rows else ""
+
+
 def model_card(
     model: PreTrainedModel, results: dict[str, float], data: dict[str, str], args: RunArguments, processes: int
 ) -> ModelCard:
@@ -257,7 +278,7 @@ def model_card(
     scores = {
         name.removeprefix("eval_"): value
         for name, value in results.items()
-        if name.startswith("eval_") and not name.startswith(BESIDE)
+        if name.startswith("eval_") and not name.startswith(BESIDE) and not is_of_a_type(name, results)
     }
     title = hub_model_id(args).split("/")[-1]
     card = ModelCardData(
@@ -278,6 +299,7 @@ def model_card(
     )
     rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
     table = "\n".join(["| validation | score |", "|---|---|", *rows]) if rows else "It was not evaluated."
+    table += type_table(results)
     beside = published.comparison(scores, data["dataset_type"], data.get("dataset_config"))
     origin = "random weights" if args.model_name_or_path.endswith(".json") else f"`{args.model_name_or_path}`"
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -207,10 +208,14 @@ def score(results: dict[str, float], args: RunArguments) -> float:
 
 
 def spread(runs: list[dict[str, float]]) -> dict[str, float]:
-    """Mean, median, standard deviation (of a sample), least and greatest of each score over `runs`."""
+    """Mean, median, standard deviation (of a sample), least and greatest of each score over `runs`.
+
+    Scores of single types of entities are left to the runs' own records.
+    """
     summary = {}
     for name in runs[0]:
-        if name.startswith("eval_") and not name.startswith(("eval_runtime", "eval_predicted_classes")):
+        score = re.fullmatch(r"(eval|test)_(?!runtime|predicted_classes|number_).*", name)
+        if score and not reporting.is_of_a_type(name, runs[0]):
             values = [results[name] for results in runs]
             summary[f"{name}_mean"] = statistics.fmean(values)
             summary[f"{name}_median"] = statistics.median(values)

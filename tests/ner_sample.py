@@ -1,0 +1,46 @@
+"""Named entities in miniature: sentences of `glue_sample`'s words, in the published layouts."""
+
+from pathlib import Path
+
+from tasks.ner_data import convert_tags
+from tests.glue_sample import text
+
+
+SIZES = {"train.txt": 12, "valid.txt": 6, "test.txt": 5}
+
+
+def sentence(row: int) -> tuple[list[str], list[str]]:
+    """Words and tags, IOB2: "film plot" is one work, "cast" and "bad" are people, and nothing else is anything."""
+    words = text(row, 0).split()
+    tags = []
+    for before, word in zip(["", *words], words, strict=False):
+        follows = word == "plot" and before == "film"
+        tags.append({"film": "B-WORK", "cast": "B-PER", "bad": "B-PER"}.get(word, "I-WORK" if follows else "O"))
+    return words, tags
+
+
+def write_conll(path: Path, rows: range, scheme: str = "iob2", document: int = 3) -> str:
+    """A file of sentences, `document` of them in each document (0: no documents told apart); gives its name."""
+    lines = []
+    for number, row in enumerate(rows):
+        if document and number % document == 0:
+            lines += ["-DOCSTART- -X- O", ""]
+        words, tags = sentence(row)
+        lines += [f"{word} X {tag}" for word, tag in zip(words, convert_tags(tags, scheme), strict=True)]
+        lines.append("")
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return str(path)
+
+
+def write_folder(folder: Path, **options: object) -> Path:
+    """The files of most copies of CoNLL-2003, as many sentences as `SIZES` says."""
+    folder.mkdir()
+    for start, (name, size) in enumerate(SIZES.items()):
+        write_conll(folder / name, range(start, start + size), **options)
+    return folder
+
+
+def read_columns(path: Path) -> list[list[list[str]]]:
+    """The lines of each sentence, in columns; those of documents left out."""
+    blocks = [block.splitlines() for block in path.read_text(encoding="utf-8").strip().split("\n\n")]
+    return [[line.split(" ") for line in block] for block in blocks if not block[0].startswith("-DOCSTART-")]

@@ -1,0 +1,291 @@
+"""A tagger on the states of a frozen encoder, and the cache of these states on disk."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from datasets import Dataset, DatasetDict
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
+
+import modeling
+from modeling import FeatureTaggerConfig, FeatureTaggerForTokenClassification
+from training import features
+from training.features import cache_states
+
+
+NAMES = ["embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"]
+
+
+def encoder_of(model_type: str = "bert", **changes: object) -> torch.nn.Module:
+    sizes = {"vocab_size": 30, "hidden_size": 12, "num_hidden_layers": 5, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 20, "max_position_embeddings": 40, "initializer_range": 0.5, **changes}
+    return AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
+
+
+def tagger(name: str = "concat_last_four", encoder: torch.nn.Module | None = None) -> torch.nn.Module:
+    encoder = encoder_of() if encoder is None else encoder
+    return FeatureTaggerForTokenClassification.from_encoder(encoder, features=name, rnn_size=7, num_labels=5)
+
+
+def batch() -> dict[str, torch.Tensor]:
+    """Three rows of 9, 4 and 6 tokens, the last padded on the left."""
+    mask = torch.ones(3, 9, dtype=torch.long)
+    mask[1, 4:] = mask[2, :3] = 0
+    return {"input_ids": torch.randint(5, 30, (3, 9)), "attention_mask": mask}
+
+
+# The model
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bilstm_reads_the_layers_that_the_features_name(name):
+    model = tagger(name).eval()
+    inputs = batch()
+    layers = model.encoder(**inputs, output_hidden_states=True).hidden_states
+    if model.config.features.startswith("weighted"):
+        model.combine.weights.data.copy_(torch.randn(len(model.combine.weights)))
+        model.combine.gamma.data.fill_(1.7)
+        shares = torch.exp(model.combine.weights) / torch.exp(model.combine.weights).sum()
+    expected = {
+        "embeddings": lambda: layers[0],
+        "second_to_last": lambda: layers[4],
+        "last": lambda: layers[5],
+        "weighted_sum_last_four": lambda: 1.7 * sum(shares[i] * layers[2 + i] for i in range(4)),
+        "concat_last_four": lambda: torch.cat(layers[2:], -1),
+        "weighted_sum_all": lambda: 1.7 * sum(shares[i] * layers[1 + i] for i in range(5)),
+    }[name]()
+    logits = model(**inputs).logits
+    for row, kept in enumerate(inputs["attention_mask"].bool()):
+        alone = model.classifier(model.rnn(expected[row : row + 1, kept])[0])[0]
+        torch.testing.assert_close(logits[row, kept], alone, atol=1e-5, rtol=0)
+
+
+def test_of_a_window_the_bilstm_reads_the_sentence_alone():
+    model, inputs = tagger("last").eval(), batch()
+    mask = torch.zeros(3, 9, dtype=torch.long)
+    mask[0, 2:5] = mask[1, 1:3] = 1  # and nothing of the last row
+    states = model.encoder(**inputs).last_hidden_state
+    logits = model(**inputs, sentence_mask=mask).logits
+    for row, place in ((0, slice(2, 5)), (1, slice(1, 3))):
+        alone = model.classifier(model.rnn(states[row : row + 1, place])[0])[0]
+        torch.testing.assert_close(logits[row, place], alone, atol=1e-6, rtol=0)
+    assert not logits[mask == 0].any()
+
+
+def test_states_that_were_computed_before_take_the_encoders_place():
+    model, inputs = tagger("weighted_sum_all").eval(), batch()
+    layers = torch.stack(model.encoder(**inputs, output_hidden_states=True).hidden_states, -2)
+    cached = model(layer_states=layers, attention_mask=inputs["attention_mask"])
+    assert torch.equal(cached.logits, model(**inputs).logits)
+
+
+def test_the_encoder_is_never_trained_and_has_no_dropout():
+    model, inputs = tagger(encoder=encoder_of(hidden_dropout_prob=0.5)), batch()
+    before = {name: weight.clone() for name, weight in model.encoder.state_dict().items()}
+    model.train()
+    first, again = (model.encode(**inputs, token_type_ids=None).hidden_states for _ in range(2))
+    assert all(torch.equal(*pair) for pair in zip(first, again, strict=True))
+    model(**inputs, labels=torch.zeros(3, 9, dtype=torch.long)).loss.backward()
+    assert all(weight.grad is None for weight in model.encoder.parameters())
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    assert trained and all(weight.grad is not None for weight in trained)
+    torch.optim.AdamW(model.parameters(), lr=0.1).step()
+    assert all(torch.equal(weight, before[name]) for name, weight in model.encoder.state_dict().items())
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert", "roberta", "gpt2"])
+def test_any_encoder_may_be_read_and_comes_back_from_the_saved_folder(tmp_path, model_type):
+    changes = {"n_embd": 12, "n_layer": 5, "n_head": 3, "n_positions": 40} if model_type == "gpt2" else {}
+    model, inputs = tagger(encoder=encoder_of(model_type, **changes)).eval(), batch()
+    model.save_pretrained(tmp_path)
+    back = AutoModelForTokenClassification.from_pretrained(tmp_path)
+    assert type(back.encoder) is type(model.encoder)
+    torch.testing.assert_close(back(**inputs).logits, model(**inputs).logits)
+    assert not any(weight.requires_grad for weight in back.encoder.parameters())
+
+
+def test_the_zoos_bert_and_transformers_are_the_same_encoder(tmp_path):
+    modeling.register()
+    model, inputs = tagger().eval(), batch()
+    model.save_pretrained(tmp_path)
+    modeling.unregister()
+    stock = AutoModelForTokenClassification.from_pretrained(tmp_path)
+    assert {type(model.encoder).__name__, type(stock.encoder).__name__} == {"ZooBertModel", "BertModel"}
+    kept = inputs["attention_mask"].bool()
+    torch.testing.assert_close(stock(**inputs).logits[kept], model(**inputs).logits[kept], atol=1e-5, rtol=0)
+
+
+STRANGER = """
+import json, sys
+sys.modules["modeling"] = None
+import torch
+from transformers import AutoModelForTokenClassification
+model = AutoModelForTokenClassification.from_pretrained(sys.argv[1], trust_remote_code=True)
+logits = model(input_ids=torch.tensor([[5, 6, 7]])).logits
+print(json.dumps([type(model.encoder).__name__, logits.flatten().tolist()]))
+"""
+
+
+def test_a_saved_folder_works_where_this_package_is_not_installed(tmp_path):
+    modeling.register()
+    model = tagger().eval()
+    model.save_pretrained(tmp_path / "model")
+    script = tmp_path / "stranger.py"
+    script.write_text(STRANGER, encoding="utf-8")
+    command = [sys.executable, str(script), str(tmp_path / "model")]
+    output = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=200).stdout
+    encoder, logits = json.loads(output.splitlines()[-1])
+    ours = model(input_ids=torch.tensor([[5, 6, 7]])).logits.flatten()
+    assert encoder == "BertModel"
+    torch.testing.assert_close(torch.tensor(logits), ours, atol=1e-5, rtol=0)
+
+
+def test_features_of_more_layers_than_there_are_are_refused():
+    with pytest.raises(
+        StrictDataclassError, match="'concat_last_four' needs an encoder of 4 layers, and this one has 3; choose"
+    ):
+        FeatureTaggerConfig(encoder=encoder_of(num_hidden_layers=3).config)
+    tagger("embeddings", encoder_of(num_hidden_layers=1))
+
+
+# The cache
+
+
+@pytest.fixture
+def cached(tmp_path, run, monkeypatch):
+    """Caches the states of 11 examples, 4 a file, for a model; gives the features, the batches' maker, the folder."""
+    monkeypatch.setattr(features, "FILE", 4)
+    rng = torch.Generator().manual_seed(0)
+    rows = [torch.randint(5, 30, (length,), generator=rng).tolist() for length in [3, 9, 4, 1, 7, 7, 2, 5, 8, 6, 3]]
+    data = Dataset.from_dict({"input_ids": rows, "labels": [[id_ % 5 for id_ in row] for row in rows]})
+
+    def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
+        width = max(len(example["input_ids"]) for example in examples)
+        padded = [example["input_ids"] + [0] * (width - len(example["input_ids"])) for example in examples]
+        masks = [example.get("sentence_mask", []) for example in examples]
+        batch = {"input_ids": torch.tensor(padded)}
+        batch["attention_mask"] = (batch["input_ids"] > 0).long()
+        if masks[0]:
+            batch["sentence_mask"] = torch.tensor([mask + [0] * (width - len(mask)) for mask in masks])
+        return batch
+
+    def cache(model: torch.nn.Module, data: Dataset = data, **changes: object):
+        folder = tmp_path / "cache"
+        args = run(per_device_eval_batch_size=3, **changes)
+        split, reader = cache_states(model, DatasetDict(train=data), collate, folder, args, Accelerator())
+        return split["train"], reader, folder
+
+    cache.data, cache.collate = data, collate
+    return cache
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.safetensors"))
+
+
+def test_batches_from_the_cache_give_the_logits_of_the_encoder(cached):
+    model = tagger()
+    data, reader, folder = cached(model)
+    assert len(files(folder)) == 3
+    rows = [9, 0, 4, 10]
+    ours = model(**{k: v for k, v in reader([data[row] for row in rows]).items() if k != "input_ids"}).logits
+    plain = cached.collate([cached.data[row] for row in rows])
+    kept = plain["attention_mask"].bool()
+    torch.testing.assert_close(ours[kept], model(**plain).logits[kept], atol=1e-6, rtol=0)
+    assert data["labels"] == cached.data["labels"]
+
+
+def test_tokens_that_are_only_context_are_not_kept(cached):
+    model = tagger()
+    masks = [
+        [int(place % 3 == 1) or int(len(row) == 1) for place in range(len(row))] for row in cached.data["input_ids"]
+    ]
+    data, reader, _ = cached(model, cached.data.add_column("sentence_mask", masks))
+    assert [len(row) for row in data["labels"]] == [sum(mask) for mask in masks]
+    assert "sentence_mask" not in data.column_names
+    rows = [1, 3, 8]
+    ours = model(**{k: v for k, v in reader([data[row] for row in rows]).items() if k != "input_ids"}).logits
+    plain = cached.collate([{**cached.data[row], "sentence_mask": masks[row]} for row in rows])
+    theirs = model(**plain).logits[plain["sentence_mask"].bool()]
+    kept = torch.tensor([[place < sum(masks[row]) for place in range(ours.shape[1])] for row in rows])
+    torch.testing.assert_close(ours[kept], theirs, atol=1e-6, rtol=0)
+
+
+def computed(monkeypatch) -> list[int]:
+    """Receives the number of examples of every file that is computed from here on."""
+    found, compute = [], features._compute
+    monkeypatch.setattr(
+        features, "_compute", lambda base, data, *rest: found.append(len(data)) or compute(base, data, *rest)
+    )
+    return found
+
+
+def test_states_are_computed_once_for_all_task_networks_on_them(cached, monkeypatch):
+    encoder, calls = encoder_of(), computed(monkeypatch)
+    cached(tagger("last", encoder))
+    assert calls == [4, 4, 3]
+    cached(tagger("weighted_sum_all", encoder), seed=7)
+    assert calls == [4, 4, 3]
+    with torch.no_grad():
+        next(encoder.parameters()).add_(0.1)
+    cached(tagger("last", encoder))
+    cached(tagger("last", encoder), cached.data.select(range(5)))
+    assert calls == [4, 4, 3, 4, 4, 3, 4, 1]
+
+
+def test_a_run_that_is_killed_while_writing_leaves_whole_files_and_the_next_goes_on(cached, monkeypatch):
+    model, calls, save = tagger(), computed(monkeypatch), features.save_file
+
+    def killed(tensors: dict, path: Path) -> None:
+        if len(calls) == 2:
+            Path(path).write_bytes(b"half of it")
+            raise KeyboardInterrupt
+        save(tensors, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(features, "save_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            cached(model)
+    data, reader, folder = cached(model)
+    assert calls == [4, 4, 4, 3] and len(files(folder)) == 3
+    reader([data[row] for row in range(len(data))])
+
+
+def test_a_file_that_was_cut_short_is_computed_again(cached, monkeypatch):
+    model = tagger()
+    _, _, folder = cached(model)
+    whole = files(folder)[1].read_bytes()
+    files(folder)[1].write_bytes(whole[:-40])
+    calls = computed(monkeypatch)
+    cached(model)
+    assert calls == [4] and files(folder)[1].read_bytes() == whole
+
+
+def test_a_full_disk_is_one_clear_error(cached, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(features, "save_file", full)
+    with pytest.raises(OSError, match="cannot write the features in .*No space left on device. Make room"):
+        cached(tagger())
+
+
+def test_a_model_without_a_frozen_base_is_refused(cached):
+    plain = AutoModelForTokenClassification.from_config(encoder_of().config)
+    with pytest.raises(ValueError, match="--feature_cache .* BertForTokenClassification has none"):
+        cached(plain)
+
+
+def test_states_that_depend_on_the_call_before_are_refused(cached):
+    def carry_over(module: torch.nn.Module, *_) -> None:
+        module.embeddings.LayerNorm.bias.data.add_(1)
+
+    model = tagger()
+    model.encoder.register_forward_hook(carry_over)
+    with pytest.raises(ValueError, match="BertModel gives others at a second call"):
+        cached(model)
