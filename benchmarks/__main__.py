@@ -1,6 +1,6 @@
 """Measures this zoo against other implementations and prints a Markdown table.
 
-python -m benchmarks [ROW ...] [--settings fp32 medium bf16 mixed] [--threads N] [--json FILE]
+python -m benchmarks [ROW or MODEL ...] [--settings fp32 medium bf16 portable mixed] [--threads N] [--json FILE]
 """
 
 import argparse
@@ -16,19 +16,24 @@ import transformers
 
 from training.reporting import device_name
 
-from . import bert
-from .measure import Contest, assert_equal, medium_rounds, take_turns
+from . import bert, elmo
+from .measure import Build, assert_equal, matrix_peak, take_turns
+from .precision import medium_rounds, model_dtype
 
 
-ROWS = {**bert.ROWS}
+# The rows of each model, whose name stands for them all.
+MODELS: dict[str, dict[str, tuple[str, Build]]] = {"bert": bert.ROWS, "elmo": elmo.ROWS}
+ROWS = {row: build for rows in MODELS.values() for row, build in rows.items()}
 
 # Precision of the side and of its baseline.
 SETTINGS = {
     "fp32": ("highest", "highest"),  # as torch ships
     "medium": ("medium", "medium"),
     "bf16": ("bf16", "bf16"),
+    "portable": ("portable", "highest"),  # for models that bring products by oneDNN along
     "mixed": ("medium", "highest"),  # not like with like: only on request
 }
+DEFAULT_SETTINGS = {"bert": ["fp32", "medium", "bf16"], "elmo": ["fp32", "portable", "bf16"]}
 
 
 @dataclass(frozen=True)
@@ -50,21 +55,29 @@ class Result:
     pairs: int
     difference: float
     tolerance: float
+    share: float | None  # of `matrix_peak`
+    baseline_share: float | None
     peak_mb: float | None
     baseline_peak_mb: float | None
 
 
-def measure(row: str, setting: str, tiny: bool) -> Result:
-    """One row in one setting.
+def measure(row: str, setting: str, tiny: bool, pairs: int) -> Result:
+    """One row in one setting, in so many pairs of turns.
 
     Raises:
         DifferentResults: when the two sides do not compute the same.
     """
     title, build = ROWS[row]
-    contest: Contest = build(*SETTINGS[setting], tiny)
+    contest = build(*SETTINGS[setting], tiny)
     difference = assert_equal(contest)
-    timing = take_turns(contest, **({"pairs": 2, "seconds": 0.0} if tiny else {"pairs": 5, "seconds": 0.3}))
+    timing = take_turns(contest, pairs, seconds=0.0 if tiny else 0.3)
     side, baseline = contest.side, contest.baseline
+    shares = (None, None)
+    if timing.rate is not None:
+        shares = tuple(
+            rate / matrix_peak(model_dtype(precision))
+            for rate, precision in zip((timing.rate, timing.baseline_rate), SETTINGS[setting], strict=True)
+        )
     return Result(
         row=row,
         title=title,
@@ -81,6 +94,8 @@ def measure(row: str, setting: str, tiny: bool) -> Result:
         pairs=len(timing.cpu_ratios),
         difference=difference,
         tolerance=contest.tolerance,
+        share=shares[0],
+        baseline_share=shares[1],
         peak_mb=side.peak_memory() if side.peak_memory else None,
         baseline_peak_mb=baseline.peak_memory() if baseline.peak_memory else None,
     )
@@ -100,10 +115,12 @@ def describe_machine() -> dict[str, object]:
     }
 
 
-HEADER = ["row", "what", "on", "setting", "compared", "CPU ms", "CPU time ratio", "wall", "difference", "peak MB"]
+HEADER = ["row", "what", "on", "setting", "compared", "CPU ms", "CPU time ratio", "wall", "difference"]
+HEADER += ["% of peak", "peak MB"]
 
 
 def table_line(result: Result) -> list[str]:
+    share = "" if result.share is None else f"{100 * result.share:.0f} : {100 * result.baseline_share:.0f}"
     memory = "" if result.peak_mb is None else f"{result.peak_mb:.0f} : {result.baseline_peak_mb:.0f}"
     return [
         result.row,
@@ -115,6 +132,7 @@ def table_line(result: Result) -> list[str]:
         f"**{result.cpu_ratio:.2f}** ({result.lowest_cpu_ratio:.2f} - {result.highest_cpu_ratio:.2f})",
         f"{result.wall_ratio:.2f}",
         f"{result.difference:.0e}",
+        share,
         memory,
     ]
 
@@ -125,14 +143,18 @@ def markdown(cells: list[str]) -> str:
 
 def main(argv: list[str] | None = None) -> list[Result]:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{', '.join(ROWS)}; all of them when none is named")
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["fp32", "medium", "bf16"])
+    names = ", ".join((*MODELS, *ROWS))
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{names}; all of them when none is named")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="default: for each model its own")
+    parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
     parser.add_argument("--threads", type=int, help="of torch; its own choice when left out")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny tries the rows out, in seconds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go too, with every digit")
     args = parser.parse_args(argv)
-    if unknown := [row for row in args.rows if row not in ROWS]:
-        parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    if unknown := [row for row in args.rows if row not in (*MODELS, *ROWS)]:
+        parser.error(f"no row is called {', '.join(unknown)}; there are {names}")
+    if args.pairs < 1:
+        parser.error("--pairs must be positive")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
 
@@ -140,10 +162,13 @@ def main(argv: list[str] | None = None) -> list[Result]:
     print(", ".join(f"{name} {value}" for name, value in machine.items()), end="\n\n")
     print(markdown(HEADER), markdown(["---"] * len(HEADER)), sep="\n")
     results = []
-    for row in args.rows or ROWS:
-        for setting in args.settings:
-            results.append(measure(row, setting, tiny=args.size == "tiny"))
-            print(markdown(table_line(results[-1])), flush=True)
+    for model, rows in MODELS.items():
+        for row in rows:
+            if args.rows and not {model, row} & set(args.rows):
+                continue
+            for setting in args.settings or DEFAULT_SETTINGS[model]:
+                results.append(measure(row, setting, args.size == "tiny", args.pairs))
+                print(markdown(table_line(results[-1])), flush=True)
     if args.json is not None:
         document = {"machine": machine, "results": [vars(result) for result in results]}
         args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

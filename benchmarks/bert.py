@@ -1,11 +1,9 @@
 """BERT: this zoo's classes against transformers' with its SDPA attention, on the same weights and inputs.
 
-A row is a function `(precision, baseline_precision, tiny) -> Contest`. Of the precisions, "highest" and "medium" are
-fp32 with torch's switch for matrix products at that word; "bf16" is a bf16 model, or bf16 autocast where it trains.
+A row is a function `(precision, baseline_precision, tiny) -> Contest`; precision.py has the precisions.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,21 +14,17 @@ from transformers import PreTrainedModel
 
 import modeling
 
-from .measure import Contest, Outputs, Side, matmul_precision, medium_rounds, peak_memory
+from .measure import Build, Contest, Outputs, Side, peak_memory
+from .precision import inference, model_dtype, tolerance, training
 
 
 Batch = dict[str, torch.Tensor]
-Build = Callable[[str, str, bool], Contest]
 
 OURS, STOCK = "zoo", "transformers"
 CLASSES = {OURS: (modeling, "ZooBert"), STOCK: (transformers, "Bert")}
 BATCH_SIZE = 32
 BATCHES = 8
 IGNORED = -100
-
-# Largest difference relative to the largest value. fp32 sums in another order; bf16 keeps 8 bits of each product's
-# factors, and twelve layers of it leave two or three correct ones in a logit.
-FP32_TOLERANCE, BF16_TOLERANCE = 1e-4, 5e-2
 
 SIZES = {
     "base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
@@ -118,18 +112,7 @@ def make_model(side: str, head: str, size: str, tiny: bool, dropout: float) -> P
     return model
 
 
-def tolerance(precision: str, baseline_precision: str) -> float:
-    rounded = {"highest": False, "medium": medium_rounds(), "bf16": True}
-    return BF16_TOLERANCE if rounded[precision] or rounded[baseline_precision] else FP32_TOLERANCE
-
-
 # Inference
-
-
-@contextmanager
-def inference(precision: str) -> Iterator[None]:
-    with torch.inference_mode(), matmul_precision("medium" if precision == "medium" else "highest"):
-        yield
 
 
 def classify(size: str, lengths_name: str) -> Build:
@@ -140,7 +123,7 @@ def classify(size: str, lengths_name: str) -> Build:
         models = make_models("ForSequenceClassification", size, tiny, dropout=0.0)
 
         def side(name: str, precision: str) -> Side:
-            model = models[name].eval().to(torch.bfloat16 if precision == "bf16" else torch.float32)
+            model = models[name].eval().to(model_dtype(precision))
 
             def run(index: int) -> torch.Tensor:
                 batch = inputs.batches[index % len(inputs.batches)]
@@ -178,7 +161,7 @@ def evaluate_set(side_name: str, side_sorted: bool, baseline_name: str, baseline
         models = make_models("ForSequenceClassification", "small", tiny, dropout=0.0)
 
         def side(name: str, by_length: bool, precision: str) -> Side:
-            model = models[name].eval().to(torch.bfloat16 if precision == "bf16" else torch.float32)
+            model = models[name].eval().to(model_dtype(precision))
 
             def run(index: int) -> torch.Tensor:
                 with inference(precision):
@@ -197,14 +180,6 @@ def evaluate_set(side_name: str, side_sorted: bool, baseline_name: str, baseline
 
 
 # Training
-
-
-@contextmanager
-def training(precision: str) -> Iterator[None]:
-    bf16 = precision == "bf16"
-    switch = matmul_precision("medium" if precision == "medium" else "highest")
-    with switch, torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        yield
 
 
 def make_masked_batches(tiny: bool) -> Inputs:

@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 import torch
+
+from modeling.modeling_onednn import linear
 
 
 Outputs = dict[str, torch.Tensor]
@@ -52,16 +53,25 @@ class Contest:
     baseline: Side
     work: str  # what one turn works on
     tolerance: float  # for `largest_difference`
+    flop: Callable[[int], float] | None = None  # multiplications and additions that `run(i)` cannot do without
+
+
+Build = Callable[[str, str, bool], Contest]  # of a row: (precision, baseline's precision, tiny)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one `run`, medians over the pairs; and, pair by pair, baseline time / side time."""
+    """Seconds of one `run`, medians over the pairs; and, pair by pair, baseline time / side time.
+
+    The rates are `Contest.flop` a CPU second, medians too; None where the contest does not count.
+    """
 
     cpu_seconds: float
     baseline_cpu_seconds: float
     cpu_ratios: list[float]
     wall_ratios: list[float]
+    rate: float | None
+    baseline_rate: float | None
 
     @property
     def cpu_ratio(self) -> float:
@@ -70,27 +80,6 @@ class Timing:
     @property
     def wall_ratio(self) -> float:
         return statistics.median(self.wall_ratios)
-
-
-@contextmanager
-def matmul_precision(name: str):
-    """torch's global switch for fp32 matrix products, put back afterwards."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(name)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def medium_rounds() -> bool:
-    """Whether "medium" rounds fp32 factors to bf16 on this chip. It may; chips without AMX keep them as they are."""
-    factors = torch.rand(256, 256, generator=torch.Generator().manual_seed(0))
-    with matmul_precision("highest"):
-        exact = torch.nn.functional.linear(factors, factors)
-    with matmul_precision("medium"):
-        fast = torch.nn.functional.linear(factors, factors)
-    return largest_difference({"product": fast}, {"product": exact}) > 1e-5
 
 
 def largest_difference(outputs: Outputs, expected: Outputs) -> float:
@@ -127,14 +116,16 @@ def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
 
     Pair p works on the same inputs on both sides, and on others than pair p + 1.
     """
-    for side in (contest.side, contest.baseline):
-        side.run(0)
-    repeats = max(1, ceil(seconds / min(_turn(side, [0])[1] for side in (contest.side, contest.baseline))))
-    ours, theirs = [], []
+    quickest = _quickest(contest)
+    if quickest < seconds:  # a first run may be slower than those after it
+        quickest = _quickest(contest)
+    repeats = max(1, ceil(seconds / quickest))
+    ours, theirs, work = [], [], []
     for pair in range(pairs):
         inputs = list(range(pair * repeats, (pair + 1) * repeats))
         ours.append(_turn(contest.side, inputs))
         theirs.append(_turn(contest.baseline, inputs))
+        work.append(sum(map(contest.flop, inputs)) if contest.flop else None)
     ratios = [[b / a for a, b in zip(mine, base, strict=True)] for mine, base in zip(ours, theirs, strict=True)]
     cpu_ratios, wall_ratios = map(list, zip(*ratios, strict=True))
     return Timing(
@@ -142,7 +133,20 @@ def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
         baseline_cpu_seconds=statistics.median(cpu for cpu, _ in theirs) / repeats,
         cpu_ratios=cpu_ratios,
         wall_ratios=wall_ratios,
+        rate=_rate(work, ours),
+        baseline_rate=_rate(work, theirs),
     )
+
+
+def _rate(work: list[float | None], turns: list[tuple[float, float]]) -> float | None:
+    if None in work:
+        return None
+    return statistics.median(flop / cpu for flop, (cpu, _) in zip(work, turns, strict=True))
+
+
+def _quickest(contest: Contest) -> float:
+    """Wall seconds."""
+    return min(_turn(side, [0])[1] for side in (contest.side, contest.baseline))
 
 
 def _turn(side: Side, inputs: list[int]) -> tuple[float, float]:
@@ -151,6 +155,22 @@ def _turn(side: Side, inputs: list[int]) -> tuple[float, float]:
     for index in inputs:
         side.run(index)
     return time.process_time() - cpu, time.perf_counter() - wall
+
+
+def matrix_peak(dtype: torch.dtype) -> float:
+    """Multiplications and additions a CPU second of a large matrix product, the best of several.
+
+    By oneDNN, which on the CPUs that it was written for is as fast as they get.
+    """
+    size = 2048
+    factors = torch.rand(size, size).to(dtype)
+    seconds = []
+    with torch.inference_mode():
+        for _ in range(8):
+            before = time.process_time()
+            linear(factors, factors)
+            seconds.append(time.process_time() - before)
+    return 2 * size**3 / min(seconds)
 
 
 def peak_memory(work: Callable[..., None], *args) -> float:

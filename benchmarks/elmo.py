@@ -1,0 +1,302 @@
+"""ELMo: this zoo's biLM against the same computed plainly, as AllenNLP does (plain_elmo.py), on the same weights.
+
+A row is a function `(precision, baseline_precision, tiny) -> Contest`; precision.py has the precisions.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from modeling import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer
+
+from .measure import Build, Contest, Outputs, Side
+from .plain_elmo import PlainElmo, PlainForPreTraining
+from .precision import inference, model_dtype, tolerance, training
+
+
+OURS, PLAIN = "zoo", "plain"
+BATCH_SIZE = 32
+BATCHES = 6
+
+# Sizes of the published models (allennlp.org/elmo).
+SIZES = {
+    "full": {"cell_size": 4096, "hidden_size": 1024, "num_highway_layers": 2},
+    "medium": {"cell_size": 2048, "hidden_size": 512, "num_highway_layers": 1},
+    "small": {"cell_size": 1024, "hidden_size": 256, "num_highway_layers": 1},
+    "tiny": {
+        "cell_size": 11,
+        "hidden_size": 14,
+        "num_highway_layers": 1,
+        "char_embedding_size": 3,
+        "filters": [[1, 4], [3, 5]],
+    },
+}
+LM_VOCABULARY, SAMPLED = 50_000, 8192
+TINY_LM_VOCABULARY, TINY_SAMPLED = 97, 13
+
+# Sentences: log-normal lengths of this mean and this deviation of the logarithm, up to a longest.
+MEAN_LENGTH, LENGTH_DEVIATION, LONGEST = 22, 0.6, 80
+# Words: their frequencies fall as 1 / (rank + 2.7), Zipf's law as Mandelbrot has it, over as many as leave 0.61 distinct
+# ones for each word of a batch; the text that the released tests embed has that.
+WORDS, TINY_WORDS = 12_000, 40
+# UTF-8 bytes of the distinct words of 32 sentences, counted on the Universal Dependencies English training set; the
+# last is the longest of such a batch, in the median.
+QUANTILES = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1]
+WORD_LENGTHS = [1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 10, 13, 18]
+
+Sentence = list[str]
+Batch = dict[str, torch.Tensor]
+
+
+class Text:
+    """Sentences of made-up words, the same ones each time."""
+
+    def __init__(self, tiny: bool):
+        self.numbers = np.random.default_rng(0)
+        count = TINY_WORDS if tiny else WORDS
+        lengths = np.interp(self.numbers.random(count), QUANTILES, WORD_LENGTHS).round().astype(int)
+        letters = list("abcdefghijklmnopqrstuvwxyz")
+        self.words = ["".join(self.numbers.choice(letters, length)) for length in lengths]
+        self.frequencies = 1 / (np.arange(count) + 2.7)
+        self.frequencies /= self.frequencies.sum()
+
+    def sentence(self, length: int | None = None) -> Sentence:
+        if length is None:
+            location = np.log(MEAN_LENGTH) - LENGTH_DEVIATION**2 / 2
+            length = round(np.clip(self.numbers.lognormal(location, LENGTH_DEVIATION), 1, LONGEST))
+        return [self.words[rank] for rank in self.numbers.choice(len(self.words), length, p=self.frequencies)]
+
+    def sentences(self, count: int, length: int | None = None) -> list[Sentence]:
+        return [self.sentence(length) for _ in range(count)]
+
+
+def tokenize(sentences: list[Sentence]) -> Batch:
+    return ElmoTokenizer()(sentences, is_split_into_words=True, padding=True, return_tensors="pt")
+
+
+def describe(batches: list[list[Sentence]]) -> str:
+    """As the table shows it: how many sentences and words, and how many columns are computed for each word."""
+    words = [sum(map(len, batch)) for batch in batches]
+    columns = [len(batch) * max(map(len, batch)) for batch in batches]
+    padding = f", padded {sum(columns) / sum(words):.2f}x" if len(batches[0]) > 1 else ""
+    return f"{len(batches[0])} x {sum(words) / len(batches) / len(batches[0]):.0f} words{padding}"
+
+
+def make_config(size: str, tiny: bool, **fields) -> ElmoConfig:
+    """Sentences start from zeros and nothing is dropped, so that both sides compute the same."""
+    fixed = {"state": "zero", "hidden_dropout_prob": 0.0, "mix_dropout": 0.0, "freeze_bilm": False}
+    return ElmoConfig(**SIZES["tiny" if tiny else size], **fixed, **fields)
+
+
+def make_weights(model: torch.nn.Module) -> None:
+    """Random, and large enough that gates open and close and a few cells and projections are clipped."""
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        scale = parameter[0].numel() ** -0.5 if parameter.dim() > 1 else 0.5
+        scale *= 6 if ".projection." in name and "lstm" in name else 2
+        parameter.data.normal_(0, scale, generator=generator)
+    model.get_input_embeddings().weight.data[0] = 0
+
+
+def make_models(our_class: type, plain_class: type, config: ElmoConfig) -> dict[str, torch.nn.Module]:
+    ours, plain = our_class(config), plain_class(config)
+    make_weights(ours)
+    plain.load_state_dict({name: ours.state_dict()[name] for name in plain.state_dict()})
+    return {OURS: ours, PLAIN: plain}
+
+
+def flop(config: ElmoConfig, sentences: list[Sentence]) -> float:
+    """What the biLM's products have to multiply and add for these sentences: the windows of each distinct word that
+    have a character of it and one that has none, and each word and boundary that a direction reads.
+    """
+    distinct = {word for sentence in sentences for word in sentence}
+    # With the marks of a word's begin and end; and <S> and </S>, which are words of one mark.
+    windows = sum(len(word.encode()) + 3 for word in distinct) + 2 * 4
+    filters, size = sum(count for _, count in config.filters), config.projection_size
+    convolutions = windows * sum(width * count for width, count in config.filters) * config.char_embedding_size
+    dense = (len(distinct) + 2) * filters * (2 * config.num_highway_layers * filters + size)
+    steps = sum(len(sentence) + 1 for sentence in sentences)
+    step = 4 * config.cell_size * 2 * size + config.cell_size * size  # of one direction of one layer
+    return 2 * (convolutions + dense + 2 * config.num_hidden_layers * steps * step)
+
+
+def outputs_of(model: torch.nn.Module, batch: Batch) -> list[torch.Tensor]:
+    """The mix and all layers."""
+    if isinstance(model, PlainElmo):
+        return model(batch["input_ids"])
+    output = model(**batch, output_hidden_states=True)
+    return [output.last_hidden_state, *output.hidden_states]
+
+
+def named(outputs: list[torch.Tensor]) -> Outputs:
+    return {f"output {number}": output for number, output in enumerate(outputs)}
+
+
+# Inference
+
+
+def embed_batches(size: str, batch_size: int = BATCH_SIZE, length: int | None = None) -> Build:
+    """The mix and all layers of batches in random order, each padded to its longest sentence.
+
+    Whatever the baseline is timed in, it is its fp32 results that ours have to agree with.
+    """
+
+    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+        text, config = Text(tiny), make_config(size, tiny)
+        batches = [text.sentences(min(batch_size, 5) if tiny else batch_size, length) for _ in range(BATCHES)]
+        inputs = [tokenize(batch) for batch in batches]
+        models = make_models(ElmoModel, PlainElmo, config)
+        with inference("highest"):
+            exact = named(outputs_of(models[PLAIN], inputs[0]))
+
+        def runner(name: str, precision: str) -> Callable[[int], list[torch.Tensor]]:
+            model = models[name].eval().to(model_dtype(precision))
+
+            def run(index: int) -> list[torch.Tensor]:
+                with inference(precision):
+                    return outputs_of(model, inputs[index % BATCHES])
+
+            return run
+
+        run = runner(OURS, precision)
+        return Contest(
+            Side(OURS, run, check=lambda: named(run(0))),
+            Side(PLAIN, runner(PLAIN, baseline_precision), check=lambda: exact),
+            describe(batches),
+            tolerance(precision),
+            flop=lambda index: flop(config, batches[index % BATCHES]),
+        )
+
+    return build
+
+
+def embed_sorted(size: str) -> Build:
+    """`ElmoModel.embed`, which sorts, against the same model on batches in the order given. Both read words."""
+
+    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+        batch_size, count = (3, 8) if tiny else (BATCH_SIZE, 4 * BATCH_SIZE)
+        config, sentences = make_config(size, tiny), Text(tiny).sentences(count)
+        model = make_models(ElmoModel, PlainElmo, config)[OURS].eval()
+
+        def in_order() -> list[torch.Tensor]:
+            found = []
+            for start in range(0, count, batch_size):
+                batch = sentences[start : start + batch_size]
+                mix = model(**tokenize(batch)).last_hidden_state
+                found += [row[: len(words)] for row, words in zip(mix, batch, strict=True)]
+            return found
+
+        def side(name: str, embed: Callable[[], list[torch.Tensor]], precision: str) -> Side:
+            def run(index: int) -> torch.Tensor:
+                model.to(model_dtype(precision))
+                with inference(precision):
+                    return torch.cat(embed())
+
+            return Side(f"{OURS}, {name}", run, check=lambda: {"mix": run(0)})
+
+        return Contest(
+            side("embed", lambda: model.embed(sentences, batch_size=2 * batch_size), precision),
+            side("in the order given", in_order, baseline_precision),
+            f"{count} sentences in batches of {batch_size}",
+            tolerance(precision, baseline_precision),
+            flop=lambda index: flop(config, sentences),
+        )
+
+    return build
+
+
+# Training
+
+Loss = Callable[[torch.nn.Module, int], torch.Tensor]  # of a model on input number i
+
+
+def training_contest(
+    models: dict[str, torch.nn.Module], loss: Loss, precision: str, baseline_precision: str, work: str
+) -> Contest:
+    """Forward and backward, without an optimizer's step. Loss and each gradient have to agree with the baseline's,
+    which are computed in fp32 for that.
+    """
+
+    def pass_through(name: str, precision: str, index: int) -> torch.Tensor:
+        with training(precision):
+            value = loss(models[name].train(), index)
+        value.backward()
+        return value.detach()
+
+    def side(name: str, precision: str, checked_in: str) -> Side:
+        def run(index: int) -> None:
+            pass_through(name, precision, index)
+            models[name].zero_grad()
+
+        def check() -> Outputs:
+            found = {"loss": pass_through(name, checked_in, 0)}
+            parameters = models[name].named_parameters()
+            found |= {of: parameter.grad for of, parameter in parameters if parameter.grad is not None}
+            models[name].zero_grad()
+            return found
+
+        return Side(name, run, check)
+
+    return Contest(
+        side(OURS, precision, precision), side(PLAIN, baseline_precision, "highest"), work, tolerance(precision)
+    )
+
+
+def train(size: str) -> Build:
+    """Through the whole biLM: 20 columns with <S> and </S>, no padding."""
+
+    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+        text, config = Text(tiny), make_config(size, tiny)
+        batches = [text.sentences(5 if tiny else BATCH_SIZE, length=18) for _ in range(BATCHES)]
+        inputs = [tokenize(batch) for batch in batches]
+        models = make_models(ElmoModel, PlainElmo, config)
+
+        def loss(model: torch.nn.Module, index: int) -> torch.Tensor:
+            return outputs_of(model, inputs[index % BATCHES])[0].float().square().mean()
+
+        contest = training_contest(models, loss, precision, baseline_precision, describe(batches))
+        return replace(contest, flop=lambda index: 3 * flop(config, batches[index % BATCHES]))
+
+    return build
+
+
+def pretrain(size: str) -> Build:
+    """The language model as it was pre-trained: 20 words of 32 streams each direction, scores of sampled words."""
+
+    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+        rows, columns = (3, 4) if tiny else (BATCH_SIZE, 20)
+        vocabulary, sampled = (TINY_LM_VOCABULARY, TINY_SAMPLED) if tiny else (LM_VOCABULARY, SAMPLED)
+        config = make_config(size, tiny, lm_vocab_size=vocabulary, num_sampled=sampled)
+        text, generator = Text(tiny), torch.Generator().manual_seed(0)
+        inputs = []
+        for _ in range(BATCHES):
+            forward, backward = (tokenize(text.sentences(rows, columns))["input_ids"] for _ in range(2))
+            labels = torch.randint(0, vocabulary, (2, rows, columns), generator=generator)
+            names = ("input_ids", "labels", "reverse_input_ids", "reverse_labels")
+            inputs.append(dict(zip(names, (forward, labels[0], backward, labels[1]), strict=True)))
+        models = make_models(ElmoForPreTraining, PlainForPreTraining, config)
+
+        def loss(model: torch.nn.Module, index: int) -> torch.Tensor:
+            torch.manual_seed(index)  # both draw the same words
+            output = model(**inputs[index % BATCHES])
+            return output if isinstance(output, torch.Tensor) else output.loss
+
+        work = f"2 x {rows} x {columns} words, {sampled} of {vocabulary} scored"
+        return training_contest(models, loss, precision, baseline_precision, work)
+
+    return build
+
+
+ROWS: dict[str, tuple[str, Build]] = {
+    "elmo-full": ("ELMo, inference", embed_batches("full")),
+    "elmo-medium": ("ELMo medium, inference", embed_batches("medium")),
+    "elmo-small": ("ELMo small, inference", embed_batches("small")),
+    "elmo-sentence": ("ELMo, one sentence", embed_batches("full", batch_size=1, length=20)),
+    "elmo-sentence-small": ("ELMo small, one sentence", embed_batches("small", batch_size=1, length=20)),
+    "elmo-sorted": ("ELMo, embed", embed_sorted("full")),
+    "elmo-training": ("ELMo, training step", train("full")),
+    "elmo-training-small": ("ELMo small, training step", train("small")),
+    "elmo-pretraining": ("ELMo small, pre-training step", pretrain("small")),
+}
