@@ -16,7 +16,9 @@ before it, counts as tagged O. Scores are those of conlleval, over all entities 
 OUTPUT_DIR receives metrics.json, predictions.conll, and the checkpoint with its model card.
 """
 
+import dataclasses
 import inspect
+import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -47,7 +49,7 @@ from training import Outputs, evaluate, predict, train
 from training.arguments import DataArguments, parse_arguments
 from training.features import cache_states
 from training.launching import start
-from training.loading import check_length, load_config, load_model, load_tokenizer
+from training.loading import check_length, load_config, load_model, load_tokenizer, parse_overrides
 from training.loop import IGNORED
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
@@ -60,6 +62,7 @@ FOLDERS = (
     {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
 )
 OUTSIDE = "O"
+TRAINED = ("rnn_size", "rnn_layers", "dropout")  # fields of the tagger on --features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,11 @@ class NerArguments(DataArguments):
             "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
         ]
         | None
-    ) = HfArg(default=None, help="train a BiLSTM on these states of the model, which stays as it is")
+    ) = HfArg(
+        default=None,
+        help="train a BiLSTM on these states of the model, which stays as it is; --config_overrides knows its "
+        "rnn_size, rnn_layers and dropout",
+    )
     feature_cache: str | None = HfArg(default=None, help="folder that keeps the states of a model that stays as it is")
 
     def __post_init__(self) -> None:
@@ -245,7 +252,11 @@ def count_tokens(words: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[s
 def encode(
     sentences: list[list[str]], tokenizer: PreTrainedTokenizerBase, length: int
 ) -> tuple[dict[str, list], list[list[int | None]]]:
-    """The model's inputs, cut to `length` tokens, and for each token the number of its word; None: a special token."""
+    """The model's inputs, cut to `length` tokens, and for each token the number of its word; None: a special token.
+
+    A sentence whose words the tokenizer drops, where it adds nothing itself, is one token, its padding: a model must
+    read something.
+    """
     encoded = tokenizer(
         sentences,
         is_split_into_words=True,
@@ -255,8 +266,10 @@ def encode(
         return_special_tokens_mask=True,
     )
     special = encoded.pop("special_tokens_mask")
+    blank = {"input_ids": tokenizer.pad_token_id, "attention_mask": 1}
+    inputs = {name: [row or [blank.get(name, 0)] for row in rows] for name, rows in encoded.items()}
     if tokenizer.is_fast:
-        return dict(encoded), [encoded.word_ids(row) for row in range(len(sentences))]
+        return inputs, [encoded.word_ids(row) or [None] for row in range(len(sentences))]
     counts = count_tokens(list(chain.from_iterable(sentences)), tokenizer)
     numbers = []
     for words, mask in zip(sentences, special, strict=True):
@@ -264,8 +277,8 @@ def encode(
         kept = iter(
             of_tokens[: mask.count(0)] if tokenizer.truncation_side == "right" else of_tokens[-mask.count(0) :]
         )
-        numbers.append([None if is_special else next(kept) for is_special in mask])
-    return dict(encoded), numbers
+        numbers.append([None if is_special else next(kept) for is_special in mask] or [None])
+    return inputs, numbers
 
 
 def featurize(
@@ -365,7 +378,7 @@ def run(args: NerArguments) -> dict[str, float]:
     watch = Stopwatch()
     accelerator = start(args)
     watch.lap("start")
-    config = load_config(args)
+    config = load_config(split_overrides(args)[0])
     tokenizer = load_tokenizer(args)
     data_scheme, data = load_data(args)
     names, scheme = class_names(data, config, args)
@@ -411,11 +424,24 @@ def build_model(names: list[str], tokenizer: PreTrainedTokenizerBase, args: NerA
     head = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
     if args.features is None:
         return load_model(AutoModelForTokenClassification, args, tokenizer, **head)
-    encoder = load_model(AutoModel, args, tokenizer)
+    encoder_args, own = split_overrides(args)
+    encoder = load_model(AutoModel, encoder_args, tokenizer)
     try:
-        return FeatureTaggerForTokenClassification.from_encoder(encoder, features=args.features, **head)
+        return FeatureTaggerForTokenClassification.from_encoder(encoder, features=args.features, **own, **head)
     except StrictDataclassError as error:
         raise ValueError(f"--features {args.features}: {error.__cause__}") from error
+
+
+def split_overrides(args: NerArguments) -> tuple[NerArguments, dict[str, Any]]:
+    """`args` with the --config_overrides that are for --model_name_or_path, and the others, for the tagger on it.
+
+    Without --features all are for the model. With them, a field that model and tagger have, as DistilBERT's dropout,
+    is the tagger's: the model is not trained.
+    """
+    overrides = parse_overrides(args.config_overrides)
+    own = {name: overrides.pop(name) for name in TRAINED if args.features is not None and name in overrides}
+    rest = ",".join(f"{name}={json.dumps(value)}" for name, value in overrides.items())
+    return dataclasses.replace(args, config_overrides=rest or None), own
 
 
 def description(args: NerArguments) -> dict[str, str]:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 import modeling
 
 from .measure import Build, Contest, Outputs, Side, peak_memory
-from .precision import inference, model_dtype, tolerance, training
+from .precision import forward_backward, inference, model_dtype, tolerance
 
 
 Batch = dict[str, torch.Tensor]
@@ -202,13 +202,11 @@ def make_classified_batches(tiny: bool) -> Inputs:
 def gradients(model: PreTrainedModel, batch: Batch, precision: str) -> Outputs:
     """Loss and all gradients of one training pass."""
     model.train().zero_grad()
-    with training(precision):
-        loss = model(**batch).loss
-    loss.backward()
+    loss = forward_backward(lambda: model(**batch).loss, precision)
     collected = []
     for _, parameter in sorted(model.named_parameters()):  # one that took no part has no gradient
         collected.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-    return {"loss": loss.detach(), "gradients": torch.cat([gradient.flatten() for gradient in collected])}
+    return {"loss": loss, "gradients": torch.cat([gradient.flatten() for gradient in collected])}
 
 
 def stepper(model: PreTrainedModel, batches: list[Batch], precision: str) -> Callable[[int], None]:
@@ -216,9 +214,7 @@ def stepper(model: PreTrainedModel, batches: list[Batch], precision: str) -> Cal
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
 
     def step(index: int) -> None:
-        with training(precision):
-            loss = model(**batches[index % len(batches)]).loss
-        loss.backward()
+        forward_backward(lambda: model(**batches[index % len(batches)]).loss, precision)
         optimizer.step()
         optimizer.zero_grad()
 

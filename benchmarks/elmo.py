@@ -13,7 +13,7 @@ from modeling import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer
 
 from .measure import Build, Contest, Outputs, Side
 from .plain_elmo import PlainElmo, PlainForPreTraining
-from .precision import inference, model_dtype, tolerance, training
+from .precision import forward_backward, inference, model_dtype, tolerance
 
 
 OURS, PLAIN = "zoo", "plain"
@@ -38,8 +38,8 @@ TINY_LM_VOCABULARY, TINY_SAMPLED = 97, 13
 
 # Sentences: log-normal lengths of this mean and this deviation of the logarithm, up to a longest.
 MEAN_LENGTH, LENGTH_DEVIATION, LONGEST = 22, 0.6, 80
-# Words: their frequencies fall as 1 / (rank + 2.7), Zipf's law as Mandelbrot has it, over as many as leave 0.61 distinct
-# ones for each word of a batch; the text that the released tests embed has that.
+# Words: their frequencies fall as 1 / (rank + 2.7), Zipf's law as Mandelbrot has it. Of so many, 61 in 100 words of a
+# batch are distinct, as in the sentences that come with the released model's tests.
 WORDS, TINY_WORDS = 12_000, 40
 # UTF-8 bytes of the distinct words of 32 sentences, counted on the Universal Dependencies English training set; the
 # last is the longest of such a batch, in the median.
@@ -85,25 +85,24 @@ def describe(batches: list[list[Sentence]]) -> str:
 
 
 def make_config(size: str, tiny: bool, **fields) -> ElmoConfig:
-    """Sentences start from zeros and nothing is dropped, so that both sides compute the same."""
-    fixed = {"state": "zero", "hidden_dropout_prob": 0.0, "mix_dropout": 0.0, "freeze_bilm": False}
-    return ElmoConfig(**SIZES["tiny" if tiny else size], **fixed, **fields)
+    """Sentences start from zeros and nothing is dropped, so that both sides compute the same.
 
-
-def make_weights(model: torch.nn.Module) -> None:
-    """Random, and large enough that gates open and close and a few cells and projections are clipped."""
-    generator = torch.Generator().manual_seed(0)
-    for name, parameter in model.named_parameters():
-        scale = parameter[0].numel() ** -0.5 if parameter.dim() > 1 else 0.5
-        scale *= 6 if ".projection." in name and "lstm" in name else 2
-        parameter.data.normal_(0, scale, generator=generator)
-    model.get_input_embeddings().weight.data[0] = 0
+    Clips are tighter than the published 3, so that random weights reach them: about 1 in 50 projections.
+    """
+    fields |= {"state": "zero", "hidden_dropout_prob": 0.0, "mix_dropout": 0.0, "freeze_bilm": False}
+    return ElmoConfig(**SIZES["tiny" if tiny else size], cell_clip=1.0, proj_clip=0.6, **fields)
 
 
 def make_models(our_class: type, plain_class: type, config: ElmoConfig) -> dict[str, torch.nn.Module]:
+    """Both with the same random weights, which keep what goes through them at about its size."""
     ours, plain = our_class(config), plain_class(config)
-    make_weights(ours)
-    plain.load_state_dict({name: ours.state_dict()[name] for name in plain.state_dict()})
+    generator = torch.Generator().manual_seed(0)
+    for parameter in ours.parameters():
+        scale = parameter[0].numel() ** -0.5 if parameter.dim() > 1 else 0.5
+        parameter.data.normal_(0, scale, generator=generator)
+    ours.get_input_embeddings().weight.data[0] = 0
+    weights = ours.state_dict()
+    plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
     return {OURS: ours, PLAIN: plain}
 
 
@@ -215,27 +214,23 @@ Loss = Callable[[torch.nn.Module, int], torch.Tensor]  # of a model on input num
 def training_contest(
     models: dict[str, torch.nn.Module], loss: Loss, precision: str, baseline_precision: str, work: str
 ) -> Contest:
-    """Forward and backward, without an optimizer's step. Loss and each gradient have to agree with the baseline's,
-    which are computed in fp32 for that.
+    """Forward and backward, without an optimizer's step. Loss and gradients have to agree with the baseline's, which
+    are computed in fp32 for that.
     """
 
-    def pass_through(name: str, precision: str, index: int) -> torch.Tensor:
-        with training(precision):
-            value = loss(models[name].train(), index)
-        value.backward()
-        return value.detach()
-
     def side(name: str, precision: str, checked_in: str) -> Side:
+        model = models[name].train()
+
         def run(index: int) -> None:
-            pass_through(name, precision, index)
-            models[name].zero_grad()
+            forward_backward(lambda: loss(model, index), precision)
+            model.zero_grad()
 
         def check() -> Outputs:
-            found = {"loss": pass_through(name, checked_in, 0)}
-            parameters = models[name].named_parameters()
-            found |= {of: parameter.grad for of, parameter in parameters if parameter.grad is not None}
-            models[name].zero_grad()
-            return found
+            found = forward_backward(lambda: loss(model, 0), checked_in)
+            parameters = sorted(model.named_parameters())
+            gradients = [parameter.grad.flatten() for _, parameter in parameters if parameter.grad is not None]
+            model.zero_grad()
+            return {"loss": found, "gradients": torch.cat(gradients)}
 
         return Side(name, run, check)
 

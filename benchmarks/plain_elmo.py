@@ -1,6 +1,6 @@
 """ELMo's biLM computed plainly, as AllenNLP does: what the zoo's is measured against.
 
-Written from a description of AllenNLP's ELMo (its `modules/elmo.py`, `elmo_lstm.py` and `lstm_cell_with_projection.py`).
+Written from a description of AllenNLP's ELMo (in its `modules`: elmo.py, elmo_lstm.py, lstm_cell_with_projection.py).
 What it shares with it, and what costs: batches are padded; every row of 50 character ids goes through the word layer,
 also those of padding and of words that were there before; each direction of each layer is a Python loop over columns
 whose step multiplies both its input and its state, for the rows whose sentence reaches that column. Sentences start

@@ -4,7 +4,7 @@
 fp32 without the products that oneDNN computes, "bf16" a bf16 model, or bf16 autocast where it trains.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -51,10 +51,13 @@ def inference(precision: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def training(precision: str) -> Iterator[None]:
-    with switches(precision), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
-        yield
+def forward_backward(loss: Callable[[], torch.Tensor], precision: str) -> torch.Tensor:
+    """Computes a loss and its gradients in that precision; returns the loss."""
+    with switches(precision):
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            value = loss()
+        value.backward()
+    return value.detach()
 
 
 def model_dtype(precision: str) -> torch.dtype:

@@ -63,7 +63,7 @@ class FeatureTaggerConfig(PreTrainedConfig):
         On the features, between the layers of the BiLSTM and on what it gives to the classifier. Not in the paper.
 
     Raises:
-        ValueError: for an encoder with fewer layers than the features need.
+        ValueError: for an encoder with fewer layers than the features need, and for sizes that no BiLSTM has.
 
     Example:
 
@@ -91,6 +91,14 @@ class FeatureTaggerConfig(PreTrainedConfig):
             values = dict(self.encoder or {})
             self.encoder = AutoConfig.for_model(values.pop("model_type", "bert"), **values)
         super().__post_init__(**kwargs)
+
+    def validate_sizes(self):
+        """The BiLSTM has cells, layers and something left of what it reads."""
+        for name in ("rnn_size", "rnn_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1.")
 
     def validate_layers(self):
         """The encoder has the layers that the features are made of."""

@@ -408,9 +408,7 @@ class ElmoModel(ElmoPreTrainedModel):
         where the state never ended, but the same vectors whatever was computed before. Saved with the model.
         """
         configured, self.config.state, self.carried = self.config.state, "carry", None
-        training = self.training
         try:
-            self.eval()
             for _ in self.embed(sentences, batch_size=1):
                 pass
             if self.carried is None:
@@ -419,7 +417,6 @@ class ElmoModel(ElmoPreTrainedModel):
             self.initial_cell.copy_(self.carried[1][:, :, 0])
         finally:
             self.config.state, self.carried = configured, None
-            self.train(training)
 
     # Other ways through the biLM
 

@@ -89,7 +89,7 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
             config.rnn_layers,
             batch_first=True,
             bidirectional=True,
-            dropout=config.dropout,
+            dropout=config.dropout * (config.rnn_layers > 1),  # torch's is between layers, and of one it warns
         )
         self.classifier = nn.Linear(2 * config.rnn_size, config.num_labels)
         self.post_init()

@@ -103,7 +103,7 @@ def _from_columns(
     sentence, width = None, 0
     for line, content in read_lines(path):
         if "\r" in content.rstrip("\r\n"):
-            raise ValueError(f"{path}:{line}: a carriage return within the line: end lines with \\n, e.g. with mac2unix")
+            raise ValueError(f"{path}:{line}: a carriage return within the line: lines must end with \\n (mac2unix)")
         row = _split_columns(content)
         if not row or row[0] == DOCUMENT:
             if sentence:

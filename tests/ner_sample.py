@@ -1,7 +1,9 @@
 """Named entities in miniature: sentences of `glue_sample`'s words, in the published layouts."""
 
+import json
 from pathlib import Path
 
+from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
 from tasks.ner_data import convert_tags
 from tests.glue_sample import text
 
@@ -44,3 +46,19 @@ def read_columns(path: Path) -> list[list[list[str]]]:
     """The lines of each sentence, in columns; those of documents left out."""
     blocks = [block.splitlines() for block in path.read_text(encoding="utf-8").strip().split("\n\n")]
     return [[line.split(" ") for line in block] for block in blocks if not block[0].startswith("-DOCSTART-")]
+
+
+def write_json(path: Path, rows: list[tuple[list[str], list[str]]]) -> str:
+    """A file of sentences, words and tags; gives its name."""
+    lines = [json.dumps({"words": words, "tags": tags}) for words, tags in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def write_elmo(folder: Path) -> str:
+    """A biLM and a tagger's sizes, all weights random, with dropout; gives the folder's name."""
+    sizes = {"filters": [[1, 4], [2, 5]], "char_embedding_size": 3, "hidden_size": 6, "cell_size": 7}
+    sizes |= {"num_highway_layers": 1, "rnn_size": 9, "rnn_layers": 1, "task_char_filters": 4}
+    ElmoForTokenClassification(ElmoConfig(**sizes)).save_pretrained(folder)
+    ElmoTokenizer().save_pretrained(folder)
+    return str(folder)

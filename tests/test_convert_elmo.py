@@ -272,6 +272,12 @@ def test_the_configuration_is_that_of_the_options(release):
     assert saved.items() >= expected.items()
 
 
+def test_no_clips_and_no_samples_are_told_by_the_options_too(release):
+    rewrite(release, cell_clip=0, proj_clip=None, **(TRAINING | {"sample_softmax": False}))
+    saved = json.loads((converted(release) / "config.json").read_text())
+    assert saved["cell_clip"] is None and saved["proj_clip"] is None and saved["num_sampled"] == 0
+
+
 def test_the_folder_holds_the_zoos_code_and_a_tokenizer_of_the_models_width(release):
     folder = converted(release)
     assert {path.name for path in folder.glob("*.py")} == set(CODE)

@@ -112,6 +112,15 @@ def test_without_token_types_the_context_is_unknown_and_that_is_one_clear_error(
         make_model(ElmoForQuestionAnswering)(**batch)
 
 
+def test_at_first_a_word_would_rather_look_at_others_than_at_none():
+    model = build(ElmoForQuestionAnswering)
+    assert model.self_attention.nothing == -1  # beside scores around 0, as in the released code
+    for name, parameter in model.named_parameters():
+        if "_rnn." in name or ".rnn." in name:
+            limit = (6 / sum(parameter.shape)) ** 0.5 if parameter.dim() > 1 else 0
+            assert parameter.abs().max() <= limit and parameter.std() >= 0.6 * limit / 3**0.5, name
+
+
 def test_it_learns_to_find_the_word_asked_for_and_that_it_is_not_there():
     rows, positions = [make_row(1, 4, seed) for seed in range(40)], torch.arange(40) % 5  # 0: it is not there
     for row, position in zip(rows, positions, strict=True):

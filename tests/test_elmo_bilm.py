@@ -13,6 +13,7 @@ import modeling.modeling_elmo_characters as characters
 from modeling import ElmoModel
 from modeling.configuration_elmo import LEAST
 from modeling.convert_elmo import convert
+from modeling.tokenization_elmo import words_to_ids
 from tests.elmo_reference import Reference, batch_of, small_config, small_model
 
 
@@ -97,6 +98,14 @@ def test_every_gradient_is_what_one_word_and_one_gate_at_a_time_give(changes):
             torch.testing.assert_close(
                 parameter.grad.double(), theirs, atol=1e-5, rtol=2e-4, msg=f"{name}: {{}}".format
             )
+
+
+def test_the_gradient_of_the_mix_reaches_the_layers_that_are_returned():
+    ids = batch_of(SENTENCES, K)
+    outputs = small_model(freeze_bilm=False)(ids, output_hidden_states=True)
+    words = (ids != 0).any(-1, keepdim=True)
+    for gradient in torch.autograd.grad(outputs.last_hidden_state.sum(), outputs.hidden_states):
+        torch.testing.assert_close(gradient, (words / 3).expand_as(gradient))
 
 
 def test_gradients_reach_the_state_that_sentences_start_from():
@@ -222,6 +231,30 @@ def test_without_onednn_the_results_are_the_same():
 # Words
 
 
+def test_columns_that_are_left_out_decide_nothing():
+    encoder = small_model(filters=[[1, 4], [2, 3], [4, 30]]).token_encoder
+    words = ["x" * number for number in range(11)] * 20 + ["yz", "é"] * 30  # in groups of like length
+    rows = torch.tensor(words_to_ids(words, K))
+    whole = encoder.pool(rows)
+    only_padding = encoder.pool(torch.full((1, K), 261))
+    assert (whole == only_padding).any(0)[7:].sum() > 5  # of the widest filter's maxima, some are of no character
+    torch.testing.assert_close(encoder.pool_by_length(rows), whole, atol=1e-6, rtol=0)
+
+
+def test_the_first_values_of_the_word_layer_are_those_of_the_released_training():
+    wide = {"filters": [[1, 40], [3, 80]], "char_embedding_size": 20, "hidden_size": 120}
+    relu, tanh = (ElmoModel(small_config(char_activation=name, **wide)).token_encoder for name in ("relu", "tanh"))
+    assert 0.049 < relu.convolutions[1].weight.abs().max() <= 0.05
+    for part, std in (
+        (tanh.convolutions[1], (3 * 20) ** -0.5),
+        (relu.projection, 120**-0.5),
+        (relu.highways[1].transform, 120**-0.5),
+        (relu.highways[1].carry, 120**-0.5),
+    ):
+        assert part.weight.std().item() == pytest.approx(std, rel=0.05) and part.weight.abs().max() > 3 * std
+    assert not any(part.bias.any() for part in (*relu.convolutions, *tanh.convolutions, relu.projection))
+
+
 def test_rows_that_share_a_number_are_told_apart(monkeypatch):
     monkeypatch.setattr(characters, "numbers_of", lambda rows: rows[:, 0])  # all words begin alike
     model = small_model()
@@ -258,6 +291,7 @@ def assigned(model: ElmoModel) -> ElmoModel:
 
 
 CHANGES = {
+    "not at all": lambda model: model,
     "in place": in_place,
     "by assignment": assigned,
     "of type": lambda model: model.to(torch.bfloat16),
@@ -270,9 +304,8 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_known_words_are_computed_again_where_the_weights_have_changed(change):
     model = small_model()
-    model.know_words(["cat", "the", "is", "Zoë"])
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        layers_of(model, SENTENCES)
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # which ends, so that it counts for nothing
+        model.know_words(["cat", "the", "is", "Zoë"])
     model = change(model)
     found = layers_of(model, SENTENCES)
     model.know_words([])

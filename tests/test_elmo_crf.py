@@ -111,6 +111,14 @@ def test_the_sum_over_all_labels_of_their_likelihoods_is_one():
     torch.testing.assert_close((-losses).exp().sum(), torch.tensor(1.0))
 
 
+def test_at_first_all_lawful_sequences_are_alike():
+    crf = make_crf(IOB2)
+    crf.reset()
+    losses = crf.negative_log_likelihood(torch.zeros(*MASK.shape, 5), torch.zeros(MASK.shape, dtype=torch.long), MASK)
+    lawful = [is_lawful(all_sequences(5, int(words)), *LANGUAGES["iob2"]).sum() for words in MASK.sum(1)]
+    torch.testing.assert_close(losses, torch.stack(lawful).log())
+
+
 def test_an_unlabelled_word_may_have_any_tag():
     crf = make_crf(LETTERS)
     emissions = torch.randn(*MASK.shape, 3, requires_grad=True)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import modeling
+from modeling import ElmoForMultipleChoice, ElmoForQuestionAnswering, ElmoForSequenceClassification
 from modeling.modeling_elmo_pairs import attend, max_pool, mean_pool
 from tests.elmo_pair_cases import LENGTHS, MODELS, SIZES, batch_for, build, labels_for, make_model, make_row, scores_of
 
@@ -86,6 +87,31 @@ def test_the_weights_of_the_mixes_are_kept_small_by_the_loss(model_class):
         model = make_model(model_class, mix_l2=penalty)
         losses.append(model(**batch_for(model, ROWS), **labels_for(model, len(ROWS))).loss)
     torch.testing.assert_close(losses[1] - losses[0], 0.5 * model.elmo.mixes[0].weights.square().sum())
+
+
+@pytest.mark.parametrize(
+    ("model_class", "features"),
+    [
+        (ElmoForSequenceClassification, [21, 6, 12, 24, 9]),  # each LSTM's input, what is pooled, the hidden layer
+        (ElmoForMultipleChoice, [21, 3, 24, 9]),
+        (ElmoForQuestionAnswering, [21, 6, 6, 6, 6]),  # each GRU's input up to the attentions, and what it gives
+    ],
+    ids=[each.__name__.removeprefix("ElmoFor") for each in MODELS],
+)
+def test_dropout_is_on_what_each_layer_reads_and_the_same_for_all_words_of_a_row(model_class, features, monkeypatch):
+    model, dropped = make_model(model_class), []
+
+    def dropout(states, p, training=True, inplace=False):
+        if training and p == SIZES["task_dropout"]:
+            dropped.append(states.shape)
+        return states
+
+    monkeypatch.setattr("torch.nn.functional.dropout", dropout)
+    model(**batch_for(model, ROWS))
+    assert dropped == []
+    model.train()(**batch_for(model, ROWS))
+    assert [shape[-1] for shape in dropped] == features
+    assert all(len(shape) == 2 or shape[1] == 1 for shape in dropped)
 
 
 @EACH

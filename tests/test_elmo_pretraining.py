@@ -229,9 +229,16 @@ def test_many_predictions_are_scored_in_pieces_with_the_same_gradient(monkeypatc
         loss.backward()
         return [loss.detach(), *(p.grad for name, p in model.named_parameters() if "mixes" not in name)]
 
-    whole = results()
-    monkeypatch.setattr(pretraining, "AT_ONCE", 2)
+    whole, pieces, checkpoint = results(), [], pretraining.checkpoint
+
+    def counted(function, *given, **flags) -> torch.Tensor:
+        pieces.append(len(given[0]))
+        return checkpoint(function, *given, **flags)
+
+    monkeypatch.setattr(pretraining, "AT_ONCE", 5)
+    monkeypatch.setattr(pretraining, "checkpoint", counted)
     torch.testing.assert_close(results(), whole, atol=1e-6, rtol=1e-5)
+    assert pieces == [5, 5, 2] * 2  # nine words and three boundaries in each direction
 
 
 def test_what_sampled_rivals_add_up_to_is_expected_to_be_what_all_rivals_do():

@@ -162,6 +162,20 @@ def test_the_states_of_the_rnn_are_joined_by_the_second_mix():
     torch.testing.assert_close(emissions, mix @ model.classifier.weight[:, 8:].T, atol=1e-5, rtol=0)
 
 
+def test_dropout_is_on_what_each_layer_reads_and_the_same_for_all_words_of_a_row(monkeypatch):
+    model, dropped = make_model(task_dropout=0.4), []
+
+    def dropout(states, p, training=True, inplace=False):
+        dropped.extend([states.shape] if training and p == 0.4 else [])
+        return states
+
+    monkeypatch.setattr("torch.nn.functional.dropout", dropout)
+    model(**make_batch())
+    assert dropped == []
+    model.train()(**make_batch())
+    assert dropped == [(4, 1, 21), (4, 1, 8), (4, 1, 8)]  # two LSTM layers and the classifier
+
+
 def test_logits_are_emissions_in_training_and_show_the_best_sequence_otherwise():
     model, batch = make_model(task_dropout=0.0, mix_dropout=0.0), make_batch()
     mask = batch["attention_mask"].bool()

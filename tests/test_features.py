@@ -1,8 +1,11 @@
 """A tagger on the states of a frozen encoder, and the cache of these states on disk."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,12 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
 from huggingface_hub.errors import StrictDataclassError
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 
 import modeling
 from modeling import FeatureTaggerConfig, FeatureTaggerForTokenClassification
+from tests.processes import fork, wait
 from training import features
 from training.features import cache_states
 
@@ -238,22 +243,63 @@ def test_states_are_computed_once_for_all_task_networks_on_them(cached, monkeypa
     assert calls == [4, 4, 3, 4, 4, 3, 4, 1]
 
 
-def test_a_run_that_is_killed_while_writing_leaves_whole_files_and_the_next_goes_on(cached, monkeypatch):
-    model, calls, save = tagger(), computed(monkeypatch), features.save_file
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def killed(tensors: dict, path: Path) -> None:
-        if len(calls) == 2:
-            Path(path).write_bytes(b"half of it")
-            raise KeyboardInterrupt
-        save(tensors, path)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(features, "save_file", killed)
-        with pytest.raises(KeyboardInterrupt):
-            cached(model)
+def killed_within(tensors: dict, path: Path) -> None:
+    save_file(tensors, path)
+    os.truncate(path, path.stat().st_size // 2)
+    kill()
+
+
+MOMENTS = {
+    "while a file is written": ("save_file", killed_within),
+    "before it is on the disk": ("sync", lambda *_: kill()),
+    "before it has its name": ("os.replace", lambda *_: kill()),
+    "while its states are computed": ("_compute", lambda *_: kill()),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_run_that_is_killed_leaves_whole_files_and_the_next_goes_on_to_the_same_bytes(
+    cached, monkeypatch, tmp_path, moment
+):
+    model, (name, killed) = tagger(), MOMENTS[moment]
+    place = features.os if name == "os.replace" else features
+    usual = getattr(place, name.removeprefix("os."))
+    in_the_second = lambda *args: (killed if files(tmp_path / "cache") else usual)(*args)  # noqa: E731
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name.removeprefix("os."), in_the_second)
+        assert wait(fork(lambda: cached(model))) == [-signal.SIGKILL]
+    assert len(files(tmp_path / "cache")) == 1
+    calls = computed(monkeypatch)
     data, reader, folder = cached(model)
-    assert calls == [4, 4, 4, 3] and len(files(folder)) == 3
-    reader([data[row] for row in range(len(data))])
+    assert calls == [4, 3]
+    resumed = {path.name: path.read_bytes() for path in files(folder)}
+    assert {path.name for path in folder.rglob("*") if path.is_file()} - {".lock"} == resumed.keys()
+    folder.rename(tmp_path / "resumed")
+    cached(model)
+    assert {path.name: path.read_bytes() for path in files(folder)} == resumed and len(resumed) == 3
+
+
+def test_two_runs_at_once_share_the_work_of_one(cached, monkeypatch, tmp_path):
+    model, compute = tagger(), features._compute
+
+    def slowly(*args):
+        with (tmp_path / "computed").open("a", encoding="utf-8") as log:
+            log.write("one\n")
+        time.sleep(0.1)  # the other run meets this one at work
+        return compute(*args)
+
+    def run(name: str) -> None:
+        data, reader, _ = cached(model)
+        torch.save(reader([data[row] for row in range(len(data))])["layer_states"], tmp_path / name)
+
+    monkeypatch.setattr(features, "_compute", slowly)
+    assert wait([*fork(lambda: run("a")), *fork(lambda: run("b"))]) == [0, 0]
+    assert (tmp_path / "computed").read_text(encoding="utf-8") == "one\n" * 3
+    assert torch.equal(torch.load(tmp_path / "a"), torch.load(tmp_path / "b"))
 
 
 def test_a_file_that_was_cut_short_is_computed_again(cached, monkeypatch):
@@ -264,6 +310,20 @@ def test_a_file_that_was_cut_short_is_computed_again(cached, monkeypatch):
     calls = computed(monkeypatch)
     cached(model)
     assert calls == [4] and files(folder)[1].read_bytes() == whole
+
+
+def test_files_of_another_number_of_examples_are_computed_again(cached, monkeypatch):
+    model = tagger()
+    cached(model)
+    monkeypatch.setattr(features, "FILE", 5)
+    calls = computed(monkeypatch)
+    data, reader, _ = cached(model)
+    assert calls == [5, 5, 1]
+    batch = reader([data[row] for row in (4, 5, 10)])
+    plain = cached.collate([cached.data[row] for row in (4, 5, 10)])
+    states = torch.stack(model.encoder(**plain, output_hidden_states=True).hidden_states, -2)
+    kept = plain["attention_mask"].bool()
+    torch.testing.assert_close(batch["layer_states"][kept], states[kept], atol=1e-6, rtol=0)
 
 
 def test_a_full_disk_is_one_clear_error(cached, monkeypatch):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from modeling.configuration_elmo import CODE
 from tests.conftest import ROOT
 from tests.hub_server import HubServer
 
@@ -35,11 +36,17 @@ def score(model, tokenizer) -> list[float]:
 
 
 def push() -> dict:
-    """The owner: pushes a model whole (with another one on a branch), sharded and private, and loads each back."""
+    """The owner: pushes a model whole (with another one on a branch), sharded and private, and an ELMo; loads each."""
     import torch
-    from transformers import AutoTokenizer, BertTokenizer
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertTokenizer
 
-    from modeling import ZooBertConfig, ZooBertForSequenceClassification
+    from modeling import (
+        ElmoConfig,
+        ElmoForSequenceClassification,
+        ElmoTokenizer,
+        ZooBertConfig,
+        ZooBertForSequenceClassification,
+    )
 
     def model(seed: int) -> ZooBertForSequenceClassification:
         torch.manual_seed(seed)
@@ -62,6 +69,12 @@ def push() -> dict:
     branch.push_to_hub("me/tiny-bert", revision="v1")
     main.push_to_hub("me/sharded", max_shard_size="10KB")
     main.push_to_hub("me/private", private=True)
+    sizes = {"max_characters_per_token": 9, "char_embedding_size": 3, "filters": [[1, 4], [2, 5]], "cell_size": 7}
+    sizes |= {"num_highway_layers": 1, "hidden_size": 12, "rnn_size": 5, "classifier_size": 6}
+    elmo = ElmoForSequenceClassification(ElmoConfig(**sizes))
+    elmo.push_to_hub("me/tiny-elmo")
+    letters = ElmoTokenizer(max_characters_per_token=9)
+    letters.push_to_hub("me/tiny-elmo")
 
     load = ZooBertForSequenceClassification.from_pretrained
     refusals = {
@@ -70,6 +83,7 @@ def push() -> dict:
         "v9": refusal("me/tiny-bert", revision="v9"),
     }
     tokenizer_back = AutoTokenizer.from_pretrained("me/tiny-bert")
+    letters_back = AutoTokenizer.from_pretrained("me/tiny-elmo")
     return refusals | {
         "main": score(main, tokenizer),
         "main back": score(load("me/tiny-bert"), tokenizer_back),
@@ -77,6 +91,8 @@ def push() -> dict:
         "v1 back": score(load("me/tiny-bert", revision="v1"), tokenizer_back),
         "sharded back": score(load("me/sharded"), tokenizer_back),
         "private back": score(load("me/private"), tokenizer_back),
+        "elmo": score(elmo, letters),
+        "elmo back": score(AutoModelForSequenceClassification.from_pretrained("me/tiny-elmo"), letters_back),
     }
 
 
@@ -94,9 +110,9 @@ def pull(packages: list[str], mark: str, folder: str) -> dict:
 
     from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
-    def load(auto: type, path: str, **options: object) -> dict:
+    def load(auto: type, path: str, reader: object = None, **options: object) -> dict:
         model = auto.from_pretrained(path, **options)
-        logits = score(model, tokenizer) if auto is AutoModelForSequenceClassification else None
+        logits = score(model, reader or tokenizer) if auto is AutoModelForSequenceClassification else None
         return {"class": f"{type(model).__module__}.{type(model).__name__}", "logits": logits}
 
     classify = AutoModelForSequenceClassification
@@ -108,6 +124,10 @@ def pull(packages: list[str], mark: str, folder: str) -> dict:
         report[auto.__name__] = load(auto, "me/tiny-bert", trust_remote_code=True)
     classify.from_pretrained("me/tiny-bert", trust_remote_code=True).save_pretrained(folder)
     report["saved again"] = load(classify, folder, trust_remote_code=True)
+    letters = AutoTokenizer.from_pretrained("me/tiny-elmo", trust_remote_code=True)
+    report["elmo"] = load(classify, "me/tiny-elmo", letters, trust_remote_code=True)
+    classify.from_pretrained("me/tiny-elmo", trust_remote_code=True).save_pretrained(f"{folder}-elmo")
+    report["elmo saved again"] = load(classify, f"{folder}-elmo", letters, trust_remote_code=True)
     return report
 
 
@@ -235,6 +255,15 @@ def test_a_model_from_remote_code_is_saved_with_its_code(hub: HubServer, owner: 
     assert stranger["code saved again"] == code
     assert stranger["saved again"]["class"].endswith("modeling_bert.ZooBertForSequenceClassification")
     assert stranger["saved again"]["logits"] == owner["main"]
+
+
+def test_a_pushed_elmo_comes_back_the_same_with_and_without_this_package(hub: HubServer, owner: dict, stranger: dict):
+    assert set(CODE) <= hub.files("me/tiny-elmo").keys()
+    assert owner["elmo back"] == pytest.approx(owner["elmo"], abs=1e-6)
+    for name in ("elmo", "elmo saved again"):
+        assert stranger[name]["class"].startswith("transformers_modules.")
+        assert stranger[name]["class"].endswith(".modeling_elmo_classifier.ElmoForSequenceClassification")
+        assert stranger[name]["logits"] == pytest.approx(owner["elmo"], abs=1e-6)
 
 
 def test_run_glue_pushes_the_model_and_tokenizer_that_it_saved(hub: HubServer, finetuned: Path):

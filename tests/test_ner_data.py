@@ -221,7 +221,7 @@ def test_a_script_of_the_hub_is_one_error(monkeypatch):
         ("EU B-ORG\nis O\nus S-LOC\n", "a.conll:2: O after B-ORG is a mistake in BIOES: correct it$"),
         ("us S-LOC\nEU B-ORG\n\n", "a.conll:2: the sentence's end after B-ORG is a mistake in BIOES"),
         ("us S-LOC\n\nEU E-ORG\n", "a.conll:3: E-ORG after the sentence's start is a mistake in BIOES"),
-        ("EU B-ORG\ris O\r", "a.conll:1: a carriage return within the line: end lines with"),
+        ("EU B-ORG\ris O\r", "a.conll:1: a carriage return within the line: lines must end"),
         ("EU B-ORG\nis\tO\rus\tO\n", "a.conll:2: a carriage return within the line"),
         (b"EU B-ORG\nis\0 O\n", "a.conll:2: a NUL byte: the file is not text"),
         (b"EU B-ORG\n\xe9t\xe9 O\n", "a.conll:2: not UTF-8"),

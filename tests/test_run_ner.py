@@ -2,18 +2,18 @@
 
 import dataclasses
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoConfig, BertTokenizer, PreTrainedTokenizerFast, pipeline
 
 import run_ner
-from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
-from tests.ner_sample import SIZES, read_columns, sentence, write_conll, write_folder
+from tests.ner_sample import SIZES, read_columns, sentence, write_conll, write_elmo, write_folder, write_json
 from tests.processes import fork, wait
 from training.arguments import parse_arguments
 from training.loading import load_config, load_tokenizer
@@ -40,12 +40,6 @@ ALL = ["--do_train", "--do_eval", "--do_predict"]
 
 def record(folder: Path) -> dict:
     return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-
-
-def write_json(path: Path, rows: list[tuple[list[str], list[str]]]) -> str:
-    lines = [json.dumps({"words": words, "tags": tags}) for words, tags in rows]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return str(path)
 
 
 # Whole runs
@@ -170,6 +164,29 @@ def test_a_pure_python_tokenizer_finds_the_same_words(tmp_path, flags, monkeypat
     assert slow["word"] == fast["word"] == [[-1, 0, -1, -1, 2, -1], [-1, 0, -1]]
 
 
+@pytest.mark.parametrize("extra", [[], ["--features", "last", "--feature_cache"]], ids=["alone", "cache"])
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_sentences_of_which_nothing_is_left_are_outside_also_by_the_batch(
+    tmp_path, flags, monkeypatch, is_fast, extra
+):
+    """U+FE0F vanishes, and this tokenizer puts nothing around sentences."""
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    words.normalizer, words.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    tokenizer.save_pretrained(tmp_path / "words")
+    monkeypatch.setattr(PreTrainedTokenizerFast, "is_fast", is_fast)
+    lost = (["\ufe0f"], ["B-PER"])
+    train = write_json(tmp_path / "train.json", [sentence(row) for row in range(12)] + [lost])
+    test = write_json(tmp_path / "test.json", [lost, sentence(0), lost, lost, sentence(1)])
+    args = [*flags, "--train_file", train, "--validation_file", test, "--test_file", test, *ALL, *SHORT]
+    args += ["--tokenizer_name", str(tmp_path / "words"), "--per_device_eval_batch_size", "2"]
+    results = run_ner.main([*args, *extra, *([str(tmp_path / "cache")] if extra else [])])
+    rows = read_columns(tmp_path / "out" / "predictions.conll")
+    assert [[line[0] for line in row] for row in rows] == [lost[0], sentence(0)[0], lost[0], lost[0], sentence(1)[0]]
+    assert all(rows[place] == [["\ufe0f", "B-PER", "O"]] for place in (0, 2, 3))
+    assert results["eval_number_PER"] == 3 + sum(sentence(row)[1].count("B-PER") for row in (0, 1))
+
+
 def test_byte_level_words_are_those_after_a_space(tmp_path):
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {piece: number for number, piece in enumerate(["<pad>", *letters, "Ġb", "Ġba", "Ġbad"])}
@@ -239,12 +256,7 @@ def test_data_that_do_not_tell_documents_apart_give_no_context(tmp_path, flags):
 
 @pytest.fixture
 def elmo(tmp_path) -> str:
-    """A folder with a biLM and a tagger's sizes, all random."""
-    sizes = {"filters": [[1, 4], [2, 5]], "char_embedding_size": 3, "hidden_size": 6, "cell_size": 7}
-    sizes |= {"num_highway_layers": 1, "rnn_size": 9, "rnn_layers": 1, "task_char_filters": 4}
-    ElmoForTokenClassification(ElmoConfig(**sizes)).save_pretrained(tmp_path / "elmo")
-    ElmoTokenizer().save_pretrained(tmp_path / "elmo")
-    return str(tmp_path / "elmo")
+    return write_elmo(tmp_path / "elmo")
 
 
 def scores_of(results: dict) -> dict[str, float]:
@@ -269,6 +281,37 @@ def test_a_saved_tagger_on_features_is_a_checkpoint_like_any_other(tmp_path, fla
     again = ["--model_name_or_path", str(tmp_path / "out"), *conll, "--max_seq_length", "32", "--do_eval"]
     second = run_ner.main([*again, "--output_dir", str(tmp_path / "again"), "--feature_cache", str(tmp_path / "c")])
     assert scores_of(second) == pytest.approx(scores_of(first), abs=1e-6)
+
+
+def test_overrides_reach_the_tagger_on_features_and_the_model_below(tmp_path, flags, conll):
+    overrides = "rnn_size=5,hidden_act=relu,rnn_layers=1,dropout=0.25,layer_norm_eps=1e-5"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch's, where one layer has dropout between layers
+        run_ner.main([*flags, *conll, "--do_train", *SHORT, "--features", "last", "--config_overrides", overrides])
+    config = AutoConfig.from_pretrained(tmp_path / "out")
+    assert (config.rnn_size, config.rnn_layers, config.dropout) == (5, 1, 0.25)
+    assert (config.encoder.hidden_act, config.encoder.layer_norm_eps) == ("relu", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("rnn_size=0", "--features last: rnn_size=0 must be at least 1"),
+        ("rnn_layers=-1", "--features last: rnn_layers=-1 must be at least 1"),
+        ("dropout=1", "--features last: dropout=1 must be at least 0 and below 1"),
+        ("rnn_size=much", "--features last: .*rnn_size"),
+        ("features=embeddings", "bert has no features. Correct it or --config_overrides"),
+        ("rnn_size", "must be fields and values, as in a=1,b=true, not 'rnn_size'"),
+    ],
+)
+def test_overrides_that_no_tagger_on_features_can_have_are_one_clear_error(flags, conll, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        run_ner.main([*flags, *conll, "--do_train", "--features", "last", "--config_overrides", overrides])
+
+
+def test_without_features_the_taggers_fields_are_not_the_models(flags, conll):
+    with pytest.raises(ValueError, match="bert has no rnn_size"):
+        run_ner.main([*flags, *conll, "--do_train", "--config_overrides", "rnn_size=5"])
 
 
 def test_elmos_tagger_runs_with_and_without_the_cache(tmp_path, elmo, conll):
@@ -317,6 +360,13 @@ def test_features_are_for_training(flags, capsys):
     with pytest.raises(SystemExit):
         run_ner.main([*flags, "--data_dir", "x", "--do_eval", "--features", "last"])
     assert "a trained tagger knows its own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--gradient_checkpointing", "--reinit_layers", "--layerwise_lr_decay"])
+def test_flags_for_the_training_of_the_model_below_are_refused_with_features(flags, conll, flag):
+    value = ["0.9"] if "decay" in flag else ["1"] if "reinit" in flag else []
+    with pytest.raises(ValueError, match=f"leave {flag} out"):
+        run_ner.main([*flags, *conll, "--do_train", "--features", "last", flag, *value])
 
 
 def test_features_of_more_layers_than_the_model_has_are_refused(flags, conll):

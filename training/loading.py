@@ -74,7 +74,7 @@ def load_config(args: RunArguments, **changes: Any) -> PreTrainedConfig:
     does not have raises ValueError.
     """
     _choose_implementation(args)
-    name, overrides = args.model_name_or_path, _overrides(args)
+    name, overrides = args.model_name_or_path, parse_overrides(args.config_overrides)
     with _explained(name, f"Correct it{' or --config_overrides' if overrides else ''}, or copy it again."):
         if name.endswith(".json"):
             return _config_from_json(Path(name), args, overrides, changes)
@@ -89,10 +89,10 @@ def load_config(args: RunArguments, **changes: Any) -> PreTrainedConfig:
         return config
 
 
-def _overrides(args: RunArguments) -> dict[str, Any]:
+def parse_overrides(text: str | None) -> dict[str, Any]:
     """--config_overrides a=1,b=true,c=word as a dictionary."""
     values = {}
-    for pair in args.config_overrides.split(",") if args.config_overrides else []:
+    for pair in text.split(",") if text else []:
         key, equals, value = pair.strip().partition("=")
         if not (key and equals and value):
             raise ValueError(f"--config_overrides must be fields and values, as in a=1,b=true, not {pair!r}")

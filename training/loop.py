@@ -51,11 +51,15 @@ def train(
     eval_runtime and save_runtime, and the results of the last evaluation; with --load_best_model_at_end those of the
     best, its weights, and best_update. Raises FloatingPointError when the loss is no longer finite or rises by more
     than --max_loss_rise, Interrupted when the user or the system ends the run, both naming the checkpoint to go on
-    from.
+    from, ValueError for what --gradient_checkpointing or --reinit_layers ask of a model that cannot do it.
     """
     reinitialize_layers(model, args.reinit_layers)
     set_seed(args.seed, device_specific=True)  # dropout differs between processes; the order of examples does not
     if args.gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise ValueError(
+                f"{type(model).__name__} cannot recompute activations: leave --gradient_checkpointing out"
+            )
         model.gradient_checkpointing_enable()
     evaluating = partial(evaluate, model, eval_sets, collate, metrics, args, accelerator) if eval_sets else None
     if eval_sets and args.metric_for_best_model:  # a name that is wrong should cost seconds

@@ -25,7 +25,7 @@ from training.checkpoints import FOLDER, HALF_WRITTEN, folders
 from training.checksums import sync, write_checksums
 
 
-BESIDE = ("eval_loss", "eval_runtime", "eval_predicted_classes", "eval_number")  # not scores of the task
+BESIDE = ("eval_loss", "eval_runtime", "eval_predicted_classes")  # not scores of the task
 RESULTS = re.compile(r"metrics\.json|predictions(_mm)?\.(tsv|csv|json|conll)")
 CHECKPOINTS = (FOLDER, HALF_WRITTEN)
 SEED = re.compile(r"seed-(\d+)")

@@ -204,7 +204,8 @@ def score(results: dict[str, float], args: RunArguments) -> float:
     if name not in scores:
         known = ", ".join(name.removeprefix("eval_") for name in scores)
         raise ValueError(f"--metric_for_best_model {wanted} is none of {known}")
-    return -results[name] if "loss" in name or "perplexity" in name else results[name]
+    lower_is_better = name.startswith(("eval_loss", "eval_perplexity"))  # not f1_LOSS, of a type of entities
+    return -results[name] if lower_is_better else results[name]
 
 
 def spread(runs: list[dict[str, float]]) -> dict[str, float]:
@@ -214,7 +215,7 @@ def spread(runs: list[dict[str, float]]) -> dict[str, float]:
     """
     summary = {}
     for name in runs[0]:
-        score = re.fullmatch(r"(eval|test)_(?!runtime|predicted_classes|number_).*", name)
+        score = re.fullmatch(r"(eval|test)_(?!runtime|predicted_classes).*", name)
         if score and not reporting.is_of_a_type(name, runs[0]):
             values = [results[name] for results in runs]
             summary[f"{name}_mean"] = statistics.fmean(values)

@@ -119,8 +119,8 @@ SPEC = {
         "has_attentions": False,
         "test_resize_embeddings": False,
         "training_overfit_seq_length": 32,
-        "training_overfit_learning_rate": 1e-2,
-        "training_grad_norm_reduction_threshold": 0.5,  # of a gradient that is small with the first weights
+        "training_overfit_learning_rate": 5e-3,
+        "training_grad_norm_reduction_threshold": 0.0,  # of a gradient that is small with the first weights
         "_prepare_for_class": _prepare_for_class,
         "_create_text_training_batch": _create_text_training_batch,
         "_own_models": _own_models,
