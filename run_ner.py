@@ -236,8 +236,7 @@ def widen(sentence: tuple[int, int], document: tuple[int, int], tokens: list[int
     """
     (first, end), (begin, stop) = sentence, document
     rest = max(room - (tokens[end] - tokens[first]), 0)
-    before = max(rest // 2, rest - (tokens[stop] - tokens[end]))
-    left = bisect_left(tokens, tokens[first] - before, begin, first)
+    left = bisect_left(tokens, tokens[first] - rest // 2, begin, first)
     right = bisect_right(tokens, tokens[left] + rest + tokens[end] - tokens[first], end, stop + 1) - 1
     left = bisect_left(tokens, tokens[right] - rest - tokens[end] + tokens[first], begin, left)
     return left, right

@@ -50,7 +50,16 @@ CODE = (
     "modeling_elmo_classifier.py",
     "modeling_elmo_esim.py",
     "modeling_elmo_bidaf.py",
+    "pipeline_elmo.py",
 )
+# What `pipeline(model=...)` finds in the folder of a tagger, for which transformers' own pipeline does not do.
+PIPELINES = {
+    "token-classification": {
+        "impl": "pipeline_elmo.ElmoTokenClassificationPipeline",
+        "pt": ["AutoModelForTokenClassification"],
+        "type": "text",
+    }
+}
 # The least that a model can have of each; 0 is none.
 LEAST = {
     "max_characters_per_token": 3,  # begin, a byte and end
@@ -236,6 +245,8 @@ class ElmoConfig(PreTrainedConfig):
         `trust_remote_code=True` finds them in the folder where this package is not installed.
         """
         self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
+        if self.architectures == ["ElmoForTokenClassification"]:
+            self.custom_pipelines = PIPELINES
         super().save_pretrained(save_directory, **kwargs)
 
 

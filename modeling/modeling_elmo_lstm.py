@@ -91,6 +91,11 @@ def clip(states: torch.Tensor, limit: float | None) -> torch.Tensor:
     return states if limit is None else states.clamp(-limit, limit)
 
 
+def tanh_(states: torch.Tensor) -> torch.Tensor:
+    """In place, float32. On CPUs by the sigmoid, off by 1e-7 at most: torch's own tanh takes several times as long."""
+    return states.mul_(2).sigmoid_().mul_(2).sub_(1) if states.device.type == "cpu" else states.tanh_()
+
+
 def run_both(
     gates: tuple[torch.Tensor, torch.Tensor],
     lstms: tuple[ElmoLSTM, ElmoLSTM],
@@ -154,13 +159,13 @@ def _forward(gates, u, p, hidden, cell, sizes, clips, save):
         rows = slice(start, start + size)
         sums = by_u(hidden[:size]).add_(gates[rows]).float()  # (size, 4C)
         i, f, g, o = sums.chunk(4, 1)
+        tanh_(g)
         sums[:, : 2 * cell.shape[1]].sigmoid_()  # i and f
-        g.tanh_()
         o.sigmoid_()
         new = cell[:size].mul_(f).addcmul_(i, g)  # in place in `cell`
         if clips[0] is not None:
             new.clamp_(-clips[0], clips[0])
-        projected = by_p((new.tanh() * o).to(gates.dtype))
+        projected = by_p(tanh_(new.clone()).mul_(o).to(gates.dtype))
         if clips[1] is not None:
             projected = projected.clamp_(-clips[1], clips[1])
         outputs[rows] = projected
@@ -194,7 +199,7 @@ def _backward(u, p, hidden, cell, outputs, kept, d_outputs, d_hidden, d_cell, si
             d_out.mul_(outputs[rows].abs() < clips[1])
         d_projected[rows] = d_out
         d_read = by_p(d_out).float()  # of sigmoid(o) tanh(c)
-        squashed = now.tanh()
+        squashed = tanh_(now.clone())
         d_now = d_cell[:size].add_(d_read * o * (1 - squashed * squashed))
         if clips[0] is not None:
             d_now.mul_(now.abs() < clips[0])
@@ -206,7 +211,7 @@ def _backward(u, p, hidden, cell, outputs, kept, d_outputs, d_hidden, d_cell, si
     d_u = _transposed_product(d_gates, _before(outputs, hidden, sizes))
     d_p = None
     if p is not None:
-        read = (activated[:, 3 * cell_size :].float() * cells.tanh()).to(outputs.dtype)
+        read = (activated[:, 3 * cell_size :].float() * tanh_(cells.clone())).to(outputs.dtype)
         d_p = _transposed_product(d_projected, read)
     return d_gates, d_u, d_p, d_hidden, d_cell
 

@@ -243,6 +243,22 @@ def test_states_are_computed_once_for_all_task_networks_on_them(cached, monkeypa
     assert calls == [4, 4, 3, 4, 4, 3, 4, 1]
 
 
+@pytest.mark.parametrize("changes", [{"mixed_precision": "bf16"}, {"matmul_precision": "medium"}])
+def test_states_of_another_precision_are_others(cached, monkeypatch, changes):
+    model, calls = tagger(), computed(monkeypatch)
+    cached(model)
+    cached(model, **changes)
+    assert calls == [4, 4, 3] * 2
+
+
+def test_states_of_other_sentences_in_the_same_windows_are_others(cached, monkeypatch):
+    model, calls = tagger(), computed(monkeypatch)
+    for place in (0, -1):  # as many tokens, so only the key tells them apart
+        masks = [[int(n == place % len(row)) for n in range(len(row))] for row in cached.data["input_ids"]]
+        cached(model, cached.data.add_column("sentence_mask", masks))
+    assert calls == [4, 4, 3] * 2
+
+
 def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

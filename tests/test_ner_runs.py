@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
-from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 import run_ner
-from tests.glue_sample import write_model, write_vocabulary
+from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.hub_server import HubServer
-from tests.ner_sample import read_columns, sentence, write_elmo, write_folder
+from tests.ner_sample import read_columns, sentence, write_elmo, write_folder, write_json
 from tests.processes import fork, wait
 from tests.test_hub import run as run_process
 from training import loop, reporting, runs
@@ -45,6 +46,11 @@ def tagger(request, tmp_path, conll) -> list[str]:
 def bert(tmp_path, conll) -> list[str]:
     model, vocabulary = write_model(tmp_path), write_vocabulary(tmp_path)
     return [*conll, "--model_name_or_path", str(model), "--tokenizer_name", str(vocabulary)]
+
+
+def without_data(flags: list[str]) -> list[str]:
+    place = flags.index("--data_dir")
+    return flags[:place] + flags[place + 2 :]
 
 
 def record(folder: Path) -> dict:
@@ -170,7 +176,9 @@ def test_transformers_own_bert_gives_the_zoos_scores(tmp_path, bert, capsys):
     results = []
     for implementation in ("zoo", "transformers"):
         out = ["--output_dir", str(tmp_path / implementation), "--implementation", implementation]
-        results.append(scores_of(run_ner.main([*bert, *ALL, "--max_steps", "5", *out])))
+        limits = [f"--max_{part}_samples={size}" for part, size in (("train", 7), ("eval", 4), ("predict", 3))]
+        results.append(scores_of(run_ner.main([*bert, *ALL, "--max_steps", "5", *limits, *out])))
+        assert len(read_columns(tmp_path / implementation / "predictions.conll")) == 3
     assert results[0] == pytest.approx(results[1], abs=1e-5)
     printed = capsys.readouterr().out
     assert "load: ZooBertForTokenClassification" in printed and "load: BertForTokenClassification" in printed
@@ -187,7 +195,9 @@ tokenizer = AutoTokenizer.from_pretrained("me/elmo-ner", trust_remote_code=True)
 with torch.no_grad():
     logits = model(**tokenizer(sys.argv[1:], is_split_into_words=True, return_tensors="pt")).logits
 vectors = pipeline("feature-extraction", model="me/elmo-ner", trust_remote_code=True)(" ".join(sys.argv[1:]))
-print(json.dumps([type(model).__module__, logits.tolist(), len(vectors[0])]))
+tagging = pipeline("token-classification", model="me/elmo-ner", trust_remote_code=True, ignore_labels=[])
+tags = [[found["word"], found["entity"]] for found in tagging(" ".join(sys.argv[1:]))]
+print(json.dumps([type(model).__module__, logits.tolist(), len(vectors[0]), tags]))
 """
 
 
@@ -211,11 +221,13 @@ def test_a_pushed_elmo_tagger_works_for_a_stranger_with_the_code_beside_it(tmp_p
     measured = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert measured["f1"] == record(out)["eval_f1"] and "`ElmoForTokenClassification` from" in card.text
 
-    module, logits, vectors = json.loads(process.stdout.splitlines()[-1])
+    module, logits, vectors, tags = json.loads(process.stdout.splitlines()[-1])
     assert module.startswith("transformers_modules.") and vectors == len(words)
     model, tokenizer = AutoModelForTokenClassification.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     ours = model(**tokenizer(words, is_split_into_words=True, return_tensors="pt")).logits
     assert logits[0] == [pytest.approx(row, abs=1e-5) for row in ours[0].tolist()]
+    names = [model.config.id2label[number] for number in ours[0].argmax(-1).tolist()]
+    assert tags == [list(pair) for pair in zip(words, names, strict=True)]
 
 
 # Unusual sentences
@@ -232,7 +244,7 @@ def test_sentences_of_one_word_and_of_a_thousand_in_files_of_any_layout(tmp_path
         (tmp_path / f"{name}.conll").write_text(text, encoding="utf-8", newline="\r\n" if name == "tabs" else "\n")
     files = ["--train_file", "spaces.conll", "--validation_file", "tabs.conll", "--test_file", "tabs.conll"]
     files = [str(tmp_path / word) if word.endswith(".conll") else word for word in files]
-    flags = [flag for flag in bert if flag not in ("--data_dir", str(tmp_path / "conll"))]
+    flags = without_data(bert)
     if family == "elmo":
         name = write_elmo(tmp_path / "elmo")
         flags += ["--model_name_or_path", name, "--tokenizer_name", name, "--max_seq_length", "1000"]
@@ -247,3 +259,25 @@ def test_sentences_of_one_word_and_of_a_thousand_in_files_of_any_layout(tmp_path
     assert all(line[2] == "O" for line in rows[1][seen:])
     assert results["test_recall"] == pytest.approx((seen / 2 + 2) / 502)
     assert len(AutoConfig.from_pretrained(tmp_path / "out").id2label) == 3
+
+
+@pytest.mark.parametrize("extra", [[], ["--features", "last", "--feature_cache"]], ids=["alone", "cache"])
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_sentences_of_which_nothing_is_left_are_outside_also_by_the_batch(tmp_path, bert, monkeypatch, is_fast, extra):
+    """U+FE0F vanishes, and this tokenizer puts nothing around sentences."""
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    words.normalizer, words.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    tokenizer.save_pretrained(tmp_path / "words")
+    monkeypatch.setattr(PreTrainedTokenizerFast, "is_fast", is_fast)
+    lost = (["\ufe0f"], ["B-PER"])
+    train = write_json(tmp_path / "train.json", [sentence(row) for row in range(12)] + [lost])
+    test = write_json(tmp_path / "test.json", [lost, sentence(0), lost, lost, sentence(1)])
+    args = [*without_data(bert), "--train_file", train, "--validation_file", test, "--test_file", test, *ALL]
+    args += ["--max_steps", "2", "--output_dir", str(tmp_path / "out")]
+    args += ["--tokenizer_name", str(tmp_path / "words"), "--per_device_eval_batch_size", "2"]
+    results = run_ner.main([*args, *extra, *([str(tmp_path / "cache")] if extra else [])])
+    rows = read_columns(tmp_path / "out" / "predictions.conll")
+    assert [[line[0] for line in row] for row in rows] == [lost[0], sentence(0)[0], lost[0], lost[0], sentence(1)[0]]
+    assert all(rows[place] == [["\ufe0f", "B-PER", "O"]] for place in (0, 2, 3))
+    assert results["eval_number_PER"] == 3 + sum(sentence(row)[1].count("B-PER") for row in (0, 1))

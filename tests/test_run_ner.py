@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, BertTokenizer, PreTrainedTokenizerFast, pipeline
 
 import run_ner
+from modeling import FeatureTaggerForTokenClassification as FeatureTagger
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.ner_sample import SIZES, read_columns, sentence, write_conll, write_elmo, write_folder, write_json
 from tests.processes import fork, wait
@@ -164,29 +165,6 @@ def test_a_pure_python_tokenizer_finds_the_same_words(tmp_path, flags, monkeypat
     assert slow["word"] == fast["word"] == [[-1, 0, -1, -1, 2, -1], [-1, 0, -1]]
 
 
-@pytest.mark.parametrize("extra", [[], ["--features", "last", "--feature_cache"]], ids=["alone", "cache"])
-@pytest.mark.parametrize("is_fast", [True, False])
-def test_sentences_of_which_nothing_is_left_are_outside_also_by_the_batch(
-    tmp_path, flags, monkeypatch, is_fast, extra
-):
-    """U+FE0F vanishes, and this tokenizer puts nothing around sentences."""
-    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(VOCABULARY)}, unk_token="[UNK]"))
-    words.normalizer, words.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
-    tokenizer.save_pretrained(tmp_path / "words")
-    monkeypatch.setattr(PreTrainedTokenizerFast, "is_fast", is_fast)
-    lost = (["\ufe0f"], ["B-PER"])
-    train = write_json(tmp_path / "train.json", [sentence(row) for row in range(12)] + [lost])
-    test = write_json(tmp_path / "test.json", [lost, sentence(0), lost, lost, sentence(1)])
-    args = [*flags, "--train_file", train, "--validation_file", test, "--test_file", test, *ALL, *SHORT]
-    args += ["--tokenizer_name", str(tmp_path / "words"), "--per_device_eval_batch_size", "2"]
-    results = run_ner.main([*args, *extra, *([str(tmp_path / "cache")] if extra else [])])
-    rows = read_columns(tmp_path / "out" / "predictions.conll")
-    assert [[line[0] for line in row] for row in rows] == [lost[0], sentence(0)[0], lost[0], lost[0], sentence(1)[0]]
-    assert all(rows[place] == [["\ufe0f", "B-PER", "O"]] for place in (0, 2, 3))
-    assert results["eval_number_PER"] == 3 + sum(sentence(row)[1].count("B-PER") for row in (0, 1))
-
-
 def test_byte_level_words_are_those_after_a_space(tmp_path):
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {piece: number for number, piece in enumerate(["<pad>", *letters, "Ġb", "Ġba", "Ġbad"])}
@@ -243,6 +221,16 @@ def test_context_is_read_but_neither_learned_nor_scored(flags, conll):
 def test_context_of_the_sentences_that_are_left_out_is_still_there(flags, conll):
     args = [*flags, *conll, "--do_eval", "--max_seq_length", "16", "--document_context"]
     assert features_of([*args, "--max_eval_samples", "1"])[1][0] == features_of(args)[1][0]
+
+
+def test_a_tagger_on_features_is_told_the_sentence_only_where_there_is_context(flags, conll):
+    args = parse_arguments(run_ner.NerArguments, [*flags, *conll, "--do_eval", "--max_seq_length", "16"])
+    tokenizer, (_, data) = load_tokenizer(args), run_ner.load_data(args)
+    for context in (False, True):
+        asked = dataclasses.replace(args, document_context=context)
+        row = run_ner.tokenize(data, tokenizer, FeatureTagger, ["O"], "iob2", asked)["validation"][0]
+        assert ("sentence_mask" in row) == context
+    assert [word >= 0 for word in row["word"]] == [bool(kept) for kept in row["sentence_mask"]] and 0 in row["word"]
 
 
 def test_data_that_do_not_tell_documents_apart_give_no_context(tmp_path, flags):
