@@ -72,12 +72,7 @@ def measure(row: str, setting: str, tiny: bool, pairs: int) -> Result:
     difference = assert_equal(contest)
     timing = take_turns(contest, pairs, seconds=0.0 if tiny else 0.3)
     side, baseline = contest.side, contest.baseline
-    shares = (None, None)
-    if timing.rate is not None:
-        shares = tuple(
-            rate / matrix_peak(model_dtype(precision))
-            for rate, precision in zip((timing.rate, timing.baseline_rate), SETTINGS[setting], strict=True)
-        )
+    precision, baseline_precision = SETTINGS[setting]
     return Result(
         row=row,
         title=title,
@@ -94,11 +89,15 @@ def measure(row: str, setting: str, tiny: bool, pairs: int) -> Result:
         pairs=len(timing.cpu_ratios),
         difference=difference,
         tolerance=contest.tolerance,
-        share=shares[0],
-        baseline_share=shares[1],
+        share=share_of_peak(timing.rate, precision),
+        baseline_share=share_of_peak(timing.baseline_rate, baseline_precision),
         peak_mb=side.peak_memory() if side.peak_memory else None,
         baseline_peak_mb=baseline.peak_memory() if baseline.peak_memory else None,
     )
+
+
+def share_of_peak(rate: float | None, precision: str) -> float | None:
+    return None if rate is None else rate / matrix_peak(model_dtype(precision))
 
 
 def describe_machine() -> dict[str, object]:
@@ -112,6 +111,7 @@ def describe_machine() -> dict[str, object]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "medium rounds to bf16": medium_rounds(),
+        "fp32 GFLOP/s": round(matrix_peak(torch.float32) / 1e9),
     }
 
 

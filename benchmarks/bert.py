@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 import modeling
 
 from .measure import Build, Contest, Outputs, Side, peak_memory
-from .precision import forward_backward, inference, model_dtype, tolerance
+from .precision import forward_backward, gradients, inference, model_dtype, tolerance
 
 
 Batch = dict[str, torch.Tensor]
@@ -199,14 +199,11 @@ def make_classified_batches(tiny: bool) -> Inputs:
     return make_batches("sst2-train", tiny)
 
 
-def gradients(model: PreTrainedModel, batch: Batch, precision: str) -> Outputs:
+def one_pass(model: PreTrainedModel, batch: Batch, precision: str) -> Outputs:
     """Loss and all gradients of one training pass."""
     model.train().zero_grad()
     loss = forward_backward(lambda: model(**batch).loss, precision)
-    collected = []
-    for _, parameter in sorted(model.named_parameters()):  # one that took no part has no gradient
-        collected.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-    return {"loss": loss, "gradients": torch.cat([gradient.flatten() for gradient in collected])}
+    return {"loss": loss, "gradients": gradients(model)}
 
 
 def stepper(model: PreTrainedModel, batches: list[Batch], precision: str) -> Callable[[int], None]:
@@ -238,7 +235,7 @@ def train_step(head: str, make_inputs: Callable[[bool], Inputs], with_memory: bo
         def side(name: str, precision: str) -> Side:
             def check() -> Outputs:
                 model = make_models(head, "small", tiny, dropout=0.0)[name]
-                return gradients(model, inputs.batches[0], precision)
+                return one_pass(model, inputs.batches[0], precision)
 
             def memory() -> float:
                 return peak_memory(two_steps, name, head, make_inputs, precision, tiny)

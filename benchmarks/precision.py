@@ -60,6 +60,14 @@ def forward_backward(loss: Callable[[], torch.Tensor], precision: str) -> torch.
     return value.detach()
 
 
+def gradients(model: torch.nn.Module) -> torch.Tensor:
+    """All of them side by side; zeros of a parameter that took no part."""
+    collected = []
+    for _, parameter in sorted(model.named_parameters()):
+        collected.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
+    return torch.cat([gradient.flatten() for gradient in collected])
+
+
 def model_dtype(precision: str) -> torch.dtype:
     """Of a model that infers."""
     return torch.bfloat16 if precision == "bf16" else torch.float32

@@ -8,15 +8,17 @@ import time
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import modeling.modeling_bert
-from benchmarks import bert, measure, scripts
-from benchmarks.__main__ import ROWS, SETTINGS, main
+from benchmarks import bert, elmo, measure, precision, scripts
+from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
+from modeling import ElmoModel, modeling_elmo, modeling_elmo_characters
 
 
 def tiny_run(row: str, *arguments: str):
-    (result,) = main([row, "--size", "tiny", *arguments])
+    (result,) = main([row, "--size", "tiny", "--pairs", "2", *arguments])
     return result
 
 
@@ -49,9 +51,9 @@ def test_every_row_runs_in_every_setting(row, setting):
     assert result.cpu_ms > 0 and result.baseline_cpu_ms > 0 and result.pairs == 2
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row not in ("sorted-zoo", "sorted-transformers")])
+@pytest.mark.parametrize("row", [row for row in bert.ROWS if row not in ("sorted-zoo", "sorted-transformers")])
 @pytest.mark.parametrize("setting", ["fp32", "bf16"])
-def test_a_row_stops_when_our_model_computes_something_else(row, setting, monkeypatch):
+def test_a_row_stops_when_our_bert_computes_something_else(row, setting, monkeypatch):
     def without_norm(self, hidden_states, residual):
         return self.dense(hidden_states) + residual
 
@@ -134,20 +136,46 @@ def test_peak_memory_is_of_the_process_that_worked_and_not_of_the_one_that_asked
     assert small < 1500 <= here.numel() / 2**18
 
 
-def test_the_matmul_switch_is_put_back_after_an_error():
-    before = torch.get_float32_matmul_precision()
-    with pytest.raises(KeyError), measure.matmul_precision("medium"):
-        assert torch.get_float32_matmul_precision() == "medium"
-        raise KeyError
-    assert torch.get_float32_matmul_precision() == before
+def switches() -> tuple[str, bool, bool]:
+    matmul, onednn = torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled
+    return matmul, onednn, torch.is_autocast_enabled("cpu")
 
 
-def test_each_setting_runs_its_side_in_the_precision_it_names():
-    seen = {}
-    for precision in ("highest", "medium", "bf16"):
-        with bert.training(precision):
-            seen[precision] = (torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu"))
-    assert seen == {"highest": ("highest", False), "medium": ("medium", False), "bf16": ("highest", True)}
+def test_the_switches_are_put_back_after_an_error():
+    before = switches()
+    for name, found in (("medium", ("medium", True, False)), ("portable", ("highest", False, False))):
+        with pytest.raises(KeyError), precision.inference(name):
+            assert switches() == found
+            raise KeyError
+        assert switches() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"),
+    [
+        ("highest", ("highest", True, False), ("highest", True, False)),
+        ("medium", ("medium", True, False), ("medium", True, False)),
+        ("portable", ("highest", False, False), ("highest", False, False)),
+        ("bf16", ("highest", True, True), ("highest", True, False)),
+    ],
+)
+def test_a_step_runs_both_ways_in_the_precision_it_names(name, forward, backward):
+    seen = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            seen.append(switches())
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(switches())
+            return gradient
+
+    weight = torch.ones((), requires_grad=True)
+    assert precision.forward_backward(lambda: Look.apply(weight), name) == 1
+    assert seen == [forward, backward] and weight.grad == 1
 
 
 @pytest.mark.parametrize(
@@ -180,7 +208,97 @@ def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
 def test_an_unknown_row_is_one_clear_error(capsys):
     with pytest.raises(SystemExit):
         main(["bert-huge"])
-    assert "no row is called bert-huge; there are base-sst2" in capsys.readouterr().err
+    assert "no row is called bert-huge; there are bert, elmo, base-sst2" in capsys.readouterr().err
+
+
+def test_the_name_of_a_model_stands_for_its_rows_and_settings():
+    results = main(["elmo", "--size", "tiny", "--pairs", "1"])
+    wanted = [(row, setting) for row in elmo.ROWS for setting in DEFAULT_SETTINGS["elmo"]]
+    assert [(result.row, result.setting) for result in results] == wanted
+
+
+# ELMo
+
+
+def without_highways(self, inputs: torch.Tensor) -> torch.Tensor:
+    return inputs
+
+
+@pytest.mark.parametrize("row", [row for row in elmo.ROWS if row != "elmo-sorted"])
+@pytest.mark.parametrize("setting", ["fp32", "bf16"])
+def test_a_row_stops_when_our_elmo_computes_something_else(row, setting, monkeypatch):
+    monkeypatch.setattr(modeling_elmo_characters.ElmoHighway, "forward", without_highways)
+    with pytest.raises(DifferentResults, match="zoo and plain differ .* Nothing was timed"):
+        tiny_run(row, "--settings", setting)
+
+
+@pytest.mark.parametrize("clipped", [0, 1], ids=["cells", "projections"])
+def test_a_row_stops_when_our_elmo_does_not_clip(clipped, monkeypatch):
+    run_both = modeling_elmo.run_both
+
+    def without_one_clip(*inputs):
+        *inputs, clips = inputs
+        return run_both(*inputs, tuple(None if index == clipped else limit for index, limit in enumerate(clips)))
+
+    monkeypatch.setattr(modeling_elmo, "run_both", without_one_clip)
+    with pytest.raises(DifferentResults):
+        tiny_run("elmo-full", "--settings", "fp32")
+
+
+def test_an_elmo_row_stops_when_sorted_sentences_are_not_put_back(monkeypatch):
+    embed = ElmoModel.embed
+    monkeypatch.setattr(ElmoModel, "embed", lambda *args, **options: embed(*args, **options)[::-1])
+    with pytest.raises(DifferentResults):
+        tiny_run("elmo-sorted", "--settings", "fp32")
+
+
+@pytest.mark.parametrize("row", ["elmo-training", "elmo-pretraining"])
+def test_an_elmo_training_row_stops_when_only_a_gradient_differs(row, monkeypatch):
+    forward = modeling_elmo_characters.ElmoHighway.forward
+    monkeypatch.setattr(
+        modeling_elmo_characters.ElmoHighway, "forward", lambda self, inputs: forward(self, inputs.detach())
+    )
+    with pytest.raises(DifferentResults):
+        tiny_run(row, "--settings", "fp32")
+
+
+def test_made_up_sentences_have_the_lengths_and_the_repetitions_that_they_claim():
+    text = elmo.Text(tiny=False)
+    batches = [text.sentences(elmo.BATCH_SIZE) for _ in range(100)]
+    lengths = [len(sentence) for batch in batches for sentence in batch]
+    assert statistics.mean(lengths) == pytest.approx(22, abs=0.5) and max(lengths) <= 80
+    assert statistics.stdev(np.log(lengths)) == pytest.approx(0.6, abs=0.03)
+    words = [[word for sentence in batch for word in sentence] for batch in batches]
+    assert statistics.mean(len(set(batch)) / len(batch) for batch in words) == pytest.approx(0.61, abs=0.01)
+
+
+def test_made_up_words_are_as_long_as_those_of_real_sentences(data):
+    text = (data / "pos" / "ud-english-train.tsv").read_text(encoding="utf-8")
+    sentences = [[line.split("\t")[0] for line in lines.splitlines()] for lines in text.strip().split("\n\n")]
+    np.random.default_rng(0).shuffle(sentences)
+    batches = [sentences[start : start + 32] for start in range(0, len(sentences) - 31, 32)]
+    lengths = [[len(word.encode()) for word in {word for words in batch for word in words}] for batch in batches]
+    found = np.quantile(np.concatenate(lengths), elmo.QUANTILES[:-1])
+    assert elmo.WORD_LENGTHS[:-1] == pytest.approx(list(found), abs=0.05)
+    assert elmo.WORD_LENGTHS[-1] == pytest.approx(statistics.median(map(max, lengths)), abs=1)
+
+
+def test_the_work_counted_is_what_our_model_does_and_no_more():
+    config = elmo.make_config("full", tiny=False)
+    sentences = elmo.Text(tiny=False).sentences(2)
+    model = ElmoModel(config).eval()
+    with precision.inference("portable"), FlopCounterMode(display=False) as counter:
+        model(**elmo.tokenize(sentences))
+    counted = elmo.flop(config, sentences)
+    assert counted < counter.get_total_flops() < 1.05 * counted
+
+
+def test_the_share_of_the_peak_is_the_rate_of_the_work_over_it(monkeypatch):
+    monkeypatch.setattr("benchmarks.__main__.matrix_peak", lambda dtype: 1e9)
+    result = tiny_run("elmo-full", "--settings", "fp32")
+    rate = elmo.flop(elmo.make_config("full", tiny=True), elmo.Text(tiny=True).sentences(5)) / (result.cpu_ms / 1000)
+    assert result.share == pytest.approx(rate / 1e9, rel=1)
+    assert result.share / result.baseline_share == pytest.approx(result.cpu_ratio, rel=1)
 
 
 # Whole runs
