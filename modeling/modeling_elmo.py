@@ -45,6 +45,7 @@ from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoKnownWords, ElmoTokenEncoder, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both
 from .modeling_elmo_sentences import Sentences
+from .modeling_onednn import is_transformed
 from .tokenization_elmo import ElmoTokenizer, sentence_boundary_ids, words_to_ids
 
 
@@ -265,7 +266,7 @@ class ElmoModel(ElmoPreTrainedModel):
         if layer_states is not None:
             layers = list(layer_states.to(self.dtype).unbind(2))
             packed = None
-        elif is_tracing(input_ids):
+        elif is_tracing(input_ids) or is_transformed():
             layers, packed = self.padded_layers(input_ids, mask, token_type_ids), None
         else:
             packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
@@ -428,7 +429,10 @@ class ElmoModel(ElmoPreTrainedModel):
         Every word and every column is computed; a column that is not a sentence's leaves its state as it is.
         """
         if self.config.state == "carry":
-            raise ValueError('config.state="carry" cannot be traced: a graph keeps nothing. Use "warm" or "zero"')
+            raise ValueError(
+                'config.state="carry" cannot be traced or transformed by torch.func, since neither keeps a state. Use '
+                '"warm" or "zero"'
+            )
         second = None if token_type_ids is None else token_type_ids > 0  # (B, T)
         kinds = [mask] if second is None else [mask & ~second, mask & second]
         masks = torch.cat(kinds).T[..., None]  # (T, S, 1), S = B, or 2 B with the second sentences

@@ -26,7 +26,7 @@ from transformers import initialization as init
 from transformers.utils.import_utils import is_tracing
 
 from .configuration_elmo import ElmoConfig
-from .modeling_onednn import linear
+from .modeling_onednn import is_transformed, linear
 from .tokenization_elmo import WORD_PADDING
 
 
@@ -86,7 +86,8 @@ class ElmoTokenEncoder(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Every row by itself: (..., K) -> (..., P). In eager mode, `distinct` first saves most of the work."""
         words = input_ids.flatten(0, -2)  # (N, K)
-        pooled = self.pool(words) if is_tracing(words) else self.pool_by_length(words)
+        every_column = is_tracing(words) or is_transformed()
+        pooled = self.pool(words) if every_column else self.pool_by_length(words)
         states = self.activation(pooled)  # (N, F); the activation grows, so it may follow the maximum
         for highway in self.highways:
             states = highway(states)

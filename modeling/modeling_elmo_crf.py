@@ -32,6 +32,7 @@ import torch.nn as nn
 from transformers import initialization as init
 
 from .modeling_losses import IGNORED
+from .modeling_onednn import is_transformed
 
 
 # Finite, or differences would be undefined; far below the score of any sequence, so that it is known from the score
@@ -90,7 +91,7 @@ class ConditionalRandomField(nn.Module):
             lawful = _whole(known, never * NEVER, mask, _best) > NEVER / 2  # (B,)
             transitions = transitions.masked_fill(never & lawful, NEVER)
         both = torch.cat([scores, scores + known], -1)  # (T, K, 2B)
-        every, labelled = _whole(both, transitions.repeat(1, 1, 2), mask.repeat(1, 2), _Sum.apply).chunk(2)
+        every, labelled = _whole(both, transitions.repeat(1, 1, 2), mask.repeat(1, 2), _sum).chunk(2)
         return every - labelled
 
     def max_marginals(self, emissions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -158,8 +159,15 @@ def _best(states: torch.Tensor, transitions: torch.Tensor) -> torch.Tensor:
     return (states.unsqueeze(1) + transitions).amax(0)
 
 
+def _sum(states: torch.Tensor, transitions: torch.Tensor) -> torch.Tensor:
+    """As `_best`: the log of the sum over all ways."""
+    if is_transformed():
+        return (states.unsqueeze(1) + transitions).logsumexp(0)
+    return _Sum.apply(states, transitions)
+
+
 class _Sum(torch.autograd.Function):
-    """As `_best`: the log of the sum over all ways. Its gradient needs their softmax, which it has on the way."""
+    """`_sum` in fewer steps. Its gradient needs the softmax of all ways, which it has on the way."""
 
     @staticmethod
     def forward(ctx, states, transitions):
@@ -167,13 +175,14 @@ class _Sum(torch.autograd.Function):
         greatest = ways.amax(0)
         ways = ways.sub_(greatest).clamp_(min=FAINT).exp_()
         total = ways.sum(0)
-        ctx.save_for_backward(ways.div_(total))
+        ctx.save_for_backward(states, transitions, ways.div_(total))
         return total.log_().add_(greatest)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, gradient):  # (K, S)
-        (shares,) = ctx.saved_tensors
+        states, transitions, shares = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: what was saved is a constant
+            shares = (states.unsqueeze(1) + transitions).softmax(0)
         gradients = shares * gradient
         return gradients.sum(1), gradients
 

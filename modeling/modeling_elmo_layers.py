@@ -39,7 +39,7 @@ from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_characters import distinct
 from .modeling_elmo_lstm import run_both
 from .modeling_losses import IGNORED
-from .modeling_onednn import is_faster, linear
+from .modeling_onednn import is_faster, is_transformed, linear
 from .tokenization_elmo import WORD_PADDING
 
 
@@ -200,7 +200,7 @@ class ElmoTaskCharacters(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(B, T, W) -> (B, T, filters)"""
         words = input_ids.flatten(0, 1)  # (B * T, W)
-        if is_tracing(input_ids) or not words.numel():
+        if is_tracing(input_ids) or is_transformed() or not words.numel():
             return self._convolve(words).unflatten(0, input_ids.shape[:2])
         found, which = distinct(words)  # exact, and every other word of a text is one that it had before
         longest = int(_lengths(found).max())
@@ -272,7 +272,7 @@ class BiLSTM(nn.Module):
         late: torch.Tensor | None = None,  # (B, T, late_size), joined to what the first layer gives
     ) -> torch.Tensor:
         """(B, T, output_size), zero at padding."""
-        static = is_tracing(states) or states.device.type == "xla"
+        static = is_tracing(states) or is_transformed() or states.device.type == "xla"
         padded = partial(_run_padded, mask=mask, run_direction=self.run_direction)
         run = padded if static else partial(_run_packed, packing=_pack(mask))
         for index, layer in enumerate(self.layers):

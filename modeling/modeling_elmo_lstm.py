@@ -43,7 +43,7 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 
-from .modeling_onednn import is_faster, linear, packed, product
+from .modeling_onednn import is_faster, is_transformed, linear, packed, product
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # of the forward and the backward direction
@@ -107,7 +107,16 @@ def run_both(
 
     `gates` are (M, 4C) of each direction; `state` has one row a sentence, longest first; `sizes` has the rows of each
     step, falling. Returns the projections (M, P) of each direction, and the state after each sentence's last step.
+
+    Raises:
+        NotImplementedError: under `torch.func` and forward-mode differentiation, and in the backward pass where that
+            is to be differentiated again (`create_graph=True`): only first derivatives in reverse are written out.
     """
+    if is_transformed():
+        raise NotImplementedError(
+            "torch.func and forward-mode differentiation do not see into ELMo's recurrence, which ElmoForPreTraining "
+            "uses: call loss.backward(), or differentiate ElmoModel, which has ordinary operations for them"
+        )
     dtype = gates[0].dtype  # autocast's, where that is on
     weights = [lstm.recurrent.weight.to(dtype) for lstm in lstms]
     weights += [None if lstm.projection is None else lstm.projection.weight.to(dtype) for lstm in lstms]
@@ -134,8 +143,13 @@ class _Recurrence(torch.autograd.Function):
         return out_f, out_b, torch.stack([last_f[0], last_b[0]]), torch.stack([last_f[1], last_b[1]])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, d_out_f, d_out_b, d_hidden, d_cell):
+        if torch.is_grad_enabled() or is_transformed():
+            raise NotImplementedError(
+                "create_graph=True asks for second derivatives, or is_grads_batched=True for many gradients at once, "
+                "of ELMo's recurrence, which has neither: use torch.func (as in torch.func.jvp of torch.func.grad), "
+                "for which ElmoModel computes in ordinary operations"
+            )
         u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *kept = ctx.saved_tensors
         sides = [
             (u_f, p_f, hidden[0], cell[0], out_f, kept[:2], d_out_f, d_hidden[0], d_cell[0]),

@@ -16,7 +16,7 @@
 import torch
 import torch.nn as nn
 
-from .modeling_onednn import fill_up, linear
+from .modeling_onednn import fill_up, is_transformed, linear
 
 
 SCORES_AT_ONCE = 2**24  # 64 MB of them
@@ -26,9 +26,18 @@ def word_loss(states: torch.Tensor, words: torch.Tensor, targets: torch.Tensor, 
     """The sum of the cross-entropies of (N, H) states' scores for (V, H) words, with (N,) targets and weights.
 
     (N, V) scores, their softmax and its gradient would be most of the memory of a step; here they are there for some
-    of the rows at a time, and the gradients are computed beside them.
+    of the rows at a time, and the gradients are computed beside them. Second derivatives, `torch.func` and
+    forward-mode differentiation need all of that memory.
     """
+    if is_transformed():
+        return _at_once(states, words, targets, weights)
     return _WordLoss.apply(states, words, targets, weights, torch.is_grad_enabled())
+
+
+def _at_once(states: torch.Tensor, words: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The same in ordinary operations."""
+    scores = linear(states, words).float()  # (N, V)
+    return (nn.functional.cross_entropy(scores, targets, reduction="none") * weights).sum()
 
 
 class _WordLoss(torch.autograd.Function):
@@ -57,10 +66,16 @@ class _WordLoss(torch.autograd.Function):
                 scale = weight.max().clamp(min=1e-30)  # so that fp16 does not lose what small weights leave
                 shares = nn.functional.pad(weight / scale, (0, len(given) - count)).unsqueeze(1).to(given.dtype)
                 to_words.addcmul_(linear(errors.T, (shares * given).T).float(), scale)
-        ctx.save_for_backward(to_states, to_words)
+        ctx.save_for_backward(states, words, targets, weights, to_states, to_words)
         return loss
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, gradient):
-        return *(None if part is None else gradient * part for part in ctx.saved_tensors), None, None, None
+        *given, to_states, to_words = ctx.saved_tensors
+        gradients = [to_states, to_words]
+        if torch.is_grad_enabled():  # create_graph: these two are constants
+            needed = [number for number in (0, 1) if ctx.needs_input_grad[number]]
+            found = torch.autograd.grad(_at_once(*given), [given[number] for number in needed], create_graph=True)
+            for number, part in zip(needed, found, strict=True):
+                gradients[number] = part
+        return *(None if part is None else gradient * part for part in gradients), None, None, None
