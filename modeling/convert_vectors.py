@@ -40,7 +40,7 @@ from transformers.hf_argparser import HfArg
 from tasks.columns import look_tagged, read_columns
 
 from .configuration_elmo import ElmoConfig
-from .conversion import command_line, new_folder, read_json, write_folder
+from .conversion import check_indices, command_line, new_folder, read_json, write_folder
 from .modeling_elmo import ElmoModel
 from .tokenization_elmo import ElmoTokenizer, split_words
 
@@ -131,6 +131,7 @@ def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
 
 
 def read_bilm(model: str) -> ElmoModel:
+    check_indices(Path(model))
     try:
         elmo, info = ElmoModel.from_pretrained(model, output_loading_info=True, ignore_mismatched_sizes=True)
     except (OSError, RuntimeError, SafetensorError) as error:

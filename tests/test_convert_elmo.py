@@ -632,6 +632,14 @@ def well_compressed(file):
     file.create_dataset("char_embed", data=np.zeros((10**5, 3), np.float32), compression="gzip")
 
 
+def text(file):
+    file["char_embed"] = "a text"
+
+
+def no_value(file):
+    file["char_embed"] = h5py.Empty("f4")
+
+
 HOSTILE = {
     external_storage: "the values of char_embed are in another file",
     external_link: "the values of char_embed are in another file",
@@ -640,8 +648,8 @@ HOSTILE = {
     nothing_stored: "say that they have 12,000,000,000 bytes, the file has 1,400: ",
     many_chunks: "say that they have 12,000,000,000 bytes, the file has 1,400: ",
     well_compressed: "unpack it with h5repack -f NONE",
-    lambda file: file.create_dataset("char_embed", data="text"): "char_embed holds no numbers, but object",
-    lambda file: file.create_dataset("char_embed", data=h5py.Empty("f4")): "char_embed holds no numbers, but float32",
+    text: "char_embed holds no numbers, but object",
+    no_value: "char_embed holds no numbers, but float32",
 }
 
 

@@ -503,6 +503,18 @@ def test_a_checkpoint_of_another_family_or_one_that_lacks_weights_is_one_clear_e
         convert(str(tmp_path / "nowhere"), str(tmp_path / "out"), str(path))
 
 
+def test_an_index_that_names_files_outside_the_checkpoint_is_one_clear_error(checkpoint, path, tmp_path):
+    path.write_bytes(FORMATS["GloVe"])
+    (checkpoint / "model.safetensors").rename(tmp_path / "secret.safetensors")
+    index = {
+        "metadata": {},
+        "weight_map": dict.fromkeys(load_file(tmp_path / "secret.safetensors"), "../secret.safetensors"),
+    }
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="index.json names ../secret.safetensors, which is outside its folder"):
+        convert(str(checkpoint), str(tmp_path / "out"), str(path))
+
+
 def test_a_folder_in_use_is_refused(folder, checkpoint, path):
     before = sorted(folder.iterdir())
     with pytest.raises(FileExistsError, match="--output .*out already holds something"):
