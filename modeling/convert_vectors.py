@@ -200,8 +200,8 @@ def _strings(number: int, line: str, path: Path) -> Iterator[str]:
 
 def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
     """Vectors of variance 1 / size of the words seen `min_count` times or more, the most frequent first."""
-    if size < 1:
-        raise ValueError(f"--size {size}: a vector needs a number")
+    if not 0 < size <= LONGEST_VECTOR:
+        raise ValueError(f"--size {size} must be 1 to {LONGEST_VECTOR:,}")
     words = [word for word, count in counts.most_common() if count >= min_count]
     if not words:
         raise ValueError(f"no word of --texts occurs --min_count {min_count} times")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-# A line that begins with one of these begins a document. CoNLL-2003 has the first; conlleval counts its line as a word
-# outside entities, but takes the second for a break between sentences.
+# A line with one of these in the first column begins a document, BREAK only where a sentence could begin. CoNLL-2003
+# has the first; conlleval counts its line as a word outside entities, but takes the second for the end of a sentence.
 DOCUMENT, BREAK = "-DOCSTART-", "-X-"
 TAG = re.compile("O|[BIES](-.+)?")
 
@@ -41,10 +41,11 @@ def read_columns(
         if "\r" in content.rstrip("\r\n"):
             raise ValueError(f"{path}:{line}: a carriage return within the line: lines must end with \\n (mac2unix)")
         row = split_columns(content)
-        if not row or row[0] in (DOCUMENT, BREAK):
+        is_mark = row[:1] == [DOCUMENT] or (row[:1] == [BREAK] and not sentence)
+        if not row or is_mark:
             if sentence:
                 yield sentence
-            if row:
+            if is_mark:
                 yield None
             sentence = None
             continue

@@ -137,10 +137,10 @@ def _number_documents(
             empty += 1
             continue
         sentence.document = document
-        if limit is not None and len(sentences) >= limit:
-            is_all = whole_documents and document == sentences[-1].document
-            if not is_all:
-                break
+        enough = limit is not None and len(sentences) >= limit
+        if enough and not (whole_documents and document == sentences[-1].document):
+            is_all = False
+            break
         sentences.append(sentence)
     if not sentences:
         raise ValueError(f"{source} holds no sentences")
@@ -290,8 +290,8 @@ def write_conll(
 
     A blank line ends each sentence. Where `documents` numbers the sentences as `read_files` does, -X- begins each
     document, which conlleval does not count; -DOCSTART- would be a word outside entities to it. White space in a word
-    or tag would part it, so an underscore takes its place. Raises ValueError where a sentence has not as many tags as
-    words.
+    or tag would part it, so an underscore takes its place, and that of a word that is one of these marks. Raises
+    ValueError where a sentence has not as many tags as words.
     """
     known = [] if references is None else [references]
     documents = [0] * len(sentences) if documents is None else documents
@@ -306,4 +306,4 @@ def write_conll(
 
 
 def _column(text: str) -> str:
-    return re.sub(r"[ \t\r\n]", "_", text) or "_"
+    return "_" if text in ("", BREAK, DOCUMENT) else re.sub(r"[ \t\r\n]", "_", text)

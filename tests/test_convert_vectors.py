@@ -455,6 +455,10 @@ CALLS = {
     "a text that is not UTF-8": ({"texts": ["latin.txt"]}, "latin.txt: line 2 is no text: 'utf-8' codec"),
     "a text cut short": ({"texts": ["cut.txt.gz"]}, "cut.txt.gz is cut short or damaged"),
     "vectors without numbers": ({"vectors": None, "texts": ["other.txt"], "size": 0}, "--size 0"),
+    "vectors of more numbers than any": (
+        {"vectors": None, "texts": ["other.txt"], "size": 10**11},
+        "--size 100000000000 ",
+    ),
     "words too rare": ({"vectors": None, "texts": ["other.txt"]}, "no word of --texts occurs --min_count 2 times"),
 }
 

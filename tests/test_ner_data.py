@@ -193,6 +193,13 @@ def test_the_hubs_numbers_get_their_names(hub):
     assert data["train"][:] == {"words": WORDS, "tags": [convert_tags(tags, "iob2") for tags in TAGS]}
 
 
+def test_of_the_hub_only_the_first_rows_are_taken(hub):
+    limits = {"train": 2, "validation": 3}
+    data = read_hub(hub, ["train", "validation"], limits=limits)[1]
+    assert data["train"]["words"][:] == WORDS[:2] and total(data["train"]) is None
+    assert data["validation"]["words"][:] == WORDS and total(data["validation"]) == 3
+
+
 def test_the_hub_is_asked_for_the_configuration_and_revision(monkeypatch):
     asked = []
     rows = DatasetDict({"test": Dataset.from_dict({"words": WORDS, "tags": TAGS})})
@@ -431,6 +438,18 @@ def test_what_is_written_is_read_again(tmp_path, write):
     assert data["document"][:] == [0, 1, 1, 2]
     write_conll(path, data["words"], data["tags"], data["tags"], data["document"])
     assert read(str(path))[:] == read(str(path), label_column="2")[:] == data[:]
+
+
+def test_words_that_look_like_marks_are_words(tmp_path, write):
+    assert read(write("a O\n-X- B-X\n\n-X- O\n\nb O\n"))[:] == {
+        "words": [["a", "-X-"], ["b"]],
+        "tags": [["O", "B-X"], ["O"]],
+        "document": [0, 1],
+    }
+    words, tags = [["-X-", "-DOCSTART-", "a"]], [["O", "B-X", "I-X"]]
+    write_conll(tmp_path / "predictions.conll", words, [["O", "O", "O"]], tags)
+    assert conlleval(tmp_path / "predictions.conll")["accuracy"] == 1 / 3
+    assert read(str(tmp_path / "predictions.conll"), label_column="2")["tags"][:] == tags
 
 
 def test_a_word_with_white_space_stays_one_column(tmp_path):
