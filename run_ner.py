@@ -19,6 +19,7 @@ OUTPUT_DIR receives metrics.json, predictions.conll, and the checkpoint with its
 import dataclasses
 import inspect
 import json
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -31,7 +32,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from datasets import Dataset, DatasetDict
+from datasets.fingerprint import generate_random_fingerprint
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoModel,
@@ -44,7 +47,16 @@ from transformers.hf_argparser import HfArg
 
 import metrics
 from modeling import FeatureTaggerForTokenClassification
-from tasks.ner_data import convert_tags, entity_types, label_names, read_files, read_hub, write_conll
+from tasks.ner_data import (
+    convert_tags,
+    count_entities,
+    entity_types,
+    label_names,
+    read_files,
+    read_hub,
+    total,
+    write_conll,
+)
 from training import Outputs, evaluate, predict, train
 from training.arguments import DataArguments, parse_arguments
 from training.ensembles import check_ensemble
@@ -113,12 +125,14 @@ class NerArguments(DataArguments):
 
 
 def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
-    """The scheme of the data's tags, None if they have none, and the splits that this run needs."""
+    """The scheme of the data's tags, None if they have none, and the splits that this run needs, as far as it does."""
     splits = [split for split, needed in args.parts.items() if needed]
     options = {
         "text_column": args.text_column_name,
         "label_column": args.label_column_name,
         "scheme": args.data_scheme,
+        "limits": args.limits,
+        "whole_documents": args.document_context,
     }
     if args.dataset_name is not None:
         return read_hub(args.dataset_name, splits, args.dataset_config_name, **options)
@@ -145,12 +159,12 @@ def find_files(folder: Path, splits: list[str]) -> dict[str, str]:
 def class_names(data: DatasetDict, config: PreTrainedConfig, args: NerArguments) -> tuple[list[str], str]:
     """The tags in the order of the model's outputs, and their scheme: a checkpoint's own, O first for a new model.
 
-    Raises ValueError where a model that is not to be trained does not know the types of the data's entities.
+    Raises ValueError where the model is not to be trained and tells no tags apart, and as `check_types` does.
     """
-    tagged = [examples["tags"] for examples in data.values() if "tags" in examples.column_names]
-    types = entity_types(chain.from_iterable(tagged))
     own = [str(config.id2label.get(number)) for number in range(config.num_labels)]
     if args.do_train:
+        types = entity_types(data["train"]["tags"])
+        check_types(data, types, "the training data")
         wanted = label_names(types, args.tag_scheme)
         return (own if sorted(own) == sorted(wanted) else wanted), args.tag_scheme
     if not all(re.fullmatch("O|[BIES](-.+)?", tag) for tag in own):
@@ -158,13 +172,31 @@ def class_names(data: DatasetDict, config: PreTrainedConfig, args: NerArguments)
             f"{args.model_name_or_path} tells {', '.join(own)} apart, which are no tags of entities: train it with "
             "--do_train, or name its tags in the id2label of its config.json"
         )
-    known = entity_types([own])
-    if lacking := sorted({*types} - {*known}):
-        raise ValueError(
-            f"{args.model_name_or_path} knows entities of {', '.join(known)}, but the data have {', '.join(lacking)}: "
-            "train it on such data first"
-        )
+    check_types(data, entity_types([own]), args.model_name_or_path)
     return own, "bioes" if any(tag[0] in "ES" for tag in own) else "iob2"
+
+
+def check_types(data: DatasetDict, known: list[str], source: str) -> None:
+    """Says which entities are missed because `source`, which has only the types `known`, does not teach theirs.
+
+    Raises ValueError where none of a split's entities is of a known type. Where --max_*_samples left out a part of
+    the data, that may be chance.
+    """
+    whole = all(total(examples) is not None for examples in data.values())
+    for split, examples in data.items():
+        counts = count_entities(examples["tags"]) if "tags" in examples.column_names else {}
+        lacking = {kind or "no type": counts[kind] for kind in sorted(counts) if kind not in known}
+        if whole and lacking and len(lacking) == len(counts):
+            raise ValueError(
+                f"{source}: there are entities of {', '.join(known) or 'no type'}, but the {split} data have "
+                f"{', '.join(lacking)}: train on such data, or correct the tags"
+            )
+        if lacking:
+            types = ", ".join(f"{count:,} of {kind}" for kind, count in lacking.items())
+            PartialState().print(
+                f"{split}: {sum(lacking.values()):,} entities are of types unknown to {source} ({types}); they count "
+                "as missed, and their words are not in the loss"
+            )
 
 
 def tokenize(
@@ -194,7 +226,13 @@ def tokenize(
         )
         limit = args.limits[split]
         chosen = examples if limit is None else examples.select(range(min(limit, len(examples))))
-        features[split] = chosen.map(convert, batched=True, remove_columns=chosen.column_names, keep_in_memory=True)
+        features[split] = chosen.map(
+            convert,
+            batched=True,
+            remove_columns=chosen.column_names,
+            keep_in_memory=True,
+            new_fingerprint=generate_random_fingerprint(),  # one of its own would take longer than the features
+        )
     if "train" in features:
         labelled = [max(labels, default=IGNORED) >= 0 for labels in features["train"]["labels"]]
         if not any(labelled):
@@ -227,7 +265,11 @@ def place_windows(
             places = [place for _, place in sentences]
             document = places[0][0], places[-1][1]
             windows += [widen(place, document, tokens, room) for place in places]
-    return examples.add_column("own", [list(place) for place in own]).add_column("window", [list(w) for w in windows])
+    for name, places in (("own", own), ("window", windows)):
+        # A fingerprint that `datasets` makes is a hash of all the values, one by one.
+        column = [list(place) for place in places]
+        examples = examples.add_column(name, column, new_fingerprint=generate_random_fingerprint())
+    return examples
 
 
 def widen(sentence: tuple[int, int], document: tuple[int, int], tokens: list[int], room: int) -> tuple[int, int]:
@@ -378,7 +420,7 @@ def run(args: NerArguments) -> dict[str, float]:
     names, scheme = class_names(data, config, args)
     model = build_model(names, tokenizer, args)
     check_length(args.max_seq_length, model, tokenizer)
-    sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in data.items())
+    sizes = ", ".join(f"{split} {size(examples, args.limits[split])}" for split, examples in data.items())
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {sizes} sentences")
     watch.lap("load")
     features = tokenize(data, tokenizer, model, names, scheme, args)
@@ -412,6 +454,14 @@ def run(args: NerArguments) -> dict[str, float]:
     results |= watch.runtimes()
     finish(model, tokenizer, results, description(args), args, accelerator)
     return results
+
+
+def size(examples: Dataset, limit: int | None) -> str:
+    """How many sentences this run takes, and of how many where it does not take all."""
+    whole = total(examples)
+    if limit is None or limit >= (whole or math.inf):
+        return f"{whole:,}"
+    return f"{limit:,} of {'more' if whole is None else f'{whole:,}'}"
 
 
 def build_model(names: list[str], tokenizer: PreTrainedTokenizerBase, args: NerArguments) -> PreTrainedModel:

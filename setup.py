@@ -32,7 +32,7 @@ REQUIRED = [
 # For the converters of hdf5 files and TensorFlow checkpoints. The build without CUDA, half the size, exists for some
 # machines only.
 CONVERT = [
-    "h5py>=3.10",
+    "h5py>=3.11",
     "tensorflow-cpu>=2.18; platform_machine == 'x86_64' and sys_platform == 'linux' and python_version < '3.14'",
     "tensorflow>=2.18; (platform_machine != 'x86_64' or sys_platform != 'linux') and python_version < '3.14'",
 ]

@@ -62,7 +62,7 @@ def parse_json(path: Path) -> Any:
     """Whatever value of JSON a file holds."""
     try:
         return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
 
 
@@ -72,6 +72,15 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold one JSON object, not {type(values).__name__}")
     return values
+
+
+def check_indices(folder: Path) -> None:
+    """Raises ValueError unless the files that an index of weights in `folder` names are in it, too."""
+    for path in folder.glob("*.index.json"):
+        files = read_json(path).get("weight_map")
+        for file in set(files.values()) if isinstance(files, dict) else ():
+            if Path(file).is_absolute() or ".." in Path(file).parts:
+                raise ValueError(f"{path} names {file}, which is outside its folder: copy the weights beside it")
 
 
 def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
@@ -86,6 +95,8 @@ def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.n
             f'reading {prefix} needs TensorFlow ({error}): pip install -c constraints.txt -e ".[convert]", '
             "or pip install tensorflow"
         ) from error
+    if Path(prefix).is_dir():  # TensorFlow would follow the paths in the file "checkpoint", wherever they lead
+        raise ValueError(f"{prefix} is a folder: name the path that its checkpoint's files share, up to .index")
     try:
         reader = tf.train.load_checkpoint(prefix)
         names = [name for name in reader.get_variable_to_shape_map() if not name.endswith(unread)]

@@ -338,27 +338,50 @@ def checkpoint_name(released: str) -> str:
 
 
 def read_hdf5(path: Path) -> dict[str, np.ndarray]:
-    """Every data set of the file. Its values have no checksums, but a file cut short is noticed."""
+    """Every data set of the file. Its values have no checksums, but a file cut short is noticed.
+
+    Raises ValueError where values are in another file, or where the file is too small for those that it says it has.
+    """
     try:
         import h5py
     except ImportError as error:
         raise ImportError(f"reading {path} needs h5py ({error}): pip install h5py") from error
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    tensors = {}
-
-    def read(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset):
-            tensors[name] = item[()]
-
+    items, links, tensors = {}, {}, {}
     try:
         with h5py.File(path, "r") as file:
-            file.visititems(read)
+            file.visititems(items.__setitem__)
+            file.visititems_links(links.__setitem__)
+            items = {name: item for name, item in items.items() if isinstance(item, h5py.Dataset)}
+            outside = [name for name, link in links.items() if isinstance(link, h5py.ExternalLink)]
+            outside += [name for name, item in items.items() if item.external or item.is_virtual]
+            problem = _problem(items, outside, path.stat().st_size)
+            if not problem:
+                tensors = {name: item[()] for name, item in items.items()}
     except (OSError, KeyError, RuntimeError, ValueError) as error:  # what a damaged file raises
         raise OSError(
             f"{path} is no HDF5 file, or a damaged one ({' '.join(str(error).split())}): download it again"
         ) from error
+    if problem:
+        raise ValueError(f"{path}: {problem}")
     return tensors
+
+
+def _problem(items: dict[str, Any], outside: list[str], size: int) -> str | None:
+    """Why a file of `size` bytes with these data sets is not to be read; `outside` are those of other files."""
+    if outside:
+        return f"the values of {outside[0]} are in another file: copy them into this one"
+    for name, item in items.items():
+        if item.shape is None or item.dtype.kind not in "biuf":
+            return f"{name} holds no numbers, but {item.dtype}"
+    claimed = sum(item.nbytes for item in items.values())
+    if claimed > size:
+        return (
+            f"its data sets say that they have {claimed:,} bytes, the file has {size:,}: download it again or, if it "
+            "is compressed, unpack it with h5repack -f NONE"
+        )
+    return None
 
 
 def read_state_dict(path: Path) -> dict[str, np.ndarray]:

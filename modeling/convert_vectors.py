@@ -8,9 +8,11 @@ gets random weights. `--vectors` are GloVe's or fastText's text files, word2vec'
 models (.bin), compressed by gzip or not, which the content tells.
 
 With `--texts`, only words that are in these files are kept, as they are or in lower case, so that little of a file of
-gigabytes is ever in memory. Of a .conll file, they are in the first column, of .json in the strings, and any other is
-text; the tokenizer splits both. Without `--vectors`, words that the texts have often enough (`--min_count`) get random
-vectors, to be learned. Any other word is unknown, and its vector the mean of the known ones.
+gigabytes is ever in memory. Of .json, they are in the strings. Of a .conll file, and of any other that begins with
+columns whose last holds tags of entities, as CoNLL-2003's eng.train and train.txt, they are in the first column, as
+`run_ner.py` reads it. Any other file is text, and the tokenizer splits text and strings. Without `--vectors`, words
+that the texts have often enough (`--min_count`) get random vectors, to be learned. Any other word is unknown, and its
+vector the mean of the known ones.
 """
 
 import gzip
@@ -23,6 +25,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,8 +37,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers.hf_argparser import HfArg
 
+from tasks.columns import look_tagged, read_columns
+
 from .configuration_elmo import ElmoConfig
-from .conversion import command_line, new_folder, read_json, write_folder
+from .conversion import check_indices, command_line, new_folder, read_json, write_folder
 from .modeling_elmo import ElmoModel
 from .tokenization_elmo import ElmoTokenizer, split_words
 
@@ -44,6 +50,11 @@ SUPERVISED = 3  # the number of that kind of model in them
 SENTENCE_END = "</s>"  # fastText's, the only word without subwords
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')  # of JSON
 BLOCK = 1 << 20  # bytes read at a time
+# No file of vectors has more, and without limits a small one could claim, or unpack to, more than any memory holds.
+LONGEST_VECTOR = 1 << 16  # numbers
+LONGEST_WORD = 1 << 16  # bytes
+LONGEST_SUBWORD = 100  # characters
+LONGEST_LINE = 1 << 30  # bytes of a text; SQuAD's files are a line each
 
 Vectors = tuple[list[str], np.ndarray]  # n different words, and (n, size) float32
 
@@ -120,6 +131,7 @@ def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
 
 
 def read_bilm(model: str) -> ElmoModel:
+    check_indices(Path(model))
     try:
         elmo, info = ElmoModel.from_pretrained(model, output_loading_info=True, ignore_mismatched_sizes=True)
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -147,32 +159,49 @@ def count_words(paths: list[Path]) -> Counter[str]:
     counts = Counter()
     for path in paths:
         with _opened(path) as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    counts.update(_words(line.decode("utf-8"), path.suffix))
-                except ValueError as error:  # of UTF-8 or JSON
-                    raise ValueError(f"{path}: line {number} is no text: {error}") from error
+            counts.update(_words(_decoded(file, path), path))
     if not counts:
         raise ValueError(f"no word in {', '.join(map(str, paths))}")
     return counts
 
 
-def _words(line: str, suffix: str) -> Iterator[str]:
-    """The words of a line: its first column in CoNLL's, those of strings alone in JSON, whose escapes are undone."""
-    if suffix == ".conll":
-        word = re.match(r"[^ \t\r\n]*", line)[0]
-        if word not in ("", "-DOCSTART-"):
-            yield word
-        return
-    for text in map(json.loads, STRING.findall(line)) if suffix in (".json", ".jsonl") else [line]:
+def _decoded(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in _lines(file, path, LONGEST_LINE):
+        try:
+            yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: line {number} is no text: {error}") from error
+
+
+def _words(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[str]:
+    """The words of a file: in columns the first, in JSON those of strings, whose escapes are undone, else all."""
+    if path.suffix in (".json", ".jsonl"):
+        texts = chain.from_iterable(_strings(number, line, path) for number, line in lines)
+    else:
+        lines, head = tee(lines)
+        in_columns = path.suffix == ".conll" or look_tagged(line for _, line in islice(head, 100))
+        del head  # or it would keep every line for itself
+        if in_columns:
+            for sentence in read_columns(lines, path, tagged=False):
+                yield from sentence.words if sentence else ()
+            return
+        texts = (line for _, line in lines)
+    for text in texts:
         for begin, end in split_words(text):
             yield text[begin:end]
 
 
+def _strings(number: int, line: str, path: Path) -> Iterator[str]:
+    try:
+        yield from map(json.loads, STRING.findall(line))
+    except ValueError as error:
+        raise ValueError(f"{path}: line {number} is no text: {error}") from error
+
+
 def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
     """Vectors of variance 1 / size of the words seen `min_count` times or more, the most frequent first."""
-    if size < 1:
-        raise ValueError(f"--size {size}: a vector needs a number")
+    if not 0 < size <= LONGEST_VECTOR:
+        raise ValueError(f"--size {size} must be 1 to {LONGEST_VECTOR:,}")
     words = [word for word, count in counts.most_common() if count >= min_count]
     if not words:
         raise ValueError(f"no word of --texts occurs --min_count {min_count} times")
@@ -214,6 +243,14 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise OSError(f"{path} is cut short or damaged ({error}): download it again") from error
 
 
+def _lines(file: BinaryIO, path: Path, longest: int, first: int = 1) -> Iterator[tuple[int, bytes]]:
+    """The file's lines with their numbers, from `first` on; none of more than `longest` bytes is ever in memory."""
+    for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=first):
+        if len(line) > longest:
+            raise ValueError(f"{path}: line {number} has more than {longest:,} bytes: is it a file of this kind?")
+        yield number, line
+
+
 def _collect(rows: Iterator[tuple[str, np.ndarray]]) -> Vectors:
     vectors = {}
     for word, vector in rows:
@@ -224,11 +261,12 @@ def _collect(rows: Iterator[tuple[str, np.ndarray]]) -> Vectors:
 def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple[str, np.ndarray]]:
     """Words and vectors of word2vec's formats and of text that has no first line with their numbers."""
     first = file.readline(BLOCK)
-    header = re.fullmatch(rb"(\d+) (\d+)\s*", first)
+    header = re.fullmatch(rb"(\d{1,20}) (\d{1,20})\s*", first)
     if not header:
         file.seek(0)
         return _text(file, path, len(first.rstrip().split(b" ")) - 1, None, wanted)
     count, size = int(header[1]), int(header[2])
+    _check_size(size, path)
     place = file.tell()
     # Numbers that are written out have two bytes or more, so these are of one vector, and text or not.
     sample = file.read(BLOCK).partition(b" ")[2][: 2 * size]
@@ -238,12 +276,17 @@ def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple
     return _binary(_Pieces(file), path, size, count, wanted)
 
 
+def _check_size(size: int, path: Path) -> None:
+    if not 0 < size <= LONGEST_VECTOR:
+        raise ValueError(f"{path} says that a vector has {size} numbers, but it must be 1 to {LONGEST_VECTOR:,}")
+
+
 def _text(
-    lines: BinaryIO, path: Path, size: int, count: int | None, wanted: set[str] | None
+    file: BinaryIO, path: Path, size: int, count: int | None, wanted: set[str] | None
 ) -> Iterator[tuple[str, np.ndarray]]:
     """A line each: the word, in which GloVe's largest file has spaces, and `size` numbers."""
     seen = 0
-    for number, line in enumerate(lines, start=1 if count is None else 2):
+    for number, line in _lines(file, path, BLOCK, first=1 if count is None else 2):
         if not line.endswith(b"\n"):
             raise ValueError(
                 f"{path}: line {number} has no line feed at its end: download it again, or add one if it is whole"
@@ -294,6 +337,8 @@ class _Pieces:
     def until(self, end: bytes) -> bytes:
         """What stands before the next byte `end`, which is taken, too."""
         while (found := self.read.find(end, self.place)) < 0:
+            if len(self.read) - self.place > LONGEST_WORD:
+                raise EOFError(f"a word of more than {LONGEST_WORD:,} bytes")
             self._more(BLOCK)
         piece, self.place = self.read[self.place : found], found + 1
         return piece
@@ -334,6 +379,9 @@ def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vecto
     _, version, size, *_, kind, buckets, shortest, longest, _, _ = pieces.unpack("<2i12id")
     if version == 11 and kind == SUPERVISED:  # they had none
         longest = 0
+    _check_size(size, path)
+    if longest > (LONGEST_SUBWORD if buckets > 0 else 0):
+        raise ValueError(f"{path} is damaged: subwords of {longest} characters, in {buckets} buckets")
     entries, words, _, _, pruned = pieces.unpack("<3i2q")
     kept, members = {}, []  # and for each: rows of its mean
     for number in range(entries):

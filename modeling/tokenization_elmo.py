@@ -408,6 +408,8 @@ def _read_lines(path: Path) -> list[str]:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error})") from error
+    if len(lines) == 1 and "\r" in lines[0].removesuffix("\r"):
+        raise ValueError(f"{path}: no line of it ends with a line feed: convert it, e.g. with mac2unix")
     lines = [line.removesuffix("\r") for line in lines]
     return lines if lines[-1] else lines[:-1]
 

@@ -8,37 +8,25 @@ single word. A mistake in the data is a ValueError that names its place and the 
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
+from datasets.splits import SplitDict, SplitInfo
 
 from metrics.entities.entities import OUTSIDE, ends, split_tag, starts
+from tasks.columns import BREAK, DOCUMENT, Sentence, read_columns
 from tasks.rows import columns, load_hub, needed_files, read_json_lines, read_lines, unbroken
 from training.reporting import write_atomically
 
 
 SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes that each has beside O
-DOCUMENT = "-DOCSTART-"
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the names that are looked for
 REMEDY = ": --text_column_name and --label_column_name name them otherwise"
-
-
-@dataclass
-class Sentence:
-    words: list[str]
-    tags: list[str] | None
-    source: str  # with the line, the place
-    line: int
-    lines_a_word: int = 0
-    document: int = 0
-
-    def place(self, word: int) -> str:
-        return f"{self.source}{self.line + word * self.lines_a_word}"
 
 
 # Sources
@@ -49,14 +37,18 @@ def read_files(
     text_column: str | None = None,
     label_column: str | None = None,
     scheme: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    whole_documents: bool = False,
 ) -> tuple[str | None, DatasetDict]:
     """`files` of the splits that a run needs, and the scheme of their tags, None where there are none.
 
     `.json` and `.jsonl` hold one object a line: the lists words or tokens, and tags or ner_tags, and perhaps document,
     its name. Any other file holds CoNLL columns: tabs or spaces between them, the word in the first, its tag in the
-    last, blank lines between sentences, a line with -DOCSTART- before each document. `text_column` and `label_column`
-    name other columns; CoNLL's have numbers, 1 for the first, -1 for the last.
+    last, blank lines between sentences, a line with -DOCSTART- or -X- before each document. `text_column` and
+    `label_column` name other columns; CoNLL's have numbers, 1 for the first, -1 for the last.
     `scheme` is found out unless it is given; iob1 reads malformed IOB too, as conlleval does.
+    Of a split with one of `limits` only so many sentences are read or, with `whole_documents`, those up to the end of
+    the last one's document. What comes after them is not looked at; `total` tells whether there is more.
     """
     data = {}
     for split, path in needed_files(files):
@@ -66,8 +58,8 @@ def read_files(
         if path.suffix.lower() in (".json", ".jsonl"):
             found = _from_rows(unbroken(read_json_lines(path), path), str(path), text_column, label_column, tagged)
         else:
-            found = _from_columns(path, text_column, label_column, tagged)
-        data[split] = _number_documents(found, str(path))
+            found = read_columns(read_lines(path), path, text_column, label_column, tagged)
+        data[split] = _number_documents(found, str(path), (limits or {}).get(split), whole_documents)
     return _check(data, scheme)
 
 
@@ -79,6 +71,8 @@ def read_hub(
     text_column: str | None = None,
     label_column: str | None = None,
     scheme: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    whole_documents: bool = False,
 ) -> tuple[str | None, DatasetDict]:
     """The splits of a data set on the Hub, and the scheme of their tags; the rest is as in `read_files`.
 
@@ -90,72 +84,8 @@ def read_hub(
         if split not in hub:
             raise ValueError(f"{name} has no {split} split, but {', '.join(hub)}: give --{split}_file and the others")
         found = _from_rows(_hub_rows(hub[split]), f"{name}, {split}", text_column, label_column, split != "test")
-        data[split] = _number_documents(found, f"{name}, {split}")
+        data[split] = _number_documents(found, f"{name}, {split}", (limits or {}).get(split), whole_documents)
     return _check(data, scheme)
-
-
-def _from_columns(
-    path: Path, text_column: str | None, label_column: str | None, tagged: bool
-) -> Iterator[Sentence | None]:
-    """Yields the sentences of a CoNLL file, and None where a document begins."""
-    sentence, width = None, 0
-    for line, content in read_lines(path):
-        if "\r" in content.rstrip("\r\n"):
-            raise ValueError(f"{path}:{line}: a carriage return within the line: lines must end with \\n (mac2unix)")
-        row = _split_columns(content)
-        if not row or row[0] == DOCUMENT:
-            if sentence:
-                yield sentence
-            if row:
-                yield None
-            sentence = None
-            continue
-        if not width:
-            width = len(row)
-            text, label = _positions(path, line, width, text_column, label_column, tagged)
-        if len(row) != width:
-            raise ValueError(f"{path}:{line}: {len(row)} columns instead of {width}")
-        if not row[text]:
-            raise ValueError(f"{path}:{line}: no word before the tab")
-        sentence = sentence or Sentence([], None if label is None else [], f"{path}:", line, lines_a_word=1)
-        sentence.words.append(row[text])
-        if label is not None:
-            sentence.tags.append(row[label])
-    if sentence:
-        yield sentence
-
-
-def _split_columns(content: str) -> list[str]:
-    """The columns of a line. Other white space than tabs and spaces, as U+00A0, is part of a word."""
-    content = content.rstrip("\r\n")
-    if not content.strip(" \t"):
-        return []
-    if "\t" in content:
-        return [value.strip(" ") for value in content.split("\t")]
-    return re.split(" +", content.strip(" "))
-
-
-def _positions(
-    path: Path, line: int, width: int, text_column: str | None, label_column: str | None, tagged: bool
-) -> tuple[int, int | None]:
-    """Which of a file's `width` columns are the words' and the tags'. A test set of words alone has no tags."""
-    if width == 1 and not tagged and label_column is None:
-        return 0, None
-    found = []
-    for flag, column in [("text", text_column or "1"), ("label", label_column or "-1")]:
-        number = int(column) if re.fullmatch(r"-?\d+", column) else 0
-        if not 1 <= abs(number) <= width:
-            raise ValueError(
-                f"{path}:{line}: --{flag}_column_name {column} is none of the {width} columns: "
-                "they have numbers, 1 for the first, -1 for the last"
-            )
-        found.append(number - 1 if number > 0 else width + number)
-    if found[0] == found[1]:
-        raise ValueError(
-            f"{path}:{line}: words and tags are both in column {found[0] + 1} of {width}: a line is a word, a tab or "
-            "a space, and its tag; --text_column_name and --label_column_name give other columns by their numbers"
-        )
-    return tuple(found)
 
 
 def _hub_rows(rows: Dataset) -> Iterator[tuple[int, dict]]:
@@ -194,37 +124,48 @@ def _from_rows(
             yield Sentence(words, tags, f"{source}:", line)
 
 
-def _number_documents(found: Iterable[Sentence | None], source: str) -> list[Sentence]:
-    """The sentences, but for those without words, each with the number of the document that it is in."""
-    sentences, document, empty = [], 0, 0
+def _number_documents(
+    found: Iterable[Sentence | None], source: str, limit: int | None, whole_documents: bool
+) -> tuple[list[Sentence], bool]:
+    """The sentences, but for those without words, each with the number of its document; and whether these are all."""
+    sentences, document, empty, is_all = [], 0, 0, True
     for sentence in found:
         if sentence is None:
             document += 1
-        elif sentence.words:
-            sentence.document = document
-            sentences.append(sentence)
-        else:
+            continue
+        if not sentence.words:
             empty += 1
+            continue
+        sentence.document = document
+        enough = limit is not None and len(sentences) >= limit
+        if enough and not (whole_documents and document == sentences[-1].document):
+            is_all = False
+            break
+        sentences.append(sentence)
     if not sentences:
         raise ValueError(f"{source} holds no sentences")
     if empty:
         PartialState().print(f"{source}: {empty} sentences without words left out")
-    return sentences
+    return sentences, is_all
+
+
+def total(examples: Dataset) -> int | None:
+    """How many sentences the source of `examples` has; None: more than were read."""
+    splits = examples.info.splits
+    return None if splits is None else splits.total_num_examples
 
 
 # Tags
 
 
-def _check(data: dict[str, list[Sentence]], scheme: str | None) -> tuple[str | None, DatasetDict]:
+def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> tuple[str | None, DatasetDict]:
     """The splits as data sets, and the scheme that all their tags keep to."""
-    tagged = [sentence for sentences in data.values() for sentence in sentences if sentence.tags is not None]
+    tagged = [sentence for sentences, _ in data.values() for sentence in sentences if sentence.tags is not None]
     _check_prefixes(tagged, SCHEMES[scheme or "bioes"])
     if tagged:
         scheme = scheme or detect_scheme(sentence.tags for sentence in tagged)
         _check_scheme(tagged, scheme)
-    if "train" in data:
-        _check_types(tagged, entity_types(sentence.tags for sentence in data["train"]))
-    return scheme, DatasetDict({split: _to_dataset(sentences) for split, sentences in data.items()})
+    return scheme, DatasetDict({split: _to_dataset(split, *sentences) for split, sentences in data.items()})
 
 
 def _check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
@@ -246,17 +187,6 @@ def _check_scheme(sentences: list[Sentence], scheme: str) -> None:
         remedy = ", or give --data_scheme iob1, which lets an entity begin with I" if scheme == "iob2" else ""
         raise ValueError(
             f"{place}: {around[word + 1]} after {around[word]} is a mistake in {scheme.upper()}: correct it{remedy}"
-        )
-
-
-def _check_types(sentences: list[Sentence], known: list[str]) -> None:
-    """Whatever training does not know can only be got wrong."""
-    types = {"", *known}
-    if found := _first(sentences, lambda previous, tag: split_tag(tag)[1] not in types):
-        sentence, word = found
-        raise ValueError(
-            f"{sentence.place(word)}: the training data have no entity of the type of {sentence.tags[word]!r}, but of "
-            f"{', '.join(known) or 'none'}: correct it, or add such an entity to them"
         )
 
 
@@ -293,6 +223,16 @@ def entity_types(sentences: Iterable[Sequence[str]]) -> list[str]:
     return sorted({split_tag(tag)[1] for tag in tags if tag[0] not in OUTSIDE})
 
 
+def count_entities(sentences: Iterable[Sequence[str]]) -> Counter[str]:
+    """How many entities of each type tagged sentences have."""
+    pairs = Counter(chain.from_iterable(pairwise(["O", *tags]) for tags in sentences))
+    counts = Counter()
+    for (previous, tag), count in pairs.items():
+        if starts(previous, tag):
+            counts[split_tag(tag)[1]] += count
+    return counts
+
+
 def label_names(types: Iterable[str], scheme: str) -> list[str]:
     """All tags of these types, O first, whether or not the data use each."""
     return ["O", *(_join_tag(prefix, kind) for kind in types for prefix in SCHEMES[scheme])]
@@ -324,13 +264,16 @@ def _join_tag(prefix: str, kind: str) -> str:
     return f"{prefix}-{kind}" if kind else prefix
 
 
-def _to_dataset(sentences: list[Sentence]) -> Dataset:
+def _to_dataset(split: str, sentences: list[Sentence], is_all: bool) -> Dataset:
     values = {"words": [sentence.words for sentence in sentences]}
     if sentences[0].tags is not None:
         values["tags"] = [sentence.tags for sentence in sentences]
     if sentences[-1].document:
         values["document"] = [sentence.document for sentence in sentences]
-    return Dataset.from_dict(values)
+    data = Dataset.from_dict(values)
+    if is_all:
+        data.info.splits = SplitDict({split: SplitInfo(split, num_examples=len(data))})
+    return data
 
 
 # Predictions
@@ -345,16 +288,17 @@ def write_conll(
 ) -> None:
     """Writes a line a word, as conlleval reads it: the word, its tag if `references` has it, the predicted tag.
 
-    A blank line ends each sentence. Where `documents` numbers the sentences as `read_files` does, -DOCSTART- begins
-    each document; conlleval takes it for a word outside entities. White space in a word or tag would part it, so an
-    underscore takes its place. Raises ValueError where a sentence has not as many tags as words.
+    A blank line ends each sentence. Where `documents` numbers the sentences as `read_files` does, -X- begins each
+    document, which conlleval does not count; -DOCSTART- would be a word outside entities to it. White space in a word
+    or tag would part it, so an underscore takes its place, and that of a word that is one of these marks. Raises
+    ValueError where a sentence has not as many tags as words.
     """
     known = [] if references is None else [references]
     documents = [0] * len(sentences) if documents is None else documents
     lines, last = [], 0
     for document, *values in zip(documents, sentences, *known, predictions, strict=True):
         if document != last:
-            lines += [" ".join([DOCUMENT, *("O" for _ in values[1:])]), ""]
+            lines += [" ".join([BREAK, *("O" for _ in values[1:])]), ""]
             last = document
         lines += [" ".join(map(_column, row)) for row in zip(*values, strict=True)]
         lines.append("")
@@ -362,4 +306,4 @@ def write_conll(
 
 
 def _column(text: str) -> str:
-    return re.sub(r"[ \t\r\n]", "_", text) or "_"
+    return "_" if text in ("", BREAK, DOCUMENT) else re.sub(r"[ \t\r\n]", "_", text)

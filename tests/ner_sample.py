@@ -45,7 +45,7 @@ def write_folder(folder: Path, **options: object) -> Path:
 def read_columns(path: Path) -> list[list[list[str]]]:
     """The lines of each sentence, in columns; those of documents left out."""
     blocks = [block.splitlines() for block in path.read_text(encoding="utf-8").strip().split("\n\n")]
-    return [[line.split(" ") for line in block] for block in blocks if not block[0].startswith("-DOCSTART-")]
+    return [[line.split(" ") for line in block] for block in blocks if not block[0].startswith(("-DOCSTART-", "-X-"))]
 
 
 def write_json(path: Path, rows: list[tuple[list[str], list[str]]]) -> str:

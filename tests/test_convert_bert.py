@@ -298,6 +298,7 @@ FILES = {
     "index cut": (cut(INDEX), OSError, "cannot read the checkpoint .*bert_model.ckpt"),
     "data cut": (cut(DATA), OSError, "cannot read the checkpoint .*bert_model.ckpt"),
     "config cut": (cut("bert_config.json"), ValueError, "bert_config.json is not JSON"),
+    "config too deep": (write("bert_config.json", "[" * 100_000), ValueError, "bert_config.json is not JSON"),
     "config a list": (write("bert_config.json", "[1]"), ValueError, "one JSON object, not list"),
     "not UTF-8": (write("vocab.txt", "\xff\n", "latin-1"), ValueError, "vocab.txt is not UTF-8"),
     "key missing": (write("bert_config.json", "{}"), ValueError, "lacks vocab_size, .* num_attention_heads, "),
@@ -358,6 +359,14 @@ def test_a_checkpoint_with_other_tensors_is_one_error_that_names_them(changes, m
     variables = {name: value for name, value in (released_variables() | changes).items() if value is not None}
     write_checkpoint(tf, variables, release / "bert_model.ckpt")
     assert_refused(release, ValueError, f"bert_model.ckpt does not fit .*{message}")
+
+
+def test_a_folder_whose_checkpoint_file_could_lead_anywhere_is_refused(release):
+    elsewhere = release.rename(release.parent / "elsewhere")
+    release.mkdir()
+    (release / "checkpoint").write_text(f'model_checkpoint_path: "{elsewhere / "bert_model.ckpt"}"')
+    with pytest.raises(ValueError, match="release is a folder: name the path that its checkpoint's files share"):
+        read_checkpoint(str(release))
 
 
 @pytest.mark.parametrize("name", [DATA, INDEX])

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -599,6 +600,72 @@ def test_a_file_cut_anywhere_never_gives_a_model(release):
     for place in np.random.default_rng(0).integers(len(content), size=20):
         (release / "weights.hdf5").write_bytes(content[:place])
         assert_refused(release, OSError, "weights.hdf5 is no HDF5 file, or a damaged one")
+
+
+def external_storage(file):
+    file.create_dataset("char_embed", (261, 3), "f4", external=[(str(Path(file.filename).parent / "secret"), 0, 3132)])
+
+
+def external_link(file):
+    file["char_embed"] = h5py.ExternalLink("secret", "/x")
+
+
+def external_group(file):
+    file["CNN"] = h5py.ExternalLink("/nowhere", "/")
+
+
+def virtual_data_set(file):
+    layout = h5py.VirtualLayout((261, 3), "f4")
+    layout[:] = h5py.VirtualSource("secret", "x", (261, 3))
+    file.create_virtual_dataset("char_embed", layout)
+
+
+def nothing_stored(file):
+    file.create_dataset("char_embed", (10**9, 3), "f4")
+
+
+def many_chunks(file):
+    file.create_dataset("char_embed", (10**6, 3000), "f4", chunks=(1000, 1000), compression="gzip")
+
+
+def well_compressed(file):
+    file.create_dataset("char_embed", data=np.zeros((10**5, 3), np.float32), compression="gzip")
+
+
+def text(file):
+    file["char_embed"] = "a text"
+
+
+def no_value(file):
+    file["char_embed"] = h5py.Empty("f4")
+
+
+HOSTILE = {
+    external_storage: "the values of char_embed are in another file",
+    external_link: "the values of char_embed are in another file",
+    external_group: "the values of CNN are in another file",
+    virtual_data_set: "the values of char_embed are in another file",
+    nothing_stored: "say that they have 12,000,000,000 bytes, the file has 1,400: ",
+    many_chunks: "say that they have 12,000,000,000 bytes, the file has 1,400: ",
+    well_compressed: "unpack it with h5repack -f NONE",
+    text: "char_embed holds no numbers, but object",
+    no_value: "char_embed holds no numbers, but float32",
+}
+
+
+@pytest.mark.parametrize(("write", "message"), HOSTILE.items(), ids=[write.__name__ for write in HOSTILE])
+def test_hdf5_that_would_read_other_files_or_fill_the_memory_is_refused(write, message, release):
+    with h5py.File(release / "secret", "w") as file:
+        file["x"] = np.ones((261, 3), np.float32)
+    with h5py.File(release / "weights.hdf5", "w") as file:
+        write(file)
+    tracemalloc.start()
+    try:
+        assert_refused(release, ValueError, f"weights.hdf5: .*{message}")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 << 20
 
 
 def test_a_softmax_and_its_words_come_together(release):

@@ -378,12 +378,14 @@ def test_both_vocabularies_are_saved_and_loaded(vocabularies, tmp_path):
         ("vocab_file", "<S>\n</S>\n<UNK>\nthe\n the\n", "'the' more than once"),
         ("words_file", "the\nfilm\nthe\n", "'the' more than once"),
         ("words_file", b"\xff\xfe", "is not UTF-8"),
+        ("words_file", "the\rfilm\r", "no line of it ends with a line feed"),
+        ("vocab_file", "<S>\r</S>\r<UNK>\rthe", "no line of it ends with a line feed"),
     ],
 )
 def test_a_broken_vocabulary_is_one_clear_error(name, content, message, tmp_path):
     path = tmp_path / "broken.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=f"broken.txt .*{message}"):
+    with pytest.raises(ValueError, match=f"broken.txt:? .*{message}"):
         ElmoTokenizer(**{name: str(path)})
 
 

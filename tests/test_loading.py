@@ -150,6 +150,7 @@ def test_a_vocab_file_is_read_in_the_casing_asked_for(run):
         ("\n".join(VOCABULARY).replace("[UNK]", "<unk>").encode(), r"it has no \[UNK\]"),
         ("\n".join(VOCABULARY).replace("[CLS]", "<cls>").encode(), r"it has no \[CLS\]"),
         ("\n".join(VOCABULARY).encode("utf-16"), "utf-8"),
+        ("\r".join(VOCABULARY).encode(), "no line of it ends with a line feed: convert it, e.g. with mac2unix"),
     ],
 )
 def test_a_vocab_file_that_is_not_berts_is_an_error(run, tmp_path, content, message):
@@ -393,6 +394,15 @@ def test_shards_load_and_one_that_lacks_is_an_error(evaluation, saved):
         load(evaluation)
     (saved / "model.safetensors.index.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="saved: model.safetensors.index.json is not JSON"):
+        load(evaluation)
+
+
+@pytest.mark.parametrize("outside", ["../secret.safetensors", "/etc/secret.safetensors", "a/../../secret.safetensors"])
+def test_an_index_that_names_files_outside_its_folder_is_refused(evaluation, saved, outside):
+    (saved / "model.safetensors").rename(saved.parent / "secret.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(saved.parent / "secret.safetensors"), outside)}
+    (saved / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"index.json names {outside}, which is outside its folder: copy the weights"):
         load(evaluation)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,18 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Sequence as ListOf
 
 from metrics.entities.entities import entity_scores
-from tasks.ner_data import convert_tags, detect_scheme, entity_types, label_names, read_files, read_hub, write_conll
+from tasks.ner_data import (
+    convert_tags,
+    count_entities,
+    detect_scheme,
+    entity_types,
+    label_names,
+    read_files,
+    read_hub,
+    total,
+    write_conll,
+)
+from tests.test_entities import slow_conlleval
 
 
 REUTERS = """\
@@ -114,6 +126,30 @@ def test_a_test_set_may_be_words_alone(write):
     assert scheme is None and data["test"][:] == {"words": [["EU", "\u00a0"]]}
 
 
+# Limits
+
+
+def broken_after(sentences: int) -> str:
+    """A file of sentences "w0", "w1", ... in documents of two, and then one that is a mistake."""
+    lines = [f"{'-DOCSTART- O' if number % 2 == 0 else ''}\nw{number} O\n" for number in range(sentences)]
+    return "\n".join([*lines, "a word too many O", ""])
+
+
+@pytest.mark.parametrize(("whole_documents", "words"), [(False, ["w0", "w1", "w2"]), (True, ["w0", "w1", "w2", "w3"])])
+def test_no_more_is_read_than_the_limit_or_its_document(write, whole_documents, words):
+    options = {"limits": {"train": 3}, "whole_documents": whole_documents}
+    data = read_files({"train": write(broken_after(5))}, **options)[1]["train"]
+    assert list(chain.from_iterable(data["words"])) == words and total(data) is None
+    rows = json_lines(*({"words": [f"w{n}"], "tags": ["O"], "document": n // 2} for n in range(5)))
+    data = read_files({"train": write(rows + "{", "a.json")}, **options)[1]["train"]
+    assert list(chain.from_iterable(data["words"])) == words and total(data) is None
+
+
+@pytest.mark.parametrize("limit", [None, 3, 4])
+def test_where_all_is_read_their_number_is_the_total(write, limit):
+    assert total(read_files({"train": write(REUTERS)}, limits={"train": limit})[1]["train"]) == 3
+
+
 # JSON lines, the Hub
 
 
@@ -155,6 +191,13 @@ def test_the_hubs_numbers_get_their_names(hub):
     scheme, data = read_hub(hub, ["train", "validation"])
     assert scheme == "iob2" and set(data) == {"train", "validation"}
     assert data["train"][:] == {"words": WORDS, "tags": [convert_tags(tags, "iob2") for tags in TAGS]}
+
+
+def test_of_the_hub_only_the_first_rows_are_taken(hub):
+    limits = {"train": 2, "validation": 3}
+    data = read_hub(hub, ["train", "validation"], limits=limits)[1]
+    assert data["train"]["words"][:] == WORDS[:2] and total(data["train"]) is None
+    assert data["validation"]["words"][:] == WORDS and total(data["validation"]) == 3
 
 
 def test_the_hub_is_asked_for_the_configuration_and_revision(monkeypatch):
@@ -257,14 +300,6 @@ def test_a_column_that_a_file_has_not_is_one_error(write, column):
         read(write("EU B-ORG\n"), text_column=column)
 
 
-def test_a_type_that_training_does_not_know_is_one_error(write):
-    train, other = write("EU B-ORG\n"), write("EU B-ORG\n\nis O\nus B-LOC\n", "b.conll")
-    message = "b.conll:4: the training data have no entity of the type of 'B-LOC', but of ORG: correct it, or add"
-    for split in ("validation", "test"):
-        with pytest.raises(ValueError, match=message):
-            read_files({"train": train, split: other})
-
-
 def test_files_that_cannot_be_read_are_one_error(write, tmp_path):
     with pytest.raises(OSError, match="cannot read .*none.conll: No such file"):
         read(str(tmp_path / "none.conll"))
@@ -333,6 +368,12 @@ def test_tags_in_another_scheme_than_was_said_are_an_error(write):
         read(write("us S-LOC\n"), scheme="iob2")
 
 
+def test_entities_are_counted_in_every_scheme():
+    for tags in SAME.values():
+        assert count_entities([tags.split(), ["O"], tags.split()[-2:]]) == {"PER": 5, "LOC": 2}
+    assert count_entities([["O"], []]) == {}
+
+
 def test_the_labels_are_all_tags_of_the_types():
     assert entity_types([["O", "I-PER"], ["B-a-b", "O"]]) == ["PER", "a-b"]
     assert label_names(["PER", "a-b"], "iob1") == ["O", "B-PER", "I-PER", "B-a-b", "I-a-b"]
@@ -347,7 +388,7 @@ def test_predictions_are_written_as_conlleval_reads_them(tmp_path):
     path = tmp_path / "predictions.conll"
     guess = [["I-ORG", "O", "O", "O"], ["I-PER", "O"], ["I-LOC", "I-LOC"]]
     write_conll(path, WORDS, guess, TAGS, [1, 1, 2])
-    lines = """-DOCSTART- O O
+    lines = """-X- O O
 
 EU I-ORG I-ORG
 rejects O O
@@ -357,7 +398,7 @@ call O O
 Peter I-PER I-PER
 Blackburn I-PER O
 
--DOCSTART- O O
+-X- O O
 
 BRUSSELS I-LOC I-LOC
 Leeds B-LOC I-LOC
@@ -368,12 +409,47 @@ Leeds B-LOC I-LOC
     assert path.read_text(encoding="utf-8") == "BRUSSELS I-LOC\nLeeds I-LOC\n\n"
 
 
+def conlleval(path: Path) -> dict[str, float]:
+    """What the script prints of a file: it counts every line but blank ones and those whose first column is -X-."""
+    guess, gold = [[]], [[]]
+    rows = [line.split(" ") if line else [] for line in path.read_text(encoding="utf-8").splitlines()]
+    assert {len(row) for row in rows} <= {0, 3}  # it stops where their number changes
+    for row in rows:
+        if not row or row[0] == "-X-":
+            guess.append([])
+            gold.append([])
+        else:
+            gold[-1].append(row[1])
+            guess[-1].append(row[2])
+    return slow_conlleval(guess, gold)
+
+
+@pytest.mark.parametrize("documents", [[1, 1, 2], [0, 1, 2], [1, 2, 3], None])
+def test_conlleval_gives_predictions_the_scores_that_are_reported(tmp_path, documents):
+    guess = [["I-ORG", "O", "O", "O"], ["I-PER", "O"], ["I-LOC", "I-LOC"]]
+    write_conll(tmp_path / "predictions.conll", WORDS, guess, TAGS, documents)
+    scores = entity_scores(guess, TAGS)
+    assert conlleval(tmp_path / "predictions.conll") == pytest.approx(scores) and scores["accuracy"] == 5 / 8
+
+
 def test_what_is_written_is_read_again(tmp_path, write):
     path = tmp_path / "predictions.conll"
     data = read(write("a DT I-NP O\n\n" + REUTERS))
     assert data["document"][:] == [0, 1, 1, 2]
     write_conll(path, data["words"], data["tags"], data["tags"], data["document"])
     assert read(str(path))[:] == read(str(path), label_column="2")[:] == data[:]
+
+
+def test_words_that_look_like_marks_are_words(tmp_path, write):
+    assert read(write("a O\n-X- B-X\n\n-X- O\n\nb O\n"))[:] == {
+        "words": [["a", "-X-"], ["b"]],
+        "tags": [["O", "B-X"], ["O"]],
+        "document": [0, 1],
+    }
+    words, tags = [["-X-", "-DOCSTART-", "a"]], [["O", "B-X", "I-X"]]
+    write_conll(tmp_path / "predictions.conll", words, [["O", "O", "O"]], tags)
+    assert conlleval(tmp_path / "predictions.conll")["accuracy"] == 1 / 3
+    assert read(str(tmp_path / "predictions.conll"), label_column="2")["tags"][:] == tags
 
 
 def test_a_word_with_white_space_stays_one_column(tmp_path):

@@ -3,15 +3,23 @@
 import dataclasses
 import json
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, BertTokenizer, PreTrainedTokenizerFast, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModelForTokenClassification,
+    BertTokenizer,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
 
 import run_ner
+from metrics.entities.entities import entity_scores
 from modeling import FeatureTaggerForTokenClassification as FeatureTagger
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.ner_sample import SIZES, read_columns, sentence, write_conll, write_elmo, write_folder, write_json
@@ -176,6 +184,86 @@ def test_byte_level_words_are_those_after_a_space(tmp_path):
     features, tokens = features_of([*flags, "--validation_file", file])
     assert tokens == [["Ġbad", "Ġbad", "Ġ", "a", "d"]]
     assert features["word"] == [[0, 1, 2, -1, -1]]
+
+
+# Types that training does not teach
+
+
+def test_entities_of_types_that_training_lacks_are_missed_and_not_in_the_loss(tmp_path, flags, capsys):
+    """What training calls WORK is LOC in the other files."""
+    train = write_json(tmp_path / "train.json", [sentence(row) for row in range(12)])
+    others = [(words, [tag.replace("WORK", "LOC") for tag in tags]) for words, tags in map(sentence, range(1, 7))]
+    test = write_json(tmp_path / "test.json", others)
+    files = ["--train_file", train, "--validation_file", test, "--test_file", test]
+    results = run_ner.main([*flags, *files, *ALL, "--num_train_epochs", "20", "--save_strategy", "no"])
+    printed = capsys.readouterr().out
+    count = sum(tags.count("B-LOC") for _, tags in others)
+    for split in ("validation", "test"):
+        line = f"{split}: {count} entities are of types unknown to the training data ({count} of LOC); they count as"
+        assert printed.count(line) == 1
+    names = list(AutoConfig.from_pretrained(tmp_path / "out").id2label.values())
+    assert names == ["O", "B-PER", "I-PER", "B-WORK", "I-WORK"]
+    assert (results["eval_number_LOC"], results["eval_recall_LOC"], results["eval_recall_PER"]) == (count, 0, 1)
+
+    rows = read_columns(tmp_path / "out" / "predictions.conll")
+    columns = [[[line[place] for line in row] for row in rows] for place in (2, 1)]
+    scores = entity_scores(*columns)
+    assert {name: results[f"test_{name}"] for name in scores} == scores
+    features, _ = features_of([*flags, "--validation_file", test, "--do_eval"])
+
+    again = ["--model_name_or_path", str(tmp_path / "out"), "--max_seq_length", "32", "--do_eval"]
+    again += ["--validation_file", test, "--output_dir", str(tmp_path / "again")]
+    repeated = run_ner.main(again)
+    assert scores_of(repeated) == pytest.approx(scores_of(results))
+    assert f"are of types unknown to {tmp_path / 'out'} ({count} of LOC)" in capsys.readouterr().out
+    model = AutoModelForTokenClassification.from_pretrained(tmp_path / "out").eval()
+    assert {label for row in features["labels"] for label in row} == {-100, 0, 1}  # O and B-PER
+    losses, seen = 0.0, 0
+    for row in features:
+        labels = torch.tensor([row["labels"]])
+        with torch.no_grad():
+            mean = model(torch.tensor([row["input_ids"]]), labels=labels).loss.item()
+        count = int((labels >= 0).sum())
+        losses, seen = losses + mean * count, seen + count
+    assert results["eval_loss"] == pytest.approx(losses / seen, abs=1e-5)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_data_whose_entities_are_all_of_other_types_are_refused(tmp_path, flags, split):
+    train = write_json(tmp_path / "train.json", [sentence(row) for row in range(12)])
+    other = write_json(tmp_path / "other.json", [(["film"], ["B-LOC"]), (["bad"], ["O"])])
+    part = {"validation": "--do_eval", "test": "--do_predict"}[split]
+    files = ["--train_file", train, "--do_train", f"--{split}_file", other, part]
+    message = f"the training data: there are entities of PER, WORK, but the {split} data have LOC: train on such"
+    with pytest.raises(ValueError, match=message):
+        run_ner.main([*flags, *files])
+    small = ["--max_train_samples", "4", "--max_steps", "1", "--save_strategy", "no"]  # the others may have it
+    assert run_ner.main([*flags, *files, *small])["train_loss"] > 0
+
+
+# Limits
+
+
+def test_of_a_long_file_only_what_is_asked_for_is_read(tmp_path, flags, capsys):
+    content = Path(write_conll(tmp_path / "a.conll", range(9))).read_text(encoding="utf-8")
+    (tmp_path / "long.conll").write_text(content + "\nno tags here\n", encoding="utf-8")
+    files = [word for flag in ("train", "validation") for word in (f"--{flag}_file", str(tmp_path / "long.conll"))]
+    limits = ["--max_train_samples", "4", "--max_eval_samples", "6", "--document_context", "--max_seq_length", "16"]
+    run_ner.main([*flags, *files, *limits, "--do_train", "--do_eval", *SHORT])
+    assert "train 4 of more, validation 6 of more sentences" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("limit", ["6", "7"])
+def test_a_limit_that_leaves_nothing_out_is_not_mentioned(flags, conll, limit, capsys):
+    run_ner.main([*flags, *conll, "--do_train", "--do_eval", *SHORT, "--max_eval_samples", limit])
+    assert "train 12, validation 6 sentences" in capsys.readouterr().out
+
+
+def test_nothing_is_hashed_for_a_cache_that_is_not_used(flags, conll, monkeypatch):
+    hashed = []
+    monkeypatch.setattr("datasets.fingerprint.Hasher.update", lambda self, value: hashed.append(type(value)))
+    features_of([*flags, *conll, "--do_eval"])
+    assert not {list, partial} & set(hashed)
 
 
 # Document context
@@ -428,7 +516,8 @@ def test_a_checkpoint_that_does_not_know_the_datas_entities_is_refused(tmp_path,
     run_ner.main([*flags, *conll, "--do_train", *SHORT])
     file = write_json(tmp_path / "a.json", [(["film"], ["B-LOC"])])
     again = ["--model_name_or_path", str(tmp_path / "out"), "--output_dir", str(tmp_path / "again"), "--do_eval"]
-    with pytest.raises(ValueError, match="out knows entities of PER, WORK, but the data have LOC: train it"):
+    message = "out: there are entities of PER, WORK, but the validation data have LOC: train on such"
+    with pytest.raises(ValueError, match=message):
         run_ner.main([*again, "--validation_file", file, "--max_seq_length", "32"])
 
 

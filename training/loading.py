@@ -61,6 +61,9 @@ def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
 
 def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
     """Raises ValueError where the tokenizer would add a special token, one that the model does not know."""
+    content = path.read_bytes()
+    if b"\r" in content and b"\n" not in content:
+        raise ValueError("no line of it ends with a line feed: convert it, e.g. with mac2unix")
     lines = set(path.read_text(encoding="utf-8").split("\n"))
     tokenizer = BertTokenizer(vocab=str(path), do_lower_case=do_lower_case)
     lacking = set(tokenizer.special_tokens_map.values()) - lines
@@ -169,6 +172,10 @@ def load_model(
                 config.vocab_size = max(added) + 1
             return auto_class.from_config(config, **options)
         held = _held(Path(name))
+        if any(Path(name).glob("*.index.json")):
+            from modeling.conversion import check_indices
+
+            check_indices(Path(name))
         layers = getattr(config, "num_hidden_layers", 0)
         if held and layers > max(len(held), 1000):  # hours to build
             raise ValueError(f"config.json says {layers} layers, but the checkpoint holds only {len(held)} weights")

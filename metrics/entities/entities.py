@@ -1,6 +1,7 @@
 """Entity precision, recall and F1, as conlleval counts them, the script of CoNLL's shared tasks of 2000 to 2003."""
 
 from collections.abc import Iterable
+from functools import cache
 
 import datasets
 import evaluate
@@ -35,6 +36,7 @@ ENDS = {"B": "OBS", "I": "OBS", "E": "OBIES", "S": "OBIES", "[": PREFIXES, "]": 
 STARTS = {"B": "OBIES", "S": "OBIES", "I": "OES", "E": "OES", "[": PREFIXES, "]": PREFIXES}  # prefix: those before it
 
 
+@cache
 def split_tag(tag: str) -> tuple[str, str]:
     """B-creative-work is (B, creative-work); a type may be missing. Raises ValueError for what is no tag."""
     prefix, _, kind = tag.partition("-")

@@ -1,0 +1,114 @@
+"""CoNLL columns: a line a word, tabs or spaces between its columns, a blank line after each sentence.
+
+A mistake is a ValueError that names its place. Nothing heavy is imported here, so that a converter can read them too.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+# A line with one of these in the first column begins a document, BREAK only where a sentence could begin. CoNLL-2003
+# has the first; conlleval counts its line as a word outside entities, but takes the second for the end of a sentence.
+DOCUMENT, BREAK = "-DOCSTART-", "-X-"
+TAG = re.compile("O|[BIES](-.+)?")
+
+
+@dataclass
+class Sentence:
+    words: list[str]
+    tags: list[str] | None
+    source: str  # with the line, the place
+    line: int
+    lines_a_word: int = 0
+    document: int = 0
+
+    def place(self, word: int) -> str:
+        return f"{self.source}{self.line + word * self.lines_a_word}"
+
+
+def read_columns(
+    lines: Iterable[tuple[int, str]],
+    path: Path,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    tagged: bool = True,
+) -> Iterator[Sentence | None]:
+    """Yields the sentences of a file's numbered `lines`, and None where a document begins."""
+    sentence, width = None, 0
+    for line, content in lines:
+        if "\r" in content.rstrip("\r\n"):
+            raise ValueError(f"{path}:{line}: a carriage return within the line: lines must end with \\n (mac2unix)")
+        row = split_columns(content)
+        is_mark = row[:1] == [DOCUMENT] or (row[:1] == [BREAK] and not sentence)
+        if not row or is_mark:
+            if sentence:
+                yield sentence
+            if is_mark:
+                yield None
+            sentence = None
+            continue
+        if not width:
+            width = len(row)
+            text, label = _positions(path, line, width, text_column, label_column, tagged)
+        if len(row) != width:
+            raise ValueError(f"{path}:{line}: {len(row)} columns instead of {width}")
+        if not row[text]:
+            raise ValueError(f"{path}:{line}: no word before the tab")
+        sentence = sentence or Sentence([], None if label is None else [], f"{path}:", line, lines_a_word=1)
+        sentence.words.append(row[text])
+        if label is not None:
+            sentence.tags.append(row[label])
+    if sentence:
+        yield sentence
+
+
+def split_columns(content: str) -> list[str]:
+    """The columns of a line. Other white space than tabs and spaces, as U+00A0, is part of a word."""
+    content = content.rstrip("\r\n")
+    if not content.strip(" \t"):
+        return []
+    if "\t" in content:
+        return [value.strip(" ") for value in content.split("\t")]
+    return re.split(" +", content.strip(" "))
+
+
+def _positions(
+    path: Path, line: int, width: int, text_column: str | None, label_column: str | None, tagged: bool
+) -> tuple[int, int | None]:
+    """Which of a file's `width` columns are the words' and the tags'. A test set of words alone has no tags."""
+    if width == 1 and not tagged and label_column is None:
+        return 0, None
+    found = []
+    for flag, column in [("text", text_column or "1"), ("label", label_column or "-1")]:
+        number = int(column) if re.fullmatch(r"-?\d+", column) else 0
+        if not 1 <= abs(number) <= width:
+            raise ValueError(
+                f"{path}:{line}: --{flag}_column_name {column} is none of the {width} columns: "
+                "they have numbers, 1 for the first, -1 for the last"
+            )
+        found.append(number - 1 if number > 0 else width + number)
+    if found[0] == found[1]:
+        raise ValueError(
+            f"{path}:{line}: words and tags are both in column {found[0] + 1} of {width}: a line is a word, a tab or "
+            "a space, and its tag; --text_column_name and --label_column_name give other columns by their numbers"
+        )
+    return tuple(found)
+
+
+def look_tagged(lines: Iterable[str]) -> bool:
+    """Whether lines are columns whose last holds tags of entities; the first that does not fit settles it.
+
+    A tag without a type says too little: lines of text may all end with the word "I".
+    """
+    width, typed, rows = 0, False, 0
+    for row in map(split_columns, lines):
+        if not row or row[0] in (DOCUMENT, BREAK):
+            continue
+        width = width or len(row)
+        if width == 1 or len(row) != width or not TAG.fullmatch(row[-1]):
+            return False
+        typed = typed or row[-1] == "O" or "-" in row[-1]
+        rows += 1
+    return typed and rows > 1
