@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tasks.glue import EVERY_TASK, Task
 from tasks.rows import columns, read_tsv
-from training.runs import command
+from training.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -151,4 +151,4 @@ def write_zip(texts: dict[str, str], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    command(main)
+    run_command(main)

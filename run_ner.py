@@ -45,13 +45,12 @@ from transformers.hf_argparser import HfArg
 import metrics
 from modeling import FeatureTaggerForTokenClassification
 from tasks.ner_data import convert_tags, entity_types, label_names, read_files, read_hub, write_conll
-from training import Outputs, evaluate, predict, train
 from training.arguments import DataArguments, parse_arguments
 from training.ensembles import check_ensemble
 from training.features import cache_states
 from training.launching import start
 from training.loading import check_length, load_config, load_model, load_tokenizer, parse_overrides
-from training.loop import IGNORED
+from training.loop import IGNORED, Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
 

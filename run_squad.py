@@ -33,12 +33,12 @@ import metrics
 from tasks.spans import Answers, find_answers
 from tasks.squad_data import read_files, read_folder, read_hub
 from tasks.windows import FORMAT, Windows, cached_windows, make_windows
-from training import Outputs, evaluate, predict, train
 from training.arguments import DataArguments, parse_arguments
 from training.checkpoints import digest
 from training.ensembles import check_ensemble
 from training.launching import start
 from training.loading import check_length, load_model, load_tokenizer
+from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results, write_atomically
 from training.runs import Stopwatch, command, repeat
 

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metrics.squad.squad import Marks, best_thresholds, mark, precision_recall, squad1_scores, squad2_scores
-from tasks.squad_data import read_files, read_json, shown
-from training.runs import command
+from metrics.squad.scores import Marks, best_thresholds, mark, precision_recall, squad1_scores, squad2_scores
+from tasks.squad_files import read_json, read_questions, shown
+from training.command_line import run_command
 
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ CURVES = {
 
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
-    (data,) = read_files({"validation": args.data_file}, version_2=True).values()
-    references = {name: answers["text"] for name, answers in zip(data["id"], data["answers"], strict=True)}
+    questions = read_questions(Path(args.data_file), "validation", version_2=True)
+    references = {question["id"]: [text for text, _ in question["answers"]] for question in questions}
     version = choose_version(args, references)
     predictions = read_predictions(Path(args.pred_file), references, version)
     if version == "1.1":
@@ -233,4 +233,4 @@ def _png(figure: "Figure") -> bytes:
 
 
 if __name__ == "__main__":
-    command(main)
+    run_command(main)

@@ -26,7 +26,7 @@ from transformers.hf_argparser import HfArg
 
 from modeling.conversion import command_line
 from tasks.rows import read_lines
-from tasks.squad_data import check_text, members, read_json, shown
+from tasks.squad_files import check_text, members, read_json, shown
 from training.reporting import write_atomically
 
 

@@ -8,16 +8,22 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from datasets import Dataset, DatasetDict, load_dataset
 from huggingface_hub import constants
 
 
-def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> DatasetDict:
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+
+def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> "DatasetDict":
     """A data set of the Hub; `otherwise` names another source of it, for the error.
 
     Raises OSError where the Hub is out of reach, ValueError where it has no such configuration, or a script, no data.
     """
+    from datasets import load_dataset  # takes seconds, which a reader of local files does without
+
     try:
         return load_dataset(name, configuration, revision=revision)
     except OSError as error:
@@ -130,7 +136,9 @@ def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy
     return [row[name] for name in names]
 
 
-def to_dataset(rows: list[dict], path: Path) -> Dataset:
+def to_dataset(rows: list[dict], path: Path) -> "Dataset":
+    from datasets import Dataset
+
     if not rows:
         raise ValueError(f"{path} holds no examples")
     return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})

@@ -10,7 +10,8 @@ import glue_submission
 import run_glue
 from tasks.glue import EVERY_TASK
 from tests.glue_sample import write_model, write_vocabulary
-from training.runs import Stopwatch, command
+from tests.processes import heavy_imports
+from training.command_line import run_command
 
 
 SIZES = {
@@ -194,10 +195,15 @@ def test_a_full_disk_is_one_error_and_leaves_the_old_zip(runs, submit, tmp_path,
 
 def test_the_command_ends_with_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["glue_submission.py", "--output", str(tmp_path / "a.zip"), str(tmp_path)])
-    monkeypatch.setattr(Stopwatch, "before", 0.0)  # which `command` changes
     with pytest.raises(SystemExit, match="1"):
-        command(glue_submission.main)
+        run_command(glue_submission.main)
     assert capsys.readouterr().err == f"glue_submission.py: error: {tmp_path} holds no run: it has no metrics.json\n"
+
+
+def test_the_zip_waits_for_no_package_that_takes_seconds_to_import(tmp_path, runs):
+    code = "import glue_submission as script; script.FILES['qqp'] = [script.File('QQP.tsv', 40)]"
+    code += "; script.main(sys.argv[1:])"
+    assert heavy_imports(code, "--output", str(tmp_path / "a.zip"), *map(str, runs.values())) == set()
 
 
 @pytest.mark.parametrize("task_name", ["cola", "sst2", "rte"])

@@ -178,7 +178,7 @@ def test_the_hub_the_folder_and_files_give_the_same_questions(tmp_path, flags, m
     ]
     hub = [Dataset.from_list(rows_of(content["data"])) for content in official]
     hub = DatasetDict(train=hub[0], validation=hub[1])
-    monkeypatch.setattr("tasks.rows.load_dataset", lambda *names, **options: asked.append(names[0]) or hub)
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: asked.append(names[0]) or hub)
     files = [str(source / f"{name}-v{version}.json") for name in ("train", "dev")]
     found = []
     for data in (["--dataset_name", "a/b"], ["--data_dir", str(source)], ["--train_file", files[0]]):

@@ -11,7 +11,7 @@ import torchmetrics.text
 from sklearn.metrics import average_precision_score
 
 import metrics
-from metrics.squad import squad
+from metrics.squad import scores as squad
 
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import squad_scores
+from tests.processes import heavy_imports
 from tests.squad_sample import make_articles, rows_of, write_squad
-from training.runs import Stopwatch, command
+from training.command_line import run_command
 
 
 IMAGES = ["na_prob_hist_hasAns.png", "na_prob_hist_noAns.png", "pr_exact.png", "pr_f1.png", "pr_oracle.png"]
@@ -291,12 +292,16 @@ def test_arguments_that_do_not_go_together_are_refused(files, flags, no_answer, 
 
 def test_the_command_ends_with_one_line(files, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["squad_scores.py", *files.arguments("--version", "1.1")])
-    monkeypatch.setattr(Stopwatch, "before", 0.0)  # which `command` changes
     with pytest.raises(SystemExit, match="1"):
-        command(squad_scores.main)
+        run_command(squad_scores.main)
     odds = files.folder / "null_odds.json"
     remedy = "leave it out, or --version 1.1"
     assert capsys.readouterr().err == f"squad_scores.py: error: --na_prob_file {odds} is of SQuAD 2.0: {remedy}\n"
+
+
+def test_scoring_waits_for_no_package_that_takes_seconds_to_import(files):
+    code = "import squad_scores; squad_scores.main(sys.argv[1:])"
+    assert heavy_imports(code, *files.arguments()) == set()
 
 
 def test_the_published_questions_are_all_right_with_their_first_answers(data, tmp_path, score):
