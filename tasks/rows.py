@@ -6,15 +6,26 @@ are text.
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import constants
 
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+
+_shortener = reprlib.Repr()
+_shortener.maxstring = 80
+shown = _shortener.repr  # of a value in an error: one line, however long the value
+
+
+def plain(text: str) -> str:
+    """A name in an error: as it stands or, where that is long or would break the line, as `shown` has it."""
+    return text if len(text) <= 80 and text.isprintable() else shown(text)
 
 
 def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> "DatasetDict":
@@ -99,12 +110,41 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
         if not content.strip():
             continue
         try:
-            row = json.loads(content, parse_constant=_no_number)
+            row = parse_json(content, _no_number)
             json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, \ud83d, is no text
         except ValueError as error:
             yield line, f"not JSON ({error}); a file holds one object a line"
             continue
         yield line, row if isinstance(row, dict) else "not a JSON object"
+
+
+def read_json(path: Path) -> Any:
+    """The value that a whole file holds."""
+    content = "".join(line for _, line in read_lines(path))
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        lines = "; a file with one object a line is called .jsonl" if "Extra data" in str(error) else ""
+        raise ValueError(f"{path}: not JSON ({error}){lines}") from error
+
+
+def parse_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """`json.loads`, but what is nested too deeply is a ValueError, and so is a name that an object has twice.
+
+    Of its values `json.loads` would keep the last. `parse_constant` is called with NaN, Infinity or -Infinity.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=parse_constant)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        name, count = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has the name {shown(name)} {count} times: keep one of them")
+    return values
 
 
 def _no_number(constant: str) -> None:

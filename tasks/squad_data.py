@@ -4,7 +4,7 @@ Every source gives splits with the columns id, title, context, question and answ
 the lists text and answer_start, the place of the text in the context, counted in Python's characters, from 0. In
 SQuAD 2.0 these lists are empty where the question has no answer. A test split may have no answers at all, and then
 has no such column. Texts stay as the source has them. A broken source is a ValueError that names the place, the value
-and the remedy.
+and the remedy. Where only the first questions are read, `info.splits` still has the number of all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.fingerprint import generate_random_fingerprint
+from datasets.splits import SplitDict, SplitInfo
 from datasets.table import InMemoryTable
 
 from tasks.rows import load_hub, needed_files
@@ -27,21 +28,24 @@ FEATURES = {
     "question": Value("string"),
     "answers": {"text": List(Value("string")), "answer_start": List(Value("int32"))},
 }
+Limits = Mapping[str, int | None]  # split -> how many of its questions are read, the first ones; None: all
 
 
-def read_hub(name: str, splits: Iterable[str], version_2: bool) -> DatasetDict:
+def read_hub(name: str, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
     """The splits of a data set on the Hub. Raises OSError where the Hub is out of reach."""
     hub = load_hub(name, None, None, "--data_dir with the published files")
     data = DatasetDict()
     for split in splits:
         if split not in hub:
             raise ValueError(f"{name} has no {split} split, but {', '.join(hub)}: give --{split}_file and the others")
-        rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(hub[split].to_list()))
-        data[split] = _to_dataset(check(rows, f"{name}, {split}", split, version_2))
+        total = len(hub[split])
+        chosen = hub[split].select(range(min((limits or {}).get(split) or total, total)))
+        rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(chosen.to_list()))
+        data[split] = _to_dataset(check(rows, f"{name}, {split}", split, version_2), total, split)
     return data
 
 
-def read_folder(folder: Path, splits: Iterable[str], version_2: bool) -> DatasetDict:
+def read_folder(folder: Path, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
     """The splits from the published files: train-v1.1.json and dev-v1.1.json, or those of 2.0."""
     if not folder.is_dir():
         raise FileNotFoundError(f"--data_dir {folder}: no such folder")
@@ -56,18 +60,19 @@ def read_folder(folder: Path, splits: Iterable[str], version_2: bool) -> Dataset
             else:
                 error += f": --data_dir is not the folder of SQuAD {VERSIONS[version_2]}, or give --{split}_file"
             raise FileNotFoundError(error)
-        data[split] = _to_dataset(read_questions(path, split, version_2))
+        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)), split)
     return data
 
 
-def read_files(files: Mapping[str, str | None], version_2: bool) -> DatasetDict:
+def read_files(files: Mapping[str, str | None], version_2: bool, limits: Limits | None = None) -> DatasetDict:
     """`files` of the splits that a run needs, each as `read_questions` takes it."""
-    return DatasetDict(
-        {split: _to_dataset(read_questions(path, split, version_2)) for split, path in needed_files(files)}
-    )
+    data = DatasetDict()
+    for split, path in needed_files(files):
+        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)), split)
+    return data
 
 
-def _to_dataset(examples: list[dict]) -> Dataset:
+def _to_dataset(examples: list[dict], total: int, split: str) -> Dataset:
     """Without the column `answers` where they are unknown, which they then are of all `examples`."""
     columns = {name: [example[name] for example in examples] for name in FEATURES}
     columns["answers"] = [
@@ -78,4 +83,5 @@ def _to_dataset(examples: list[dict]) -> Dataset:
     # for a fingerprint of its own Dataset would copy all of them.
     table = InMemoryTable.from_pydict(columns, schema=Features(FEATURES).arrow_schema)
     data = Dataset(table, fingerprint=generate_random_fingerprint())
+    data.info.splits = SplitDict({split: SplitInfo(split, num_examples=total)})
     return data.remove_columns("answers") if examples[0]["answers"] is None else data

@@ -3,13 +3,12 @@
 squad_data.py makes a run's data sets of them; the scorer of files of answers needs no more than these.
 """
 
-import json
-import reprlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tasks.rows import read_json_lines, read_lines, unbroken
+from tasks.rows import plain, read_json, read_json_lines, read_lines, shown, unbroken
 
 
 FLAG = "--version_2_with_negative"
@@ -17,24 +16,27 @@ LAYOUT = (
     "the official layout is one object with data, a list of articles with paragraphs, each with context and qas, the "
     "list of its questions"
 )
+IS_2_0 = f"Where questions have no answer, it is SQuAD 2.0, whose lists are empty there, and which {FLAG} reads"
+MARKED = "Those that are known to have none say is_impossible with true"
 Rows = Iterable[tuple[str, dict]]  # where a question comes from, for errors, and the question with the Hub's columns
-
-_shortener = reprlib.Repr()
-_shortener.maxstring = 80
-shown = _shortener.repr  # of a value in an error: one line, however long the value
 
 
 # Layouts
 
 
-def read_questions(path: Path, split: str, version_2: bool) -> list[dict]:
-    """The examples of the official .json, or of .jsonl with the Hub's columns, a question a line.
+def read_questions(path: Path, split: str, version_2: bool, limit: int | None = None) -> tuple[list[dict], int]:
+    """The examples of the official .json, or of .jsonl with the Hub's columns, a question a line; and how many it has.
 
-    A line may also have SQuAD 2.0's is_impossible.
+    A line may also have SQuAD 2.0's is_impossible. With a `limit`, questions after the first so many are counted only.
     """
     if path.suffix.lower() not in READERS:
         raise ValueError(f"{path}: a file is {' or '.join(READERS)}: the official layout, or one question a line")
-    return check(READERS[path.suffix.lower()](path), path, split, version_2)
+    rows = READERS[path.suffix.lower()](path)
+    examples = check(islice(rows, limit), path, split, version_2)
+    total = len(examples)
+    if total == limit:
+        total = _count_lines(path) if path.suffix.lower() == ".jsonl" else total + sum(1 for _ in rows)
+    return examples, total
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict]]:
@@ -53,20 +55,14 @@ def _official(path: Path) -> Iterator[tuple[str, dict]]:
                 yield where, title | context | question
 
 
+def _count_lines(path: Path) -> int:
+    return sum(1 for _, line in read_lines(path) if line.strip())
+
+
 READERS = {".json": _official, ".jsonl": _lines}
 
 
-# JSON
-
-
-def read_json(path: Path) -> Any:
-    """The value that a whole file holds."""
-    content = "".join(line for _, line in read_lines(path))
-    try:
-        return json.loads(content)
-    except ValueError as error:
-        lines = "; a file with one object a line is called .jsonl" if "Extra data" in str(error) else ""
-        raise ValueError(f"{path}: not JSON ({error}){lines}") from error
+# Objects
 
 
 def members(parent: Any, name: str, where: str, kind: str, layout: str = LAYOUT) -> Iterator[tuple[dict, str]]:
@@ -100,17 +96,20 @@ def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
 
 
 def check(rows: Rows, source: Path | str, split: str, version_2: bool) -> list[dict]:
-    """Examples with the columns of squad_data.py; `answers` are pairs of text and place, None where they are unknown.
+    """Examples with the columns of squad_data.py; `answers` are pairs of text and place, None in a test set without.
 
-    Raises ValueError for what is broken, and for an id of two questions.
+    Raises ValueError for what is broken. An id of two questions is broken where there will be predictions, whose names
+    ids are: not in training data.
     """
-    examples, places, misplaced = [], {}, []
+    examples, places, misplaced, unmarked = [], {}, [], []
     for where, row in rows:
         example = _example(row, where, split == "test", version_2)
         first = places.setdefault(example["id"], where)
-        if first != where:
+        if first != where and split != "train":
             raise ValueError(f"{where}: its id {shown(example['id'])} is also that of {first}: give it its own")
         examples.append(example)
+        if example["answers"] == [] and row.get("is_impossible") is None:
+            unmarked.append(example)
         for answer, start in example["answers"] or ():
             if not example["context"].startswith(answer, start):
                 misplaced.append((example, where, answer, start))
@@ -118,13 +117,28 @@ def check(rows: Rows, source: Path | str, split: str, version_2: bool) -> list[d
         raise ValueError(f"{source} holds no questions")
     if misplaced:
         raise ValueError(_misplaced(*misplaced[0], len(misplaced)))
-    missing = sum(example["answers"] is None for example in examples)
-    if 0 < missing < len(examples):
+    if unmarked and not any(example["answers"] for example in examples):
+        _settle_unmarked(unmarked, source, split)
+    if 0 < (missing := sum(example["answers"] is None for example in examples)) < len(examples):
         raise ValueError(
-            f"{source} has no answers to {missing} of {len(examples)} questions: give them to all, or to none. Where "
-            f"questions have no answer, it is SQuAD 2.0, whose lists are empty there, and which {FLAG} reads"
+            f"{source} has no answers to {missing} of {len(examples)} questions: give them to all, or to none. "
+            f"{MARKED if version_2 else IS_2_0}"
         )
     return examples
+
+
+def _settle_unmarked(unmarked: list[dict], source: Path | str, split: str) -> None:
+    """Examples whose answers are empty in a source without any answer: those of a test set are unknown.
+
+    Beside answers to other questions, empty lists are the Hub's way to say that there is none.
+    """
+    if split != "test":
+        raise ValueError(
+            f"{source}: no question has an answer, and {len(unmarked):,} are not marked as impossible, the first is "
+            f"{shown(unmarked[0]['id'])}: give answers or, where there are none, is_impossible with true"
+        )
+    for example in unmarked:
+        example["answers"] = None
 
 
 def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
@@ -133,7 +147,7 @@ def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
         where = f"{where}, id {row['id'][:80]!r}"
     wanted = ["id", "context", "question", *([] if test else ["answers"])]
     if lacking := [name for name in wanted if name not in row]:
-        raise ValueError(f"{where}: no {', '.join(lacking)} among {', '.join(row)}")
+        raise ValueError(f"{where}: no {', '.join(lacking)} among {_names(row)}")
     title = row.get("title")
     example = {
         "id": check_text(row["id"], "id", where),
@@ -142,10 +156,27 @@ def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
         "question": check_text(row["question"], "question", where),
     }
     answers = row.get("answers")
-    if not (test and answers is None):
+    if test and _is_blank(answers):
+        answers = None
+    else:
         answers = [_answer(answer, start, example["context"], where) for answer, start in _pairs(answers, where)]
     example["answers"] = _check_possible(answers, row.get("is_impossible"), where, test, version_2)
     return example
+
+
+def _names(row: dict) -> str:
+    """For an error: of hostile rows not all, and each on one line."""
+    names = [plain(name) for name in islice(row, 20)]
+    return ", ".join([*names, "..."] if len(row) > len(names) else names)
+
+
+def _is_blank(answers: Any) -> bool:
+    """Whether there are no answers, or only empty texts: what fills the column of a file without labels."""
+    if isinstance(answers, dict):
+        answers = answers.get("text")
+    entries = answers if isinstance(answers, list) else [answers]
+    texts = [entry.get("text") if isinstance(entry, dict) else entry for entry in entries]
+    return bool(texts) and all(text is None or (isinstance(text, str) and not text.strip()) for text in texts)
 
 
 def _pairs(answers: Any, where: str) -> list[tuple[Any, Any]]:
@@ -170,8 +201,8 @@ def _answer(answer: Any, start: Any, context: str, where: str) -> tuple[str, int
         raise ValueError(f"{where}: answer_start of {shown(answer)} is {shown(start)}, no integer")
     if not 0 <= start < len(context):
         raise ValueError(
-            f"{where}: answer_start of {shown(answer)} is {start}, but the context has {len(context)} characters, "
-            f"counted from 0; {_occurrences(answer, context)}"
+            f"{where}: answer_start of {shown(answer)} is {shown(start)}, but the context has {len(context)} "
+            f"characters, counted from 0; {_occurrences(answer, context)}"
         )
     return answer, start
 
@@ -184,12 +215,15 @@ def _check_possible(
         raise ValueError(f"{where}: is_impossible is {shown(impossible)}, neither true nor false")
     if answers and impossible:
         raise ValueError(f"{where}: is_impossible is true, but there is the answer {shown(answers[0][0])}: drop one")
-    if not (answers or version_2):
-        if test and not impossible:
-            return None
-        why = "is_impossible is true" if impossible else "there is no answer"
-        raise ValueError(f"{where}: {why}: this is SQuAD 2.0, which {FLAG} reads")
-    if answers == [] and impossible is False:
+    if impossible and not version_2:
+        raise ValueError(f"{where}: is_impossible is true: this is SQuAD 2.0, which {FLAG} reads")
+    if answers or impossible:
+        return answers or []
+    if test and (answers is None or impossible is False or not version_2):
+        return None
+    if not version_2:
+        raise ValueError(f"{where}: there is no answer: this is SQuAD 2.0, which {FLAG} reads")
+    if impossible is False:
         raise ValueError(f"{where}: is_impossible is false, but there is no answer: give one, or say true")
     return answers
 

@@ -241,6 +241,9 @@ def test_predictions_for_other_questions_are_left_out_aloud(files, score):
         ({"0-0": {"text": "good"}}, r"0-0 has \{'text': 'good'\}, which is no text"),
         ({}, r"has no prediction for any of \d+ questions: is it of other data\?"),
         ({"other": "good"}, r"has no prediction for any of \d+ questions: is it of other data\?"),
+        pytest.param("[" * 10**6, r"predictions.json: not JSON \(nested too deeply\)$", id="deep"),
+        ('{"0-0": "good", "0-0": "bad"}', r"not JSON \(an object has the name '0-0' 2 times: keep one of them\)$"),
+        ({"\n" * 999: 1}, r"predictions.json: '[\\n]+\.\.\.[\\n]+' has 1, which is no text$"),
     ],
 )
 def test_predictions_that_are_none_are_refused(files, content, message):
@@ -302,6 +305,14 @@ def test_the_command_ends_with_one_line(files, monkeypatch, capsys):
 def test_scoring_waits_for_no_package_that_takes_seconds_to_import(files):
     code = "import squad_scores; squad_scores.main(sys.argv[1:])"
     assert heavy_imports(code, *files.arguments()) == set()
+
+
+def test_data_without_any_label_are_not_scored(files):
+    """Of which the empty answer to every question would be right."""
+    rows = [row | {"answers": {"text": [], "answer_start": []}} for row in rows_of(make_articles("2.0"))]
+    files.data = files.write("dev.jsonl", "\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=r"dev.jsonl: no question has an answer, and \d+ are not marked"):
+        squad_scores.main(files.arguments())
 
 
 def test_the_published_questions_are_all_right_with_their_first_answers(data, tmp_path, score):
