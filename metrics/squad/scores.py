@@ -44,7 +44,10 @@ def best_scores(prediction: str, references: Collection[str]) -> tuple[float, fl
 
 
 def squad1_scores(predictions: Mapping[str, str], references: Mapping[str, Collection[str]]) -> dict[str, float]:
-    """Both by id, references as the texts of answers. Predictions for other questions are not looked at."""
+    """Both by id, references as the texts of answers. A question without prediction counts 0.
+
+    Predictions for other questions are not looked at.
+    """
     exact = f1 = 0.0
     for name, texts in references.items():
         if not texts:
@@ -77,7 +80,7 @@ def mark(
     references: Mapping[str, Collection[str]],
     no_answer: Mapping[str, float] | None = None,
 ) -> Marks:
-    """Marks the questions that have both, all by id. Without `no_answer` all are as probable.
+    """Marks the questions that have both, all by id; others do not count. Without `no_answer` all are as probable.
 
     Raises ValueError where there are none, and where a number of theirs is missing or NaN.
     """

@@ -14,14 +14,14 @@ references (Rajpurkar et al. 2016, section 6.1), in per cent. Case, ASCII punctu
 do not count.
 
 v1.1: exact_match and f1 over all references.
-v2.0 (Rajpurkar, Jia and Liang 2018): exact, f1 and total over all questions that have predictions, HasAns_exact, ...
-over those with answers, NoAns_exact, ... over those without; a group without questions has no scores. "" is the
-prediction that there is no answer. best_exact and best_f1 are the scores where every question more probably without
-answer than best_exact_thresh, best_f1_thresh is answered "".
+v2.0 (Rajpurkar, Jia and Liang 2018): exact, f1 and total over all questions, HasAns_exact, ... over those with
+answers, NoAns_exact, ... over those without; a group without questions has no scores. "" is the prediction that there
+is no answer. best_exact and best_f1 are the scores where every question more probably without answer than
+best_exact_thresh, best_f1_thresh is answered "".
 
-As the scorers differ, so do the versions. A question without prediction counts 0 in v1.1, and in v2.0 not at all.
-References of articles and punctuation alone are left out in v2.0, and so is the question's last one: then "" is right.
-In v1.1 they stay, and a prediction that is as empty has an exact match of 1 and an F1 of 0.
+As the scorers differ, so do the versions. References of articles and punctuation alone are left out in v2.0, and so is
+the question's last one: then "" is right. In v1.1 they stay, and a prediction that is as empty has an exact match of 1
+and an F1 of 0.
 """
 CITATION = """\
 @inproceedings{rajpurkar2016squad,
@@ -38,8 +38,9 @@ CITATION = """\
 }
 """
 INPUTS = """\
-predictions: for each question {"id", "prediction_text"}, in v2.0 with "no_answer_probability", any number that grows
-with it.
+predictions: for each question of the references {"id", "prediction_text"}, in v2.0 with "no_answer_probability", any
+number that grows with it. `evaluate` takes no fewer predictions than references; squad_scores.py scores files that
+lack some as the official scorers do, which count these questions 0 in v1.1, and in v2.0 not at all.
 references: for each question {"id", "answers": {"text": [...], "answer_start": [...]}}, in any order.
 no_answer_threshold (v2.0): predict "" where no_answer_probability is above it; by default predictions are as they are.
 """
