@@ -9,6 +9,7 @@ import json
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,12 @@ shown = _shortener.repr  # of a value in an error: one line, however long the va
 def plain(text: str) -> str:
     """A name in an error: as it stands or, where that is long or would break the line, as `shown` has it."""
     return text if len(text) <= 80 and text.isprintable() else shown(text)
+
+
+def listed(row: Mapping[str, object]) -> str:
+    """The names of a row's columns in an error: not all where there are many."""
+    names = [plain(name) for name in islice(row, 20)]
+    return ", ".join([*names, "..."] if len(row) > len(names) else names)
 
 
 def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> "DatasetDict":
@@ -172,7 +179,7 @@ def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy
     """The row's values under `names`."""
     missing = [name for name in names if name not in row]
     if missing:
-        raise ValueError(f"{path}:{line}: no column {', '.join(missing)} among {', '.join(row)}{remedy}")
+        raise ValueError(f"{path}:{line}: no column {', '.join(missing)} among {listed(row)}{remedy}")
     return [row[name] for name in names]
 
 

@@ -16,7 +16,7 @@ from datasets.splits import SplitDict, SplitInfo
 from datasets.table import InMemoryTable
 
 from tasks.rows import load_hub, needed_files
-from tasks.squad_files import FLAG, check, read_questions
+from tasks.squad_files import FLAG, check_questions, read_questions
 
 
 FILES = {"train": "train-v{}.json", "validation": "dev-v{}.json", "test": "test-v{}.json"}
@@ -41,7 +41,7 @@ def read_hub(name: str, splits: Iterable[str], version_2: bool, limits: Limits |
         total = len(hub[split])
         chosen = hub[split].select(range(min((limits or {}).get(split) or total, total)))
         rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(chosen.to_list()))
-        data[split] = _to_dataset(check(rows, f"{name}, {split}", split, version_2), total, split)
+        data[split] = _to_dataset(check_questions(rows, f"{name}, {split}", split, version_2), total, split)
     return data
 
 

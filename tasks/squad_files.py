@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tasks.rows import plain, read_json, read_json_lines, read_lines, shown, unbroken
+from tasks.rows import listed, read_json, read_json_lines, read_lines, shown, unbroken
 
 
 FLAG = "--version_2_with_negative"
@@ -32,7 +32,7 @@ def read_questions(path: Path, split: str, version_2: bool, limit: int | None = 
     if path.suffix.lower() not in READERS:
         raise ValueError(f"{path}: a file is {' or '.join(READERS)}: the official layout, or one question a line")
     rows = READERS[path.suffix.lower()](path)
-    examples = check(islice(rows, limit), path, split, version_2)
+    examples = check_questions(islice(rows, limit), path, split, version_2)
     total = len(examples)
     if total == limit:
         total = _count_lines(path) if path.suffix.lower() == ".jsonl" else total + sum(1 for _ in rows)
@@ -95,7 +95,7 @@ def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
 # Rows -> examples
 
 
-def check(rows: Rows, source: Path | str, split: str, version_2: bool) -> list[dict]:
+def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool) -> list[dict]:
     """Examples with the columns of squad_data.py; `answers` are pairs of text and place, None in a test set without.
 
     Raises ValueError for what is broken. An id of two questions is broken where there will be predictions, whose names
@@ -134,8 +134,8 @@ def _settle_unmarked(unmarked: list[dict], source: Path | str, split: str) -> No
     """
     if split != "test":
         raise ValueError(
-            f"{source}: no question has an answer, and {len(unmarked):,} are not marked as impossible, the first is "
-            f"{shown(unmarked[0]['id'])}: give answers or, where there are none, is_impossible with true"
+            f"{source}: no question that was read has an answer, and {len(unmarked):,} are not marked as impossible, "
+            f"the first is {shown(unmarked[0]['id'])}: give answers or, where there are none, is_impossible with true"
         )
     for example in unmarked:
         example["answers"] = None
@@ -147,7 +147,7 @@ def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
         where = f"{where}, id {row['id'][:80]!r}"
     wanted = ["id", "context", "question", *([] if test else ["answers"])]
     if lacking := [name for name in wanted if name not in row]:
-        raise ValueError(f"{where}: no {', '.join(lacking)} among {_names(row)}")
+        raise ValueError(f"{where}: no {', '.join(lacking)} among {listed(row)}")
     title = row.get("title")
     example = {
         "id": check_text(row["id"], "id", where),
@@ -162,12 +162,6 @@ def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
         answers = [_answer(answer, start, example["context"], where) for answer, start in _pairs(answers, where)]
     example["answers"] = _check_possible(answers, row.get("is_impossible"), where, test, version_2)
     return example
-
-
-def _names(row: dict) -> str:
-    """For an error: of hostile rows not all, and each on one line."""
-    names = [plain(name) for name in islice(row, 20)]
-    return ", ".join([*names, "..."] if len(row) > len(names) else names)
 
 
 def _is_blank(answers: Any) -> bool:

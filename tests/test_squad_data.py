@@ -170,7 +170,7 @@ def test_data_to_learn_or_score_that_mark_no_question_as_impossible_have_answers
     data = article("the film is good", *(question(id=name, answers=[]) for name in ("q1", "q2")))
     message = error_of(tmp_path, data, split, version_2=True)
     assert message.endswith(
-        "a.json: no question has an answer, and 2 are not marked as impossible, the first is 'q1': "
+        "a.json: no question that was read has an answer, and 2 are not marked as impossible, the first is 'q1': "
         "give answers or, where there are none, is_impossible with true"
     )
     marked = article("the film is good", question(answers=[], is_impossible=True))

@@ -311,7 +311,7 @@ def test_data_without_any_label_are_not_scored(files):
     """Of which the empty answer to every question would be right."""
     rows = [row | {"answers": {"text": [], "answer_start": []}} for row in rows_of(make_articles("2.0"))]
     files.data = files.write("dev.jsonl", "\n".join(map(json.dumps, rows)))
-    with pytest.raises(ValueError, match=r"dev.jsonl: no question has an answer, and \d+ are not marked"):
+    with pytest.raises(ValueError, match=r"dev.jsonl: no question .* has an answer, and \d+ are not marked"):
         squad_scores.main(files.arguments())
 
 
