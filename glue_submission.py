@@ -16,7 +16,6 @@ Each folder's metrics.json says which task it holds. What the server wants, and 
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import zipfile
@@ -25,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.glue import EVERY_TASK, Task
-from tasks.rows import columns, read_tsv
-from training.runs import command
+from tasks.rows import columns, plain, read_json, read_tsv, shown
+from training.command_line import run_command
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,12 @@ def _task_name(folder: Path) -> str:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} holds no run: it has no metrics.json")
     try:
-        task_name = json.loads(path.read_text(encoding="utf-8"))["args"]["task_name"]
+        task_name = read_json(path)["args"]["task_name"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not what run_glue.py writes: it does not name its task") from error
-    if task_name not in FILES:
-        raise ValueError(f"{path}: {task_name or 'text of your own'} is no task of the leaderboard")
+    if task_name not in list(FILES):  # it may be any value of JSON
+        name = plain(str(task_name)) if task_name else "text of your own"
+        raise ValueError(f"{path}: {name} is no task of the leaderboard")
     return task_name
 
 
@@ -106,7 +106,7 @@ def _lines(path: Path, file: File, task_name: str) -> Iterator[str]:
             raise ValueError(f"{path}:{line}: {row}")
         index, prediction = columns(row, ("index", "prediction"), path, line)
         if index != str(count):
-            raise ValueError(f"{path}:{line}: the index is {index!r} instead of {count}")
+            raise ValueError(f"{path}:{line}: the index is {shown(index)} instead of {count}")
         yield f"{index}\t{_for_server(prediction, EVERY_TASK[task_name], f'{path}:{line}')}"
         count += 1
     if count != file.lines:
@@ -119,14 +119,14 @@ def _lines(path: Path, file: File, task_name: str) -> Iterator[str]:
 def _for_server(prediction: str, task: Task, where: str) -> str:
     if task.labels:
         if prediction not in task.labels:
-            raise ValueError(f"{where}: unknown label {prediction!r}, {task.folder} has {', '.join(task.labels)}")
+            raise ValueError(f"{where}: unknown label {shown(prediction)}, {task.folder} has {', '.join(task.labels)}")
         return str(task.labels.index(prediction)) if task.numbered else prediction
     try:
         similarity = float(prediction)
     except ValueError:
         similarity = math.nan
     if not math.isfinite(similarity):
-        raise ValueError(f"{where}: {prediction!r} is not a number")
+        raise ValueError(f"{where}: {shown(prediction)} is not a number")
     return f"{min(max(similarity, 0.0), HIGHEST_SIMILARITY):.4f}"
 
 
@@ -151,4 +151,4 @@ def write_zip(texts: dict[str, str], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    command(main)
+    run_command(main)

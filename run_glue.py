@@ -40,11 +40,11 @@ from transformers.hf_argparser import HfArg
 import metrics
 from tasks.glue import DIAGNOSTICS, EVERY_TASK, TASKS, Task
 from tasks.glue_data import read_hub, read_own_files, read_zip
-from training import Outputs, evaluate, predict, train
 from training.arguments import DataArguments, parse_arguments
 from training.ensembles import check_ensemble
 from training.launching import start
 from training.loading import check_length, load_config, load_model, load_tokenizer
+from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results, write_atomically
 from training.runs import Stopwatch, command, repeat
 

@@ -57,13 +57,12 @@ from tasks.ner_data import (
     total,
     write_conll,
 )
-from training import Outputs, evaluate, predict, train
 from training.arguments import DataArguments, parse_arguments
 from training.ensembles import check_ensemble
 from training.features import cache_states
 from training.launching import start
 from training.loading import check_length, load_config, load_model, load_tokenizer, parse_overrides
-from training.loop import IGNORED
+from training.loop import IGNORED, Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
 

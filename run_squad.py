@@ -7,7 +7,8 @@
         --output_dir runs/answers
 
 Files of your own are SQuAD's JSON, or JSON lines (.jsonl) with the columns id, context, question and answers, as the
-Hub has them. A --test_file needs no answers.
+Hub has them. A --test_file needs no answers: where all are missing or empty, its questions are answered and nothing
+is scored. In SQuAD 2.0 is_impossible, true, tells a question without answer from one whose answer is not known.
 Where a context is longer than --max_seq_length allows, the model reads it in windows, and the best answer of all of
 them is taken. Answers are cut from the original text; they have at most --max_answer_length tokens.
 OUTPUT_DIR receives metrics.json, the checkpoint with its model card and, as the official files are, predictions.json,
@@ -33,12 +34,12 @@ import metrics
 from tasks.spans import Answers, find_answers
 from tasks.squad_data import read_files, read_folder, read_hub
 from tasks.windows import FORMAT, Windows, cached_windows, make_windows
-from training import Outputs, evaluate, predict, train
 from training.arguments import DataArguments, parse_arguments
 from training.checkpoints import digest
 from training.ensembles import check_ensemble
 from training.launching import start
 from training.loading import check_length, load_model, load_tokenizer
+from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results, write_atomically
 from training.runs import Stopwatch, command, repeat
 
@@ -83,7 +84,7 @@ class SquadArguments(DataArguments):
 
 
 def load_data(args: SquadArguments) -> DatasetDict:
-    """The questions that this run needs, cut to --max_*_samples.
+    """The questions that this run needs: of each split the first --max_*_samples, the rest is not looked at.
 
     A split's own file wins over --data_dir, and that over --dataset_name: flags may say otherwise than a recipe.
     """
@@ -92,13 +93,11 @@ def load_data(args: SquadArguments) -> DatasetDict:
     for split in [split for split, needed in args.parts.items() if needed]:
         file = getattr(args, f"{split}_file")
         if file is None and split != "test" and args.data_dir is not None:
-            data |= read_folder(Path(args.data_dir), [split], version_2)
+            data |= read_folder(Path(args.data_dir), [split], version_2, args.limits)
         elif file is None and split != "test" and args.dataset_name is not None:
-            data |= read_hub(args.dataset_name, [split], version_2)
+            data |= read_hub(args.dataset_name, [split], version_2, args.limits)
         else:
-            data |= read_files({split: file}, version_2)
-        limit = args.limits[split] or len(data[split])
-        data[split] = data[split].select(range(min(limit, len(data[split]))))
+            data |= read_files({split: file}, version_2, args.limits)
     return data
 
 
@@ -248,6 +247,8 @@ def run(args: SquadArguments) -> dict[str, float]:
         if "answers" in data["test"].column_names:
             scores = compute_metrics(answers, data["test"], args.version_2_with_negative)
             results |= {f"test_{name}": value for name, value in scores.items()}
+        else:
+            accelerator.print(f"test: {args.test_file} has no answers to score against: predictions only")
         if accelerator.is_main_process:
             write_answers(answers, "", args)
         watch.lap("predict")

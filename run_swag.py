@@ -33,11 +33,11 @@ from transformers.hf_argparser import HfArg
 
 import metrics
 from tasks.choices import TASKS, read_folder, read_hub, read_own_files
-from training import Outputs, evaluate, predict, train
 from training.arguments import DataArguments, parse_arguments
 from training.ensembles import check_ensemble
 from training.launching import start
 from training.loading import check_length, load_model, load_tokenizer
+from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results, write_atomically
 from training.runs import Stopwatch, command, repeat
 

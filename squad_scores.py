@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metrics.squad.squad import Marks, best_thresholds, mark, precision_recall, squad1_scores, squad2_scores
-from tasks.squad_data import read_files, read_json, shown
-from training.runs import command
+from metrics.squad.scores import Marks, best_thresholds, mark, precision_recall, squad1_scores, squad2_scores
+from tasks.rows import plain, read_json, shown
+from tasks.squad_files import read_questions
+from training.command_line import run_command
 
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ CURVES = {
 
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
-    (data,) = read_files({"validation": args.data_file}, version_2=True).values()
-    references = {name: answers["text"] for name, answers in zip(data["id"], data["answers"], strict=True)}
+    questions, _ = read_questions(Path(args.data_file), "validation", version_2=True)
+    references = {question["id"]: [text for text, _ in question["answers"]] for question in questions}
     version = choose_version(args, references)
     predictions = read_predictions(Path(args.pred_file), references, version)
     if version == "1.1":
@@ -114,7 +115,7 @@ def choose_version(args: argparse.Namespace, references: dict[str, list[str]]) -
     impossible = [name for name, texts in references.items() if not texts]
     if args.version == "1.1" and impossible:
         raise ValueError(
-            f"{args.data_file}: {len(impossible):,} questions have no answer, the first is {impossible[0]}: "
+            f"{args.data_file}: {len(impossible):,} questions have no answer, the first is {plain(impossible[0])}: "
             "SQuAD 1.1 has none of these, leave --version 1.1 out"
         )
     return args.version or ("2.0" if impossible or args.na_prob_file else "1.1")
@@ -130,10 +131,12 @@ def read_predictions(path: Path, references: Collection[str], version: str) -> d
     if len(missing) == len(references):
         raise ValueError(f"{path} has no prediction for any of {len(references):,} questions: is it of other data?")
     if missing:
-        counts = f"{len(missing):,} of {len(references):,} questions have no prediction, the first is {missing[0]}"
+        counts = (
+            f"{len(missing):,} of {len(references):,} questions have no prediction, the first is {plain(missing[0])}"
+        )
         sys.stderr.write(f"{path}: {counts}: {COUNTED[version]}\n")
     if unknown := [name for name in predictions if name not in references]:
-        counts = f"{len(unknown):,} predictions are for other questions, the first is {unknown[0]}"
+        counts = f"{len(unknown):,} predictions are for other questions, the first is {plain(unknown[0])}"
         sys.stderr.write(f"{path}: {counts}: no score counts them\n")
     return predictions
 
@@ -143,8 +146,8 @@ def read_no_answer(path: Path, predictions: Collection[str], references: Collect
     numbers = _read_object(path, "number", _is_number)
     if lacking := [name for name in predictions if name in references and name not in numbers]:
         raise ValueError(
-            f"{path} lacks {len(lacking):,} questions that have predictions, the first is {lacking[0]}: give the file "
-            "of the same run"
+            f"{path} lacks {len(lacking):,} questions that have predictions, the first is {plain(lacking[0])}: "
+            "give the file of the same run"
         )
     return numbers
 
@@ -154,7 +157,7 @@ def _read_object(path: Path, kind: str, fits: Callable[[object], bool]) -> dict:
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds no JSON object, id -> {kind}, but {shown(values)}")
     if wrong := [name for name, value in values.items() if not fits(value)]:
-        raise ValueError(f"{path}: {wrong[0]} has {shown(values[wrong[0]])}, which is no {kind}")
+        raise ValueError(f"{path}: {plain(wrong[0])} has {shown(values[wrong[0]])}, which is no {kind}")
     return values
 
 
@@ -233,4 +236,4 @@ def _png(figure: "Figure") -> bytes:
 
 
 if __name__ == "__main__":
-    command(main)
+    run_command(main)

@@ -32,7 +32,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
-from metrics.squad.squad import normalize_answer
+from metrics.squad.scores import normalize_answer
 from run_squad import compute_metrics
 from tasks.spans import find_answers
 from tasks.squad_data import read_folder

@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tasks.spans import Entry, probabilities, rank
-from tasks.squad_data import check_text
+from tasks.squad_files import check_text
 from tasks.windows import Windows, make_windows
 from training.loading import check_length, positions
 

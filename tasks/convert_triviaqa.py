@@ -25,8 +25,8 @@ from typing import Any
 from transformers.hf_argparser import HfArg
 
 from modeling.conversion import command_line
-from tasks.rows import read_lines
-from tasks.squad_data import check_text, members, read_json, shown
+from tasks.rows import read_json, read_lines, shown
+from tasks.squad_files import check_text, members
 from training.reporting import write_atomically
 
 
@@ -169,9 +169,18 @@ def _articles(documents: dict[str, Document], folder: Path, max_tokens: int, cou
 
 
 def _find(folder: Path, name: str) -> Path | None:
-    """The file, whose name may have been written with accents as characters of their own, or the other way."""
+    """The file, whose name may have been written with accents as characters of their own, or the other way.
+
+    Raises ValueError where it is not in the folder, by its name or as a link: only what was given is read.
+    """
     names = dict.fromkeys([name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))])
-    return next((folder / known for known in names if os.path.isfile(folder / known)), None)
+    path = next((folder / known for known in names if os.path.isfile(folder / known)), None)
+    if path is not None and not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(
+            f"the Filename {shown(name)} leads out of {folder}, to {path.resolve()}: only files in the folder of the "
+            "evidence are read. Take it out of the questions, or put a copy there"
+        )
+    return path
 
 
 def beginning(text: str, max_tokens: int) -> str:

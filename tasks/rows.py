@@ -6,18 +6,42 @@ are text.
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset, DatasetDict, load_dataset
 from huggingface_hub import constants
 
 
-def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> DatasetDict:
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+_shortener = reprlib.Repr()
+_shortener.maxstring = 80
+shown = _shortener.repr  # of a value in an error: one line, however long the value
+
+
+def plain(text: str) -> str:
+    """A name in an error: as it stands or, where that is long or would break the line, as `shown` has it."""
+    return text if len(text) <= 80 and text.isprintable() else shown(text)
+
+
+def listed(row: Mapping[str, object]) -> str:
+    """The names of a row's columns in an error: not all where there are many."""
+    names = [plain(name) for name in islice(row, 20)]
+    return ", ".join([*names, "..."] if len(row) > len(names) else names)
+
+
+def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> "DatasetDict":
     """A data set of the Hub; `otherwise` names another source of it, for the error.
 
     Raises OSError where the Hub is out of reach, ValueError where it has no such configuration, or a script, no data.
     """
+    from datasets import load_dataset  # takes seconds, which a reader of local files does without
+
     try:
         return load_dataset(name, configuration, revision=revision)
     except OSError as error:
@@ -93,12 +117,41 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
         if not content.strip():
             continue
         try:
-            row = json.loads(content, parse_constant=_no_number)
+            row = parse_json(content, _no_number)
             json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, \ud83d, is no text
         except ValueError as error:
             yield line, f"not JSON ({error}); a file holds one object a line"
             continue
         yield line, row if isinstance(row, dict) else "not a JSON object"
+
+
+def read_json(path: Path) -> Any:
+    """The value that a whole file holds."""
+    content = "".join(line for _, line in read_lines(path))
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        lines = "; a file with one object a line is called .jsonl" if "Extra data" in str(error) else ""
+        raise ValueError(f"{path}: not JSON ({error}){lines}") from error
+
+
+def parse_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """`json.loads`, but what is nested too deeply is a ValueError, and so is a name that an object has twice.
+
+    Of its values `json.loads` would keep the last. `parse_constant` is called with NaN, Infinity or -Infinity.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=parse_constant)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        name, count = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has the name {shown(name)} {count} times: keep one of them")
+    return values
 
 
 def _no_number(constant: str) -> None:
@@ -126,11 +179,13 @@ def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy
     """The row's values under `names`."""
     missing = [name for name in names if name not in row]
     if missing:
-        raise ValueError(f"{path}:{line}: no column {', '.join(missing)} among {', '.join(row)}{remedy}")
+        raise ValueError(f"{path}:{line}: no column {', '.join(missing)} among {listed(row)}{remedy}")
     return [row[name] for name in names]
 
 
-def to_dataset(rows: list[dict], path: Path) -> Dataset:
+def to_dataset(rows: list[dict], path: Path) -> "Dataset":
+    from datasets import Dataset
+
     if not rows:
         raise ValueError(f"{path} holds no examples")
     return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})

@@ -1,10 +1,13 @@
-"""Runs in processes of their own: forked, so that they start at once, and there to be killed."""
+"""Runs in processes of their own: forked, so that they start at once, and there to be killed; and fresh ones."""
 
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from accelerate.state import AcceleratorState
 
@@ -39,3 +42,14 @@ def wait(processes: list[multiprocessing.Process], seconds: float = 60) -> list[
     for process in processes:
         process.join(seconds)
     return [process.exitcode for process in processes]
+
+
+def heavy_imports(code: str, *argv: str) -> set[str]:
+    """The packages that take seconds to import, of those that `code` has loaded in a fresh process at its end."""
+    heavy = "{'torch', 'transformers', 'datasets', 'evaluate', 'accelerate'}"
+    code += f"; sys.stderr.write(' '.join({heavy} & sys.modules.keys()))"
+    root = Path(__file__).resolve().parent.parent
+    process = subprocess.run(
+        [sys.executable, "-c", f"import sys; {code}", *argv], cwd=root, capture_output=True, text=True, check=True
+    )
+    return set(process.stderr.split())

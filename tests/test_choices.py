@@ -96,7 +96,7 @@ def test_the_hubs_rows_mean_the_same_as_the_published_files(tmp_path, monkeypatc
     folder = folder / "RACE" if task_name == "race" else folder
     hub = {split: Dataset.from_list(hub_rows(task_name, folder, split)) for split in SPLITS}
     calls = []
-    monkeypatch.setattr("tasks.rows.load_dataset", lambda *names, **options: calls.append(names) or DatasetDict(hub))
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: calls.append(names) or DatasetDict(hub))
     data = read_hub(TASKS[task_name], SPLITS)
     assert calls == [asked]
     assert {split: data[split][:] for split in SPLITS} == {split: local[split][:] for split in SPLITS}

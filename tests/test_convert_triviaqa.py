@@ -107,6 +107,29 @@ def test_a_name_that_no_file_can_have_is_a_file_that_is_missing(tmp_path, capsys
     assert "1 documents whose file is missing" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["SECRET", "../secret.txt", "inside/../../secret.txt"])
+def test_a_document_outside_the_evidence_folder_is_refused(tmp_path, capsys, name):
+    """An index from elsewhere could otherwise put any file of the user's into data that are then published."""
+    flags = write_release(tmp_path, [datum(1, PINA, str(tmp_path / "secret.txt") if name == "SECRET" else name)])
+    (tmp_path / "evidence" / "inside").mkdir()
+    (tmp_path / "secret.txt").write_text("Pina Bausch", encoding="utf-8")
+    message = fails(capsys, flags)
+    assert f"leads out of {tmp_path / 'evidence'}, to {tmp_path / 'secret.txt'}: only" in message
+
+
+def test_a_link_out_of_the_evidence_folder_is_refused_and_one_within_it_or_to_it_is_not(tmp_path, capsys):
+    flags = write_release(tmp_path, [datum(1, PINA, "Link.txt")])
+    secret, link = tmp_path / "secret.txt", tmp_path / "evidence" / "Link.txt"
+    secret.write_text("Pina Bausch", encoding="utf-8")
+    link.symlink_to(secret)
+    assert f"'Link.txt' leads out of {link.parent}, to {secret}: only" in fails(capsys, flags)
+    link.unlink()
+    link.symlink_to("Caf\u00e9_M\u00fcller.txt")
+    (tmp_path / "elsewhere").symlink_to(link.parent)
+    flags[3] = str(tmp_path / "elsewhere")
+    assert len(converted(tmp_path, flags)) == 1
+
+
 # Tokens and answers
 
 
@@ -205,7 +228,12 @@ def test_a_document_that_is_no_text_is_an_error_that_names_it(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "questions.json: not JSON"), ("[]", "no list Data in []: a file of TriviaQA is one object with Data")],
+    [
+        ("{", "questions.json: not JSON"),
+        ("[" * 9999, "questions.json: not JSON (nested too deeply)"),
+        ('{"Data": [], "Data": []}', "questions.json: not JSON (an object has the name 'Data' 2 times"),
+        ("[]", "no list Data in []: a file of TriviaQA is one object with Data"),
+    ],
 )
 def test_a_file_that_is_not_trivia_qas_is_an_error(tmp_path, capsys, content, message):
     flags = write_release(tmp_path, [])

@@ -289,7 +289,7 @@ def test_the_hubs_columns_and_class_numbers_mean_the_same(tmp_path, monkeypatch,
     task, local = read(task_name, tmp_path, "train", "eval", "predict")
     asked = []
     hub = as_on_the_hub(task, local)
-    monkeypatch.setattr("tasks.rows.load_dataset", lambda *names, **options: asked.append((names, options)) or hub)
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: asked.append((names, options)) or hub)
     _, data = load(task_name=task_name, do_train=True, do_eval=True, do_predict=True)
     assert asked == [(names, {"revision": None})]
     assert {split: data[split][:] for split in data} == {split: local[split][:] for split in local}
@@ -298,7 +298,7 @@ def test_the_hubs_columns_and_class_numbers_mean_the_same(tmp_path, monkeypatch,
 def test_the_hubs_pairs_without_a_gold_label_are_left_out_and_counted(monkeypatch, capsys):
     rows = {"premise": ["a", "b", "c"], "hypothesis": ["x", "y", "z"], "label": [2, -1, 0]}
     hub = DatasetDict({"validation": Dataset.from_dict(rows)})
-    monkeypatch.setattr("tasks.rows.load_dataset", lambda *names, **options: hub)
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: hub)
     _, data = load(task_name="snli", do_eval=True)
     assert data["validation"][:] == {
         "text": ["a", "c"],

@@ -111,7 +111,7 @@ def test_the_hub_has_ax_without_labels(monkeypatch, checkpoint, ax, tmp_path):
     folder = checkpoint(CLASSES)
     rows = {"premise": [text(i, 1) for i in range(ROWS)], "hypothesis": [text(i, 2) for i in range(ROWS)]}
     hub = DatasetDict({"test": Dataset.from_dict({**rows, "label": [-1] * ROWS})})
-    monkeypatch.setattr("tasks.rows.load_dataset", lambda *names, **options: hub)
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: hub)
     examine(folder, tmp_path / "hub", "--task_name", "ax", "--do_predict")
     examine(folder, tmp_path / "zip", "--task_name", "ax", "--do_predict", "--data_dir", str(ax))
     texts = [(tmp_path / source / "predictions.tsv").read_text(encoding="utf-8") for source in ("hub", "zip")]
@@ -174,7 +174,7 @@ def test_the_hubs_hans_is_the_published_file(monkeypatch, hans):
     columns = {"premise": list(rows["text"]), "hypothesis": list(rows["text_pair"]), "label": labels}
     hub = DatasetDict({"validation": Dataset.from_dict({**columns, "heuristic": list(rows["heuristic"])})})
     asked = []
-    monkeypatch.setattr("tasks.rows.load_dataset", lambda *names, **options: asked.append((names, options)) or hub)
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: asked.append((names, options)) or hub)
     _, data = run_glue.load_data(run_glue.GlueArguments(**arguments), config)
     assert asked == [(("jhu-cogsci/hans", None), {"revision": "refs/convert/parquet"})]
     assert data["validation"][:] == rows[:]

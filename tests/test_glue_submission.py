@@ -10,7 +10,8 @@ import glue_submission
 import run_glue
 from tasks.glue import EVERY_TASK
 from tests.glue_sample import write_model, write_vocabulary
-from training.runs import Stopwatch, command
+from tests.processes import heavy_imports
+from training.command_line import run_command
 
 
 SIZES = {
@@ -141,6 +142,25 @@ def edit(path: Path, old: str, new: str) -> None:
         ("cola", "metrics.json", '"cola"', "null", "metrics.json: text of your own is no task of the leaderboard"),
         ("cola", "metrics.json", "args", "no", "metrics.json is not what run_glue.py writes"),
         ("cola", "metrics.json", "{", "", "metrics.json is not what run_glue.py writes"),
+        pytest.param("cola", "metrics.json", "{", "[" * 10**6, "metrics.json is not what", id="deep"),
+        ("cola", "metrics.json", "{", '{"args": {}, ', "metrics.json is not what run_glue.py writes"),
+        ("cola", "metrics.json", '"cola"', '["cola"]', r"metrics.json: \['cola'\] is no task of the leaderboard"),
+        pytest.param(
+            "cola",
+            "metrics.json",
+            "cola",
+            "x" * 10**6,
+            r"metrics.json: 'x{35,40}\.\.\.x{35,40}' is no task of",
+            id="a long name",
+        ),
+        pytest.param(
+            "rte",
+            PREDICTIONS,
+            "entailment",
+            "x" * 10**6,
+            r"tsv:2: unknown label 'x{35,40}\.\.\.x{35,40}', ",
+            id="a long label",
+        ),
         ("cola", "metrics.json", "cola", "rte", "cola and .*rte both hold rte: give one of them"),
     ],
 )
@@ -194,10 +214,15 @@ def test_a_full_disk_is_one_error_and_leaves_the_old_zip(runs, submit, tmp_path,
 
 def test_the_command_ends_with_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["glue_submission.py", "--output", str(tmp_path / "a.zip"), str(tmp_path)])
-    monkeypatch.setattr(Stopwatch, "before", 0.0)  # which `command` changes
     with pytest.raises(SystemExit, match="1"):
-        command(glue_submission.main)
+        run_command(glue_submission.main)
     assert capsys.readouterr().err == f"glue_submission.py: error: {tmp_path} holds no run: it has no metrics.json\n"
+
+
+def test_the_zip_waits_for_no_package_that_takes_seconds_to_import(tmp_path, runs):
+    code = "import glue_submission as script; script.FILES['qqp'] = [script.File('QQP.tsv', 40)]"
+    code += "; script.main(sys.argv[1:])"
+    assert heavy_imports(code, "--output", str(tmp_path / "a.zip"), *map(str, runs.values())) == set()
 
 
 @pytest.mark.parametrize("task_name", ["cola", "sst2", "rte"])

@@ -203,7 +203,7 @@ def test_of_the_hub_only_the_first_rows_are_taken(hub):
 def test_the_hub_is_asked_for_the_configuration_and_revision(monkeypatch):
     asked = []
     rows = DatasetDict({"test": Dataset.from_dict({"words": WORDS, "tags": TAGS})})
-    monkeypatch.setattr("tasks.rows.load_dataset", lambda *names, **options: asked.append((names, options)) or rows)
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: asked.append((names, options)) or rows)
     scheme, data = read_hub("a/b", ["test"], "en", "refs/convert/parquet")
     assert asked == [(("a/b", "en"), {"revision": "refs/convert/parquet"})]
     assert scheme == "iob1" and data["test"][:] == {"words": WORDS, "tags": TAGS}
@@ -235,7 +235,7 @@ def test_a_script_of_the_hub_is_one_error(monkeypatch):
     def refuse(*names: object, **options: object) -> None:
         raise RuntimeError("Dataset scripts are no longer supported, but found wnut_17.py")
 
-    monkeypatch.setattr("tasks.rows.load_dataset", refuse)
+    monkeypatch.setattr("datasets.load_dataset", refuse)
     with pytest.raises(ValueError, match="cannot read leondz/wnut_17 from the Hub: Dataset scripts .* --train_file"):
         read_hub("leondz/wnut_17", ["train"])
 

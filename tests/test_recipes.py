@@ -51,7 +51,7 @@ def hub(monkeypatch):
         rows = Dataset.from_list(rows_of(make_articles(version)))
         return DatasetDict(train=rows, validation=rows)
 
-    monkeypatch.setattr("tasks.rows.load_dataset", load)
+    monkeypatch.setattr("datasets.load_dataset", load)
 
 
 def names(paths: list[Path]) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
+from safetensors.torch import load_file
 from transformers import AutoModelForQuestionAnswering
 
 import run_squad
@@ -119,7 +120,6 @@ BROKEN = {
     ),
     "context is empty (' '): give it a text": question(context=" "),
     "question is empty ('')": question(question=""),
-    "its id 'q' is also that of": question(id="q"),
     "no context among": question(context=None),
     "no answers among": question(answers=None),
     "there is no answer: this is SQuAD 2.0, which --version_2_with_negative reads": question(
@@ -178,7 +178,7 @@ def test_the_hub_the_folder_and_files_give_the_same_questions(tmp_path, flags, m
     ]
     hub = [Dataset.from_list(rows_of(content["data"])) for content in official]
     hub = DatasetDict(train=hub[0], validation=hub[1])
-    monkeypatch.setattr("tasks.rows.load_dataset", lambda *names, **options: asked.append(names[0]) or hub)
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: asked.append(names[0]) or hub)
     files = [str(source / f"{name}-v{version}.json") for name in ("train", "dev")]
     found = []
     for data in (["--dataset_name", "a/b"], ["--data_dir", str(source)], ["--train_file", files[0]]):
@@ -193,6 +193,37 @@ def test_a_file_wins_over_a_folder_and_that_over_the_hub_as_flags_do_over_a_reci
     own = write_squad(tmp_path / "own.json", articles=make_articles(sentences=(1,), first=300))
     _, _, data = read([*flags, "--dataset_name", "a/b", *squad, "--validation_file", own, *ALL])
     assert len(data["train"]) == 12 and data["validation"]["id"][:] == ["300-0"] and len(data["test"]) == 5
+
+
+def test_ids_that_occur_twice_in_training_data_mix_nothing_up(tmp_path, flags, squad):
+    """Windows, answers and weights are those of the same data with unique ids."""
+    articles, twice = make_articles(), make_articles()
+    for number, qas in enumerate(part["qas"] for article in twice for part in article["paragraphs"]):
+        for each in qas:
+            each["id"] = f"{number % 2}"
+    outputs = []
+    for name, data in (("unique", articles), ("twice", twice)):
+        out = tmp_path / name
+        file = write_squad(tmp_path / f"{name}.json", articles=data)
+        run_squad.main([*flags, *squad, "--train_file", file, "--do_train", *SHORT, "--output_dir", str(out)])
+        outputs.append(load_file(out / "model.safetensors"))
+    assert all(torch.equal(outputs[0][name], outputs[1][name]) for name in outputs[0])
+
+
+@pytest.mark.parametrize("answers", [[], [{"text": "", "answer_start": 0}]])
+@pytest.mark.parametrize("version", ["1.1", "2.0"])
+def test_a_test_file_whose_answers_are_empty_is_answered_and_not_scored(tmp_path, flags, capsys, version, answers):
+    articles = make_articles(version, (4, 2), first=200)
+    for part in (part for article in articles for part in article["paragraphs"]):
+        part["qas"] = [{"id": each["id"], "question": each["question"], "answers": answers} for each in part["qas"]]
+    file = write_squad(tmp_path / "empty.json", articles=articles)
+    argv = [*flags, *folder(tmp_path, version), "--do_train", "--do_predict", *SHORT]
+    plain = run_squad.main(argv)
+    predictions = (tmp_path / "out" / "predictions.json").read_bytes()
+    results = run_squad.main([*argv, "--test_file", file, "--overwrite_output_dir"])
+    assert results.keys() == plain.keys() and not [name for name in results if name.startswith("test_")]
+    assert (tmp_path / "out" / "predictions.json").read_bytes() == predictions
+    assert f"test: {file} has no answers to score against: predictions only\n" in capsys.readouterr().out
 
 
 # Windows

@@ -60,7 +60,7 @@ def test_the_hubs_rows_mean_the_same_as_the_published_files(tmp_path, monkeypatc
     for split, name in zip(SPLITS, ("train", "dev"), strict=True):
         official = json.loads((tmp_path / f"{name}-v{version}.json").read_text(encoding="utf-8"))
         hub[split] = Dataset.from_list(rows_of(official["data"]))
-    monkeypatch.setattr("tasks.rows.load_dataset", lambda name, *_, **options: calls.append(name) or DatasetDict(hub))
+    monkeypatch.setattr("datasets.load_dataset", lambda name, *_, **options: calls.append(name) or DatasetDict(hub))
     data = read_hub("rajpurkar/squad", SPLITS, VERSIONS[version])
     assert calls == ["rajpurkar/squad"]
     assert {split: data[split][:] for split in SPLITS} == {split: local[split][:] for split in SPLITS}
@@ -107,7 +107,18 @@ def test_plausible_answers_are_none(tmp_path):
     assert read_one(tmp_path, data, version_2=True)[-1]["answers"] == {"text": [], "answer_start": []}
 
 
-@pytest.mark.parametrize("answers", [None, []])
+NO_ANSWERS = {
+    "none": None,
+    "an empty list": [],
+    "an empty text": [{"text": "", "answer_start": 0}],
+    "blank texts": [{"text": " ", "answer_start": -1}, {"text": "", "answer_start": None}],
+    "bare texts": ["", ""],
+    "columns of empty texts": {"text": [""], "answer_start": [0]},
+    "columns of one empty text": {"text": "", "answer_start": 0},
+}
+
+
+@pytest.mark.parametrize("answers", NO_ANSWERS.values(), ids=NO_ANSWERS)
 def test_a_test_file_may_come_without_any_answers(tmp_path, answers):
     data = article("the film is good", question(answers=answers), question(id="q2", answers=answers))
     assert read_one(tmp_path, data, "test").column_names == ["id", "title", "context", "question"]
@@ -124,7 +135,79 @@ def test_in_2_0_no_answers_and_unknown_answers_are_two_things(tmp_path):
     assert [row["text"] for row in rows["answers"]] == [[], ["film"]]
     unknown = question(id="q3", answers=None)
     message = error_of(tmp_path, article("the film is good", impossible, unknown), "test", version_2=True)
-    assert "no answers to 1 of 2 questions" in message
+    assert "no answers to 1 of 2 questions" in message and message.endswith("say is_impossible with true")
+
+
+@pytest.mark.parametrize("answers", NO_ANSWERS.values(), ids=NO_ANSWERS)
+@pytest.mark.parametrize("mark", [None, False])
+def test_a_test_file_of_2_0_that_marks_no_question_as_impossible_has_no_labels(tmp_path, answers, mark):
+    """Predicting nothing would be right for all of them."""
+    questions = [question(id=name, answers=answers, is_impossible=mark) for name in ("q1", "q2")]
+    data = article("the film is good", *questions)
+    assert read_one(tmp_path, data, "test", version_2=True).column_names == ["id", "title", "context", "question"]
+
+
+@pytest.mark.parametrize("answers", NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_a_test_file_of_2_0_whose_questions_are_all_marked_as_impossible_is_labelled(tmp_path, answers):
+    data = article("the film is good", question(answers=answers, is_impossible=True))
+    (row,) = read_one(tmp_path, data, "test", version_2=True)
+    assert row["answers"] == {"text": [], "answer_start": []}
+
+
+def test_among_answers_an_empty_list_says_that_there_is_none_as_on_the_hub(tmp_path):
+    """Whose columns have no is_impossible; but an empty text beside other answers says nothing."""
+    rows = [question(), question(id="q2", answers={"text": [], "answer_start": []})]
+    for row in rows:
+        row["context"] = "the film is good"
+    read = read_files({"test": write_json(tmp_path / "a.jsonl", rows)}, True)["test"]
+    assert [row["text"] for row in read["answers"]] == [["film"], []]
+    data = article("the film is good", question(), question(id="q2", answers=[{"text": "", "answer_start": 0}]))
+    assert "no answers to 1 of 2 questions" in error_of(tmp_path, data, "test", version_2=True)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_data_to_learn_or_score_that_mark_no_question_as_impossible_have_answers(tmp_path, split):
+    data = article("the film is good", *(question(id=name, answers=[]) for name in ("q1", "q2")))
+    message = error_of(tmp_path, data, split, version_2=True)
+    assert message.endswith(
+        "a.json: no question that was read has an answer, and 2 are not marked as impossible, the first is 'q1': "
+        "give answers or, where there are none, is_impossible with true"
+    )
+    marked = article("the film is good", question(answers=[], is_impossible=True))
+    assert len(read_one(tmp_path, marked, split, version_2=True)) == 1
+
+
+def test_an_empty_text_beside_an_answer_is_a_mistake_in_a_test_file_too(tmp_path):
+    answers = [{"text": "film", "answer_start": 4}, {"text": "", "answer_start": 0}]
+    message = error_of(tmp_path, article("the film is good", question(answers=answers)), "test")
+    assert "an answer's text is empty ('')" in message
+
+
+# The first questions only
+
+
+def test_with_a_limit_only_the_first_questions_are_looked_at_and_all_are_counted(tmp_path, monkeypatch):
+    articles = make_articles("1.1")
+    whole = rows_of(articles)
+    articles[-1]["paragraphs"][-1]["qas"][-1]["answers"] = "broken"
+    official = write_squad(tmp_path / "train-v1.1.json", articles=articles)
+    lines = write_json(tmp_path / "a.jsonl", whole[:5])
+    with Path(lines).open("a", encoding="utf-8") as file:
+        file.write("\n\n{broken\n{broken")
+    hub = DatasetDict(train=Dataset.from_list(whole))
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **options: hub)
+    limits = {"train": 5, "validation": None}
+    for data, total in [
+        (read_files({"train": official}, False, limits), 12),
+        (read_folder(tmp_path, ["train"], False, limits), 12),
+        (read_files({"train": lines}, False, limits), 7),
+        (read_hub("a/b", ["train"], False, limits), 12),
+    ]:
+        assert data["train"].to_list() == whole[:5]
+        assert data["train"].info.splits.total_num_examples == total
+    for limit in (12, 13, None):
+        data = read_hub("a/b", ["train"], False, {"train": limit})["train"]
+        assert len(data) == data.info.splits.total_num_examples == 12
 
 
 ODD = [
@@ -227,13 +310,20 @@ def test_places_that_count_bytes_are_an_error(tmp_path):
     assert "the text occurs at 6" in error_of(tmp_path, article(context, question(start=start)))
 
 
-def test_an_id_that_occurs_twice_is_an_error_in_one_split_only(tmp_path):
+def test_an_id_that_occurs_twice_in_one_split_is_an_error_where_predictions_are_kept_by_it(tmp_path):
     data = article("the film is good", question())
     file = write_squad(tmp_path / "b.json", articles=data)
     assert len(read_files({"train": file, "validation": file}, False)) == 2
-    message = error_of(tmp_path, [*data, *data])
-    assert "article 2, paragraph 1, question 1: its id 'q1' is also that of " in message
-    assert message.endswith("a.json, article 1, paragraph 1, question 1: give it its own")
+    for split in ("validation", "test"):
+        message = error_of(tmp_path, [*data, *data], split)
+        assert "article 2, paragraph 1, question 1: its id 'q1' is also that of " in message
+        assert message.endswith("a.json, article 1, paragraph 1, question 1: give it its own")
+
+
+def test_ids_may_occur_twice_in_training_data_as_in_sets_joined_to_one(tmp_path):
+    data = [*article("the film is good", question()), *article("a dull film", question(start=7))]
+    rows = read_one(tmp_path, data)
+    assert rows["id"][:] == ["q1", "q1"] and [row["answer_start"] for row in rows["answers"]] == [[4], [7]]
 
 
 def test_an_answer_that_is_not_impossible_must_be_there_in_2_0(tmp_path):
@@ -256,6 +346,9 @@ LAYOUT = "the official layout is one object with data, a list of articles with p
         ("a.json", '{"data": [', "a.json: not JSON"),
         ("a.json", '{"id": "1"}\n{"id": "2"}\n', "a file with one object a line is called .jsonl"),
         ("a.json", '{"data": [' + "9" * 5000 + "]}", "a.json: not JSON (Exceeds the limit"),
+        pytest.param("a.json", "[" * 10**6, "a.json: not JSON (nested too deeply)", id="deep lists"),
+        pytest.param("a.json", '{"a":' * 10**6, "a.json: not JSON (nested too deeply)", id="deep objects"),
+        ("a.json", '{"data": [], "data": [1]}', "a.json: not JSON (an object has the name 'data' 2 times: keep one"),
         ("a.json", "[]", f"a.json: no list data in []: {LAYOUT}"),
         ("a.json", '{"version": "1.1"}', "a.json: no list data in {'version': '1.1'}: the official layout"),
         ("a.json", '{"data": {"a": 1}}', "a.json: no list data in {'data': {'a': 1}}"),
@@ -270,6 +363,10 @@ LAYOUT = "the official layout is one object with data, a list of articles with p
         ("a.jsonl", "", "a.jsonl holds no questions"),
         ("a.jsonl", '\n{"id": "1"', "a.jsonl:2: not JSON"),
         ("a.jsonl", "[]", "a.jsonl:1: not a JSON object"),
+        pytest.param("a.jsonl", "\n" + "[" * 10**6, "a.jsonl:2: not JSON (nested too deeply)", id="a deep line"),
+        ("a.jsonl", '{"id": "1", "id": "2"}', "a.jsonl:1: not JSON (an object has the name 'id' 2 times: keep one"),
+        pytest.param("a.jsonl", json.dumps({"a\n" * 999: 1}), "answers among 'a\\na", id="a long name"),
+        pytest.param("a.jsonl", json.dumps({f"{n}": 1 for n in range(9999)}), "18, 19, ...", id="many names"),
         ("a.jsonl", '{"id": "1", "title": "a"}', "a.jsonl:1, id '1': no context, question, answers among id"),
         ("a.jsonl", '{"data": []}', "a.jsonl:1: this is the official layout, whose files are called .json"),
         ("a.csv", "", "a.csv: a file is .json or .jsonl"),
@@ -279,7 +376,7 @@ def test_a_broken_file_is_one_clear_error(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content.encode("latin-1"))
     with pytest.raises(ValueError) as error:
         read_files({"train": str(tmp_path / name)}, False)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
 def test_a_file_that_is_missing_is_an_error_that_names_it(tmp_path):

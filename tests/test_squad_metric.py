@@ -11,7 +11,7 @@ import torchmetrics.text
 from sklearn.metrics import average_precision_score
 
 import metrics
-from metrics.squad import squad
+from metrics.squad import scores as squad
 
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -276,6 +276,30 @@ def test_a_missing_prediction_counts_as_wrong_in_version_1_and_not_at_all_in_ver
     assert squad.squad1_scores(predictions, references) == {"exact_match": 50, "f1": 50}
     scores = squad.squad2_scores(squad.mark(predictions, references))
     assert scores == {"exact": 100, "f1": 100, "total": 1, "HasAns_exact": 100, "HasAns_f1": 100, "HasAns_total": 1}
+
+
+def test_random_missing_predictions_count_as_in_the_official_scorers():
+    """1.1 divides by the number of questions, 2.0 scores those that have predictions."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        predictions, references = draw(rng, 23)
+        predictions = {name: text for name, text in predictions.items() if rng.random() < 0.6}
+        exact, f1 = slow_scores(predictions, references)
+        missing = dict.fromkeys(references, 0.0)
+        expected = {"exact_match": mean(missing | exact, references), "f1": mean(missing | f1, references)}
+        assert squad.squad1_scores(predictions, references) == pytest.approx(expected), seed
+        exact, f1 = slow_scores_2(predictions, references)
+        scores = squad.squad2_scores(squad.mark(predictions, references))
+        expected = {"exact": mean(exact, predictions), "f1": mean(f1, predictions), "total": len(predictions)}
+        assert {name: scores[name] for name in expected} == pytest.approx(expected), seed
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
+def test_evaluates_metric_wants_a_prediction_for_each_question_and_says_so(version):
+    metric, no_answer = load(version), {FIRST: 0.5} if version == "v2.0" else None
+    assert "`evaluate` takes no fewer predictions than references" in metric.inputs_description
+    with pytest.raises(ValueError, match="Mismatch in the number of predictions"):
+        metric.compute(**rows_of({FIRST: "gold"}, {FIRST: ["gold"], SECOND: ["silver"]}, no_answer))
 
 
 def test_the_scores_of_version_2_have_the_official_names():

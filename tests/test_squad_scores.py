@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import squad_scores
+from tests.processes import heavy_imports
 from tests.squad_sample import make_articles, rows_of, write_squad
-from training.runs import Stopwatch, command
+from training.command_line import run_command
 
 
 IMAGES = ["na_prob_hist_hasAns.png", "na_prob_hist_noAns.png", "pr_exact.png", "pr_f1.png", "pr_oracle.png"]
@@ -240,6 +241,9 @@ def test_predictions_for_other_questions_are_left_out_aloud(files, score):
         ({"0-0": {"text": "good"}}, r"0-0 has \{'text': 'good'\}, which is no text"),
         ({}, r"has no prediction for any of \d+ questions: is it of other data\?"),
         ({"other": "good"}, r"has no prediction for any of \d+ questions: is it of other data\?"),
+        pytest.param("[" * 10**6, r"predictions.json: not JSON \(nested too deeply\)$", id="deep"),
+        ('{"0-0": "good", "0-0": "bad"}', r"not JSON \(an object has the name '0-0' 2 times: keep one of them\)$"),
+        ({"\n" * 999: 1}, r"predictions.json: '[\\n]+\.\.\.[\\n]+' has 1, which is no text$"),
     ],
 )
 def test_predictions_that_are_none_are_refused(files, content, message):
@@ -291,12 +295,24 @@ def test_arguments_that_do_not_go_together_are_refused(files, flags, no_answer, 
 
 def test_the_command_ends_with_one_line(files, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["squad_scores.py", *files.arguments("--version", "1.1")])
-    monkeypatch.setattr(Stopwatch, "before", 0.0)  # which `command` changes
     with pytest.raises(SystemExit, match="1"):
-        command(squad_scores.main)
+        run_command(squad_scores.main)
     odds = files.folder / "null_odds.json"
     remedy = "leave it out, or --version 1.1"
     assert capsys.readouterr().err == f"squad_scores.py: error: --na_prob_file {odds} is of SQuAD 2.0: {remedy}\n"
+
+
+def test_scoring_waits_for_no_package_that_takes_seconds_to_import(files):
+    code = "import squad_scores; squad_scores.main(sys.argv[1:])"
+    assert heavy_imports(code, *files.arguments()) == set()
+
+
+def test_data_without_any_label_are_not_scored(files):
+    """Of which the empty answer to every question would be right."""
+    rows = [row | {"answers": {"text": [], "answer_start": []}} for row in rows_of(make_articles("2.0"))]
+    files.data = files.write("dev.jsonl", "\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=r"dev.jsonl: no question .* has an answer, and \d+ are not marked"):
+        squad_scores.main(files.arguments())
 
 
 def test_the_published_questions_are_all_right_with_their_first_answers(data, tmp_path, score):

@@ -3,8 +3,9 @@
     recipe + flags -> args -> the script builds model, data, collate, metrics -> train() / predict()
     -> metrics.json, checkpoint, model card
 
+    command_line  a script's errors, one line each; needs nothing but Python
     arguments     recipe and flags -> args
-    runs          one run or several: command line, signals, clock, seeds
+    runs          one run or several: signals, clock, seeds
     launching     the output folder and the processes of a run
     loading       tokenizer, configuration and model
     loop          train() and predict(), with optimization and checkpoints
@@ -15,8 +16,3 @@
 On several processes, `accelerate launch` or `torchrun` starts the same command; on CPU it is
 `ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 run_X.py ...`.
 """
-
-from training.loop import Collate, Metrics, Outputs, evaluate, predict, train
-
-
-__all__ = ["Collate", "Metrics", "Outputs", "evaluate", "predict", "train"]

@@ -11,10 +11,8 @@ import re
 import shutil
 import signal
 import statistics
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,35 +23,21 @@ from accelerate.utils import parse_flag_from_env
 from training import reporting
 from training.arguments import RunArguments, hub_model_id
 from training.checkpoints import FREE, folders
+from training.command_line import run_command
 from training.ensembles import members
 from training.launching import check_launch, claim
 
 
 Run = Callable[[RunArguments], dict[str, float]]
-ROOT = Path(__file__).resolve().parent.parent
-OWN = {ROOT, *(ROOT / name for name in ("metrics", "modeling", "tasks", "training"))}
 
 
 # The command line
 
 
 def command(main: Callable[[], object]) -> None:
-    """Runs a script's `main`; what a user can mend ends it with one line and status 1, Ctrl-C with status 130.
-
-    Errors from below this project's own files keep their traceback: they are nobody's mistake in a command.
-    """
+    """`run_command` for the scripts of runs, whose clock and processes begin and end with it."""
     Stopwatch.before = time.time() - psutil.Process().create_time()  # the interpreter's start and the imports
-    try:
-        main()
-    except KeyboardInterrupt as stop:
-        sys.stderr.write(f"{str(stop) or 'interrupted: what was finished is kept, and --resume goes on from it'}\n")
-        sys.exit(130)
-    except (OSError, ValueError, ArithmeticError, RuntimeError, ImportError) as error:
-        raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent
-        if raised_in not in OWN:
-            raise
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
-        sys.exit(1)
+    run_command(main, "interrupted: what was finished is kept, and --resume goes on from it")
     PartialState().destroy_process_group()
 
 

@@ -1,14 +1,11 @@
 """Exact match and F1 of answers to questions, as the official scorers of SQuAD 1.1 and of SQuAD 2.0 count them."""
 
-import re
-import string
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import datasets
 import evaluate
-import numpy as np
+
+from .scores import best_thresholds, mark, squad1_scores, squad2_scores
 
 
 DESCRIPTION = """\
@@ -17,14 +14,14 @@ references (Rajpurkar et al. 2016, section 6.1), in per cent. Case, ASCII punctu
 do not count.
 
 v1.1: exact_match and f1 over all references.
-v2.0 (Rajpurkar, Jia and Liang 2018): exact, f1 and total over all questions that have predictions, HasAns_exact, ...
-over those with answers, NoAns_exact, ... over those without; a group without questions has no scores. "" is the
-prediction that there is no answer. best_exact and best_f1 are the scores where every question more probably without
-answer than best_exact_thresh, best_f1_thresh is answered "".
+v2.0 (Rajpurkar, Jia and Liang 2018): exact, f1 and total over all questions, HasAns_exact, ... over those with
+answers, NoAns_exact, ... over those without; a group without questions has no scores. "" is the prediction that there
+is no answer. best_exact and best_f1 are the scores where every question more probably without answer than
+best_exact_thresh, best_f1_thresh is answered "".
 
-As the scorers differ, so do the versions. A question without prediction counts 0 in v1.1, and in v2.0 not at all.
-References of articles and punctuation alone are left out in v2.0, and so is the question's last one: then "" is right.
-In v1.1 they stay, and a prediction that is as empty has an exact match of 1 and an F1 of 0.
+As the scorers differ, so do the versions. References of articles and punctuation alone are left out in v2.0, and so is
+the question's last one: then "" is right. In v1.1 they stay, and a prediction that is as empty has an exact match of 1
+and an F1 of 0.
 """
 CITATION = """\
 @inproceedings{rajpurkar2016squad,
@@ -41,156 +38,14 @@ CITATION = """\
 }
 """
 INPUTS = """\
-predictions: for each question {"id", "prediction_text"}, in v2.0 with "no_answer_probability", any number that grows
-with it.
+predictions: for each question of the references {"id", "prediction_text"}, in v2.0 with "no_answer_probability", any
+number that grows with it. `evaluate` takes no fewer predictions than references; squad_scores.py scores files that
+lack some as the official scorers do, which count these questions 0 in v1.1, and in v2.0 not at all.
 references: for each question {"id", "answers": {"text": [...], "answer_start": [...]}}, in any order.
 no_answer_threshold (v2.0): predict "" where no_answer_probability is above it; by default predictions are as they are.
 """
 
 VERSIONS = ("v1.1", "v2.0")
-ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only: typographic quotes and dashes count
-
-
-# One question
-
-
-def normalize_answer(text: str) -> str:
-    """What of an answer counts. The order matters: "a." is an article, and "a-b" the one word "ab"."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
-
-
-def word_f1(prediction: list[str], reference: list[str]) -> float:
-    """F1 of two bags of words; 0 where they share none, as two empty ones do."""
-    shared = (Counter(prediction) & Counter(reference)).total()
-    if not shared:
-        return 0.0
-    # Not 2 * shared / (all words): best thresholds depend on ties of sums, and so on how each score is rounded.
-    precision, recall = shared / len(prediction), shared / len(reference)
-    return 2 * precision * recall / (precision + recall)
-
-
-def best_scores(prediction: str, references: Collection[str]) -> tuple[float, float]:
-    """(exact match, F1), each with its own best reference. All texts are normalised, and there are references."""
-    words = prediction.split()
-    return float(prediction in references), max(word_f1(words, reference.split()) for reference in references)
-
-
-# SQuAD 1.1
-
-
-def squad1_scores(predictions: Mapping[str, str], references: Mapping[str, Collection[str]]) -> dict[str, float]:
-    """Both by id, references as the texts of answers. Predictions for other questions are not looked at."""
-    exact = f1 = 0.0
-    for name, texts in references.items():
-        if not texts:
-            raise ValueError(f"question {name} has no answers, which SQuAD 1.1 does not know: score as version 2.0")
-        if name in predictions:
-            answers = dict.fromkeys(map(normalize_answer, texts))
-            question_exact, question_f1 = best_scores(normalize_answer(predictions[name]), answers)
-            exact, f1 = exact + question_exact, f1 + question_f1
-    if not references:
-        raise ValueError("there are no questions to score")
-    return {"exact_match": 100 * exact / len(references), "f1": 100 * f1 / len(references)}
-
-
-# SQuAD 2.0
-
-
-@dataclass(frozen=True)
-class Marks:
-    """What the predictions for N questions earn as they are. All arrays are (N,), in the order of no_answer."""
-
-    exact: np.ndarray
-    f1: np.ndarray
-    answerable: np.ndarray  # whether there are references
-    answered: np.ndarray  # whether the prediction is not "", before it is normalised
-    no_answer: np.ndarray  # probability or log odds
-
-
-def mark(
-    predictions: Mapping[str, str],
-    references: Mapping[str, Collection[str]],
-    no_answer: Mapping[str, float] | None = None,
-) -> Marks:
-    """Marks the questions that have both, all by id. Without `no_answer` all are as probable.
-
-    Raises ValueError where there are none, and where a number of theirs is missing or NaN.
-    """
-    if no_answer is None:
-        no_answer = dict.fromkeys(predictions, 0.0)
-    names = [name for name in no_answer if name in predictions and name in references]
-    if lacking := [name for name in predictions if name in references and name not in no_answer]:
-        raise ValueError(f"{len(lacking):,} predictions have no no-answer probability, the first is {lacking[0]}")
-    if not names:
-        raise ValueError("no question has a prediction: there is nothing to score")
-    numbers = np.array([no_answer[name] for name in names], dtype=np.float64)
-    if np.isnan(numbers).any():
-        raise ValueError(f"the no-answer probability of question {names[np.isnan(numbers).argmax()]} is NaN")
-    exact, f1 = np.array([_mark(predictions[name], references[name]) for name in names]).T
-    answerable = np.array([bool(references[name]) for name in names])
-    return Marks(exact, f1, answerable, np.array([bool(predictions[name]) for name in names]), numbers)
-
-
-def _mark(prediction: str, references: Collection[str]) -> tuple[float, float]:
-    answers = dict.fromkeys(filter(None, map(normalize_answer, references))) or {"": None}
-    exact, f1 = best_scores(normalize_answer(prediction), answers)
-    return exact, max(exact, f1)  # unlike 1.1, "" for "" is all of it
-
-
-def squad2_scores(marks: Marks, threshold: float | None = None) -> dict[str, float]:
-    """exact, f1 and total, of all, HasAns_ and NoAns_. Predictions are "" where no_answer is above the threshold."""
-    exact, f1 = marks.exact, marks.f1
-    if threshold is not None:
-        exact, f1 = (np.where(marks.no_answer > threshold, ~marks.answerable, marked) for marked in (exact, f1))
-    scores = {}
-    everything = np.ones_like(marks.answerable)
-    for prefix, group in (("", everything), ("HasAns_", marks.answerable), ("NoAns_", ~marks.answerable)):
-        if group.any():
-            scores[f"{prefix}exact"] = 100 * float(exact[group].mean())
-            scores[f"{prefix}f1"] = 100 * float(f1[group].mean())
-            scores[f"{prefix}total"] = int(group.sum())
-    return scores
-
-
-def best_thresholds(marks: Marks) -> dict[str, float]:
-    best = {}
-    for name, marked in (("exact", marks.exact), ("f1", marks.f1)):
-        best[f"best_{name}"], best[f"best_{name}_thresh"] = find_best_thresh(marked, marks)
-    return best
-
-
-def find_best_thresh(marked: np.ndarray, marks: Marks) -> tuple[float, float]:
-    """(best score in per cent, the lowest threshold of `no_answer` that gives it), for marks.exact or marks.f1.
-
-    As the official scorer does it: questions are given their predictions one by one, the most probably answerable
-    first. So among equal numbers it may see a score that no threshold gives. And where answering nothing is best the
-    threshold is 0, which is none of log odds: some are below it.
-    """
-    order = np.argsort(marks.no_answer, kind="stable")
-    unanswered = (~marks.answerable).sum()  # what "" everywhere earns
-    gains = np.where(marks.answerable, marked, np.where(marks.answered, -1.0, 0.0))[order]
-    totals = np.cumsum([unanswered, *gains])
-    best = int(totals.argmax())
-    threshold = marks.no_answer[order[best - 1]] if best else 0.0
-    return 100 * float(totals[best]) / len(gains), float(threshold)
-
-
-def precision_recall(marked: np.ndarray, marks: Marks) -> tuple[np.ndarray, np.ndarray, float]:
-    """(precisions, recalls, average precision in per cent), for marks.exact, marks.f1 or, as oracle, marks.answerable.
-
-    A question is retrieved where its no_answer is not above a threshold. The curve has a point (P,) for each threshold
-    that makes a difference, behind precision 1 at recall 0. Raises ValueError where no question has an answer.
-    """
-    if not marks.answerable.any():
-        raise ValueError("no question has an answer: precision and recall are of questions that do")
-    order = np.argsort(marks.no_answer, kind="stable")
-    right = np.cumsum(np.where(marks.answerable, marked, 0.0)[order])
-    probabilities = marks.no_answer[order]
-    possible = np.append(probabilities[1:] != probabilities[:-1], True)
-    precisions = np.append(1.0, (right / np.arange(1, len(right) + 1))[possible])
-    recalls = np.append(0.0, right[possible] / marks.answerable.sum())
-    return precisions, recalls, 100 * float(precisions[1:] @ np.diff(recalls))
 
 
 class Squad(evaluate.Metric):
