@@ -54,6 +54,7 @@ from training.loading import check_length, load_config, load_model, load_tokeniz
 from training.loop import IGNORED
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
+from training.samples import count_samples, sizes
 
 
 # The names of the files in a --data_dir: of most copies of CoNLL-2003, of its release, of WNUT-17.
@@ -62,6 +63,8 @@ FOLDERS = (
     {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
     {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
 )
+# Of the texts of data sets, by their names on the Hub or that of their folder.
+LANGUAGES = {"conll2003": "en", "lhoestq/conll2003": "en", "wnut17": "en", "wnut_17": "en", "msra_ner": "zh"}
 OUTSIDE = "O"
 TRAINED = ("rnn_size", "rnn_layers", "dropout")  # fields of the tagger on --features
 
@@ -378,8 +381,9 @@ def run(args: NerArguments) -> dict[str, float]:
     names, scheme = class_names(data, config, args)
     model = build_model(names, tokenizer, args)
     check_length(args.max_seq_length, model, tokenizer)
-    sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in data.items())
-    accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {sizes} sentences")
+    samples = count_samples(data, args.limits)
+    size = f"{model.num_parameters():,} parameters; {sizes(samples, data)} sentences"
+    accelerator.print(f"load: {type(model).__name__}, {size}")
     watch.lap("load")
     features = tokenize(data, tokenizer, model, names, scheme, args)
     watch.lap("tokenize")
@@ -409,7 +413,7 @@ def run(args: NerArguments) -> dict[str, float]:
         if accelerator.is_main_process:
             write_predictions(decode(outputs, features["test"], data["test"]), data["test"], args)
         watch.lap("predict")
-    results |= watch.runtimes()
+    results |= watch.runtimes() | samples
     finish(model, tokenizer, results, description(args), args, accelerator)
     return results
 
@@ -445,6 +449,7 @@ def description(args: NerArguments) -> dict[str, str]:
     if args.dataset_name is not None or args.data_dir is not None:
         name = args.dataset_name or Path(args.data_dir).resolve().name
         names = {"dataset_type": name, "dataset_name": name, "dataset_split": "validation"}
+        names |= {"language": LANGUAGES[name]} if name in LANGUAGES else {}
         if args.dataset_config_name is not None:
             names["dataset_config"] = args.dataset_config_name
     return {"task_type": "token-classification", **names}

@@ -41,6 +41,7 @@ from training.launching import start
 from training.loading import check_length, load_model, load_tokenizer
 from training.reporting import finish, remove_earlier_results, write_atomically
 from training.runs import Stopwatch, command, repeat
+from training.samples import count_samples, extent, first_examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ class SquadArguments(DataArguments):
 
 
 def load_data(args: SquadArguments) -> DatasetDict:
-    """The questions that this run needs, cut to --max_*_samples.
+    """The questions of the splits that this run needs.
 
     A split's own file wins over --data_dir, and that over --dataset_name: flags may say otherwise than a recipe.
     """
@@ -97,8 +98,6 @@ def load_data(args: SquadArguments) -> DatasetDict:
             data |= read_hub(args.dataset_name, [split], version_2)
         else:
             data |= read_files({split: file}, version_2)
-        limit = args.limits[split] or len(data[split])
-        data[split] = data[split].select(range(min(limit, len(data[split]))))
     return data
 
 
@@ -216,13 +215,15 @@ def run(args: SquadArguments) -> dict[str, float]:
     watch.lap("start")
     tokenizer = load_tokenizer(args)
     data = load_data(args)
+    samples = count_samples(data, args.limits)
+    data = first_examples(data, args.limits)
     model = load_model(AutoModelForQuestionAnswering, args, tokenizer)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters")
     watch.lap("load")
     windows = tokenize(data, tokenizer, args)
-    for split, examples in data.items():
-        accelerator.print(f"{split}: {len(examples):,} questions, {describe(windows[split])}")
+    for split in data:
+        accelerator.print(f"{split}: {extent(samples, split)} questions, {describe(windows[split])}")
     watch.lap("tokenize")
 
     check_ensemble([each.features for each in windows.values()], model.config.id2label, args)
@@ -253,6 +254,7 @@ def run(args: SquadArguments) -> dict[str, float]:
         watch.lap("predict")
     for name, seconds in watch.runtimes().items():  # train() has measured its own evaluations
         results[name] = results.get(name, 0.0) + seconds
+    results |= samples
     finish(model, tokenizer, results, description(args), args, accelerator)
     return results
 
@@ -273,6 +275,7 @@ def description(args: SquadArguments) -> dict[str, str]:
         published = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}"
         name = args.dataset_name if args.data_dir is None else published
         names = {"dataset_type": name, "dataset_name": name, "dataset_split": "validation"}
+        names |= {"language": "en"} if name == published else {}
     return {"task_type": "question-answering", **names}
 
 

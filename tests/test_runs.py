@@ -1,6 +1,5 @@
 """The frame of a run: its folder, its errors on the command line, its repetition over seeds."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -76,7 +75,7 @@ def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
 
 
 def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp_path):
-    with pytest.raises(OSError, match="cannot make --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
+    with pytest.raises(OSError, match="cannot write to --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
         with launching.claim(run(output_dir=str(write_vocabulary(tmp_path) / "below" / "a file"))):
             pytest.fail("claimed")
 
@@ -234,7 +233,7 @@ def fake_run(scores: dict[int, tuple[float, int]]):
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in (
-            ("metrics.json", json.dumps(results | {"args": dataclasses.asdict(args)})),
+            ("metrics.json", json.dumps(results | {"identity": reporting.identity(args)})),
             ("README.md", "card"),
             ("w", "w"),
         ):
