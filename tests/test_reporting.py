@@ -114,6 +114,20 @@ def test_the_card_shows_the_papers_scores_for_the_same_metric_beside_ours(run):
     assert measured == [(split, "accuracy", score) for split, score in zip(splits, (0.8437, 0.84), strict=True)]
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o007, 0o077])
+def test_all_that_a_run_writes_follows_the_umask(finished, umask):
+    before = os.umask(umask)
+    try:
+        folder = finished(do_eval=True, save_outputs=True)
+    finally:
+        os.umask(before)
+    files = {path: path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
+    names = {path.relative_to(folder).as_posix() for path in files}
+    assert {"model.safetensors", "checkpoint-2/model.safetensors", "README.md"} <= names
+    assert any(name.startswith("outputs-") for name in names)
+    assert set(files.values()) == {0o666 & ~umask}
+
+
 def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
     path = tmp_path / "metrics.json"
     path.write_text("old", encoding="utf-8")
