@@ -46,7 +46,7 @@ import metrics
 from modeling import FeatureTaggerForTokenClassification
 from tasks.ner_data import convert_tags, entity_types, label_names, read_files, read_hub, write_conll
 from training import Outputs, evaluate, predict, train
-from training.arguments import DataArguments, parse_arguments
+from training.arguments import DataArguments, parse_arguments, published
 from training.ensembles import check_ensemble
 from training.features import cache_states
 from training.launching import start
@@ -447,7 +447,7 @@ def description(args: NerArguments) -> dict[str, str]:
     """What the model card says the scores were measured on: a --data_dir has the name of its folder."""
     names = {"dataset_type": "text", "dataset_name": "files of our own"}
     if args.dataset_name is not None or args.data_dir is not None:
-        name = args.dataset_name or Path(args.data_dir).resolve().name
+        name = published(args)["dataset_name" if args.data_dir is None else "data_dir"]
         names = {"dataset_type": name, "dataset_name": name, "dataset_split": "validation"}
         names |= {"language": LANGUAGES[name]} if name in LANGUAGES else {}
         if args.dataset_config_name is not None:

@@ -34,7 +34,7 @@ from tasks.spans import Answers, find_answers
 from tasks.squad_data import read_files, read_folder, read_hub
 from tasks.windows import FORMAT, Windows, cached_windows, make_windows
 from training import Outputs, evaluate, predict, train
-from training.arguments import DataArguments, parse_arguments
+from training.arguments import DataArguments, parse_arguments, published
 from training.checkpoints import digest
 from training.ensembles import check_ensemble
 from training.launching import start
@@ -272,10 +272,10 @@ def description(args: SquadArguments) -> dict[str, str]:
     """What the model card says the scores were measured on."""
     names = {"dataset_type": "text", "dataset_name": "files of our own"}
     if args.validation_file is None and (args.dataset_name is not None or args.data_dir is not None):
-        published = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}"
-        name = args.dataset_name if args.data_dir is None else published
+        squad = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}"
+        name = published(args)["dataset_name"] if args.data_dir is None else squad
         names = {"dataset_type": name, "dataset_name": name, "dataset_split": "validation"}
-        names |= {"language": "en"} if name == published else {}
+        names |= {"language": "en"} if name == squad else {}
     return {"task_type": "question-answering", **names}
 
 

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from huggingface_hub import ModelCard
+from transformers import BertConfig, BertModel
 
 import modeling
 import run_glue
@@ -21,7 +22,7 @@ from tests.test_run_swag import write_elmo
 from tests.test_samples import data_of
 from tests.tiny_run import prepare
 from training import cards, reporting
-from training.arguments import published
+from training.arguments import parse_arguments, published
 
 
 SHORT = ["--do_train", "--do_eval", "--max_steps", "1", "--save_strategy", "no", "--max_seq_length", "32"]
@@ -149,9 +150,31 @@ def test_names_of_folders_leave_a_card_whole(run, tmp_path, name):
     assert len(blocks) == 4 and "<script>" not in "".join(line for line in lines[:8] if line not in fences)
 
 
+def test_a_tagger_on_features_does_not_say_where_its_encoder_lay(tmp_path):
+    model = ["--model_name_or_path", str(write_encoder(tmp_path)), "--output_dir", str(tmp_path / "out")]
+    model += ["--tokenizer_name", str(glue_sample.write_vocabulary(tmp_path)), "--features", "last"]
+    run_ner.main([*model, *data_of(run_ner, tmp_path), *SHORT])
+    files = [path for path in (tmp_path / "out").iterdir() if path.is_file()]
+    assert [path.name for path in files if str(tmp_path).encode() in path.read_bytes()] == []
+
+
+def write_encoder(folder: Path) -> Path:
+    config = BertConfig.from_json_file(glue_sample.write_model(folder))
+    BertModel(config).save_pretrained(folder / "encoder")
+    return folder / "encoder"
+
+
 def test_a_line_of_code_holds_backticks():
     assert cards.code("a") == "`a`" and cards.code("a``b") == "``` a``b ```"
     assert cards.code_block("```\nx", "yaml") == "````yaml\n```\nx\n````"
+
+
+def test_data_from_a_folder_are_called_by_its_name(tmp_path):
+    (tmp_path / "mine").mkdir()
+    flags = ["--model_name_or_path", "m", "--output_dir", "o", "--do_eval", "--dataset_name"]
+    for script, arguments in ((run_ner, run_ner.NerArguments), (run_squad, run_squad.SquadArguments)):
+        for given, shown in ((str(tmp_path / "mine"), "mine"), ("lhoestq/conll2003", "lhoestq/conll2003")):
+            assert script.description(parse_arguments(arguments, [*flags, given]))["dataset_type"] == shown
 
 
 def test_published_arguments_have_names_and_hub_ids_but_no_folders(run, tmp_path, monkeypatch):

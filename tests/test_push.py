@@ -51,22 +51,17 @@ def end(flags, capsys, monkeypatch):
 
 
 def test_what_is_pushed_names_no_folder_of_this_machine(hub, flags, tmp_path):
-    more = ["--report_to", "tensorboard", "--save_outputs", "--seeds", "2"]
+    more = ["--report_to", "tensorboard", "--save_outputs"]
     run_glue.main([*flags, *more])
     files = hub.files("me/out")
     assert {"README.md", "metrics.json", "config.json", "model.safetensors", "predictions.tsv"} <= files.keys()
     assert [name for name, content in files.items() if str(tmp_path).encode() in content] == []
-    assert not [name for name in files if name.startswith(("checkpoint", "seed", "outputs", "."))]
+    assert not [name for name in files if name.startswith(("checkpoint", "outputs", "."))]
+    assert [name for name in files if name.startswith("runs/") and name.endswith("hparams.yml")]
     assert files["metrics.json"] == (tmp_path / "out" / "metrics.json").read_bytes()
     asked = json.loads(files["metrics.json"])["args"]
     assert (asked["data_dir"], asked["model_name_or_path"], asked["hub_model_id"]) == ("RTE", "config.json", "me/out")
     assert 'from_pretrained("me/out")' in files["README.md"].decode()
-
-
-def test_trackers_curves_that_go_up_name_no_folder_either(hub, flags, tmp_path):
-    run_glue.main([*flags, "--report_to", "tensorboard"])
-    curves = {name: content for name, content in hub.files("me/out").items() if name.startswith("runs/")}
-    assert curves and not [name for name, content in curves.items() if str(tmp_path).encode() in content]
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -109,7 +104,7 @@ def test_a_hub_that_is_down_or_shut_off_is_told_before_the_work(hub, end, tmp_pa
 
 def test_a_name_that_the_hub_does_not_take_is_told_before_the_work(hub, end):
     status, line = end("--hub_model_id", "me/a name")
-    assert status == 1 and "Repo id must" in line and "--hub_model_id gives another name" in line
+    assert status == 1 and "Repo id must" in line and "give another --hub_model_id" in line
 
 
 @pytest.mark.parametrize("more", [[], ["--seeds", "2"]])
@@ -119,5 +114,14 @@ def test_a_hub_that_fails_after_the_work_costs_nothing_but_one_command(hub, end,
     out = tmp_path / "out"
     assert status == 1 and line.startswith(f"run_glue.py: error: {out} is complete, but could not be pushed to me/out")
     assert f"Then: hf upload me/out {out} . --exclude 'checkpoint-*' --exclude" in line
+    assert "me/out" in hub.repos and not hub.files("me/out")
     names = {path.name for path in out.iterdir()}
     assert {"README.md", "metrics.json", "model.safetensors", "predictions.tsv"} <= names and ".lock" not in names
+
+
+def test_of_several_seeds_the_best_goes_up_alone(hub, flags, tmp_path):
+    run_glue.main([*flags, "--seeds", "2"])
+    files = hub.files("me/out")
+    assert "All of them:" in files["README.md"].decode() and "model.safetensors" in files
+    assert not [name for name in files if name.startswith("seed")]
+    assert not [name for name, content in files.items() if str(tmp_path).encode() in content]

@@ -98,7 +98,7 @@ def test_seeds_and_their_spread_say_so_too(train, tmp_path):
 
 def test_a_reader_that_stops_early_knows_how_many_it_took():
     data = {"train": Dataset.from_dict({"text": ["a", "b"]})}
-    counts = count_samples(data, {"train": 2}, unfinished=["train"])
+    counts = count_samples(data, {"train": 2}, totals={"train": None})
     assert counts == {"train_samples": 2}
     assert is_cut(counts, "train") and extent(counts, "train") == "2 (the rest was not read)"
     assert first_of(counts, "train") == "the first 2 examples"

@@ -72,25 +72,23 @@ def usage(model: PreTrainedModel, name: str, task_type: str, pairs: bool) -> str
 
     `name` is its repository or, from the folder above, its folder; `pairs`: it classifies pairs of texts.
     """
-    head, example = HEADS[task_type], _example(model.config, task_type, pairs)
-    here = type(model).__module__.startswith("modeling.")
-    ways = {}
-    if here:
-        ways["With this project's code (`import modeling`, from its folder or installed):"] = ("register", "")
+    head = HEADS[task_type]
+    ours = type(model).__module__.startswith("modeling.")
+    ways = []
+    if ours:
+        ways += [("With this project's code (`import modeling`, from its folder or installed):", True, "")]
     if _stock_reads(model.config, head):
-        ways["With transformers alone:"] = ("", "")
-    if here or head in (getattr(model.config, "auto_map", None) or {}):
-        ways["With the code that is saved beside the weights, which then runs on your machine:"] = (
-            "",
-            ", trust_remote_code=True",
-        )
+        ways += [("With transformers alone:", False, "")]
+    if ours or head in (getattr(model.config, "auto_map", None) or {}):
+        option = ", trust_remote_code=True"
+        ways += [("With the code that is saved beside the weights, which then runs on your machine:", False, option)]
     parts = ["## How to use"]
-    for title, (register, option) in ways.items():
-        lines = [f"from transformers import {head}, AutoTokenizer", ""]
-        lines += ["import modeling", "", "modeling.register()"] if register else []
-        lines += [f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(name)}{option})"]
-        lines += [f"model = {head}.from_pretrained({json.dumps(name)}{option})", example]
-        parts += [title, code_block("\n".join(lines), "python")]
+    for title, registers, option in ways:
+        load = "import modeling\n" * registers + f"from transformers import {head}, AutoTokenizer\n\n"
+        load += "modeling.register()\n" * registers
+        for variable, loader in (("tokenizer", "AutoTokenizer"), ("model", head)):
+            load += f"{variable} = {loader}.from_pretrained({json.dumps(name)}{option})\n"
+        parts += [title, code_block(load + _example(model.config, task_type, pairs), "python")]
     return "\n\n".join(parts)
 
 

@@ -59,4 +59,5 @@ def _reason(error: Exception) -> str:
         return f"the Hub answered with an error ({status}): try again later"
     if isinstance(error, HTTPError):
         return f"it cannot be reached ({error}): see to the network, or try again later"
-    return f"{' '.join(str(error).split())}: --hub_model_id gives another name"
+    remedy = "give another --hub_model_id" if isinstance(error, ValueError) else "mend that"
+    return f"{' '.join(str(error).split()).rstrip('.')}: {remedy}"

@@ -67,7 +67,7 @@ def _writing(output: Path) -> Iterator[None]:
     except Timeout:
         raise
     except OSError as error:
-        raise OSError(f"cannot write to --output_dir {output}: {error.strerror}: choose another") from error
+        raise OSError(f"cannot write to --output_dir {output}: {error.strerror or error}: choose another") from error
 
 
 def check_launch() -> None:

@@ -297,17 +297,10 @@ def model_card(
     }
     cut = [split for split in ("validation", "validation_mm") if is_cut(results, split)]
     whole = {name: value for name, value in scores.items() if _split_of(name) not in cut}
-    table = "It was not evaluated."
-    if scores:
-        rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
-        table = "\n".join([f"| {scored_on(results)} | score |", "|---|---|", *rows]) + type_table(results)
     beside = ""
     if not is_cut(results, "train"):  # the papers trained on all
         beside = published.comparison(whole, data["dataset_type"], data.get("dataset_config"))
     trained = f"{first_of(results, 'train')} of " if is_cut(results, "train") else ""
-    start = "random weights"
-    if not args.model_name_or_path.endswith(".json"):
-        start = cards.code(arguments.published(args)["model_name_or_path"])
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
     return ModelCard(f"""---
 {card_data(model, whole, data, args).to_yaml()}
@@ -315,9 +308,9 @@ def model_card(
 
 # {cards.escape(_title(args))}
 
-`{type(model).__name__}` from {start}, trained on {trained}{cards.escape(data["dataset_name"])}.
+`{type(model).__name__}` from {_start(args)}, trained on {trained}{cards.escape(data["dataset_name"])}.
 
-{table}
+{score_table(results, scores)}
 {beside}
 {cards.usage(model, hub_model_id(args), data["task_type"], data.get("pairs", False))}
 
@@ -357,6 +350,13 @@ def card_data(
     )
 
 
+def score_table(results: dict[str, float], scores: dict[str, float]) -> str:
+    if not scores:
+        return "It was not evaluated."
+    rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
+    return "\n".join([f"| {scored_on(results)} | score |", "|---|---|", *rows]) + type_table(results)
+
+
 def scored_on(results: dict[str, float]) -> str:
     """The head of a table of scores: the validation set or, where it was cut, how much of it."""
     text = "validation"
@@ -369,6 +369,12 @@ def scored_on(results: dict[str, float]) -> str:
 
 def _split_of(score: str) -> str:
     return "validation_mm" if score.endswith("_mm") else "validation"
+
+
+def _start(args: RunArguments) -> str:
+    if args.model_name_or_path.endswith(".json"):
+        return "random weights"
+    return cards.code(arguments.published(args)["model_name_or_path"])
 
 
 def _title(args: RunArguments) -> str:

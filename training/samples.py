@@ -7,7 +7,7 @@ metrics.json has of each split that the run reads, with _mm in the end for MNLI'
                                                                       stopped early and does not know
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from datasets import Dataset, DatasetDict
 
@@ -21,15 +21,19 @@ def first_examples(data: DatasetDict, limits: Mapping[str, int | None]) -> Datas
 
 
 def count_samples(
-    data: Mapping[str, Dataset], limits: Mapping[str, int | None], unfinished: Container[str] = ()
+    data: Mapping[str, Dataset], limits: Mapping[str, int | None], totals: Mapping[str, int | None] | None = None
 ) -> dict[str, int]:
-    """What metrics.json says of these splits, not cut yet; of those `unfinished` the reader left a rest unread."""
+    """What metrics.json says of these splits, as they were read.
+
+    A reader that stops early gives the `totals`: how many examples there are of each split; None: more than it read.
+    """
     counts = {}
     for split, rows in data.items():
         taken, total = _keys(split)
         counts[taken] = _taken(split, rows, limits)
-        if split not in unfinished:
-            counts[total] = len(rows)
+        number = len(rows) if totals is None else totals[split]
+        if number is not None:
+            counts[total] = number
     return counts
 
 
