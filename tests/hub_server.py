@@ -7,7 +7,7 @@ The client reads `HF_ENDPOINT` once, when it is imported; so it runs in a proces
         subprocess.run(command, env=os.environ | {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token})
         hub.files("me/tiny-bert")["config.json"]
 
-A test that wants to see it fail gives `hub.broken` the names of endpoints and the status with which they answer instead.
+`hub.broken` has the endpoints that are to fail, each with its status: {"commit": 500}.
 Left out: data sets and spaces, LFS and xet (every file is sent inside its commit), deletions, pull requests, tags, and
 any rights but those of one token, whose owner is "me".
 """
