@@ -73,7 +73,10 @@ def test_the_repository_is_private_where_that_is_asked(hub, flags, private):
 def test_without_a_login_a_run_ends_before_it_begins(hub, end, tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     status, line = end()
-    assert status == 1 and "there is no login on this machine: hf auth login, or set HF_TOKEN. Or leave --push" in line
+    assert (
+        status == 1
+        and "you are not logged in: run `hf auth login` or set HF_TOKEN, or leave --push_to_hub out" in line
+    )
     assert not (tmp_path / "out").exists() and not hub.repos
 
 
@@ -92,13 +95,13 @@ def test_a_token_that_is_not_valid_is_told_from_one_that_may_not_write(hub, end,
 def test_a_hub_that_is_down_or_shut_off_is_told_before_the_work(hub, end, tmp_path, monkeypatch):
     hub.broken = {"create_repo": 500}
     status, line = end()
-    assert status == 1 and "answered with an error (500): try again later. Or leave --push_to_hub out" in line
+    assert status == 1 and "answered with an error (500): try again later, or leave --push_to_hub out" in line
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     status, line = end()
-    assert status == 1 and "127.0.0.1:9: it cannot be reached (" in line and "see to the network" in line
+    assert status == 1 and "127.0.0.1:9: it cannot be reached (" in line and "check the network" in line
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     status, line = end()
-    assert status == 1 and "HF_HUB_OFFLINE is set: unset it. Or leave --push_to_hub out" in line
+    assert status == 1 and "HF_HUB_OFFLINE is set: unset it, or leave --push_to_hub out" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -23,9 +23,8 @@ def create_repository(args: RunArguments) -> str:
         name = api.create_repo(name, private=args.hub_private_repo or None, exist_ok=True).repo_id
         api.auth_check(name, write=True)
     except (OSError, HTTPError, ValueError) as error:
-        raise OSError(
-            f"cannot push to {name} on {constants.ENDPOINT}: {_reason(error)}. Or leave --push_to_hub out"
-        ) from error
+        reason = f"{_reason(error)}, or leave --push_to_hub out"
+        raise OSError(f"cannot push to {name} on {constants.ENDPOINT}: {reason}") from error
     return name
 
 
@@ -49,15 +48,15 @@ def _reason(error: Exception) -> str:
     if constants.is_offline_mode():
         return "HF_HUB_OFFLINE is set: unset it"
     if status == 401 and huggingface_hub.get_token() is None:
-        return "there is no login on this machine: hf auth login, or set HF_TOKEN"
+        return "you are not logged in: run `hf auth login` or set HF_TOKEN"
     if status == 401:
-        return "the token was not accepted (401): hf auth login with a valid one, or set HF_TOKEN to it"
+        return "the token was not accepted (401): run `hf auth login` or set HF_TOKEN with a valid one"
     if status == 403:
         tokens = f"{constants.ENDPOINT}/settings/tokens"
-        return f"the token may not write there (403): let it at {tokens}, or give another --hub_model_id"
+        return f"the token may not write there (403): change that at {tokens}, give another --hub_model_id"
     if status is not None:
         return f"the Hub answered with an error ({status}): try again later"
     if isinstance(error, HTTPError):
-        return f"it cannot be reached ({error}): see to the network, or try again later"
+        return f"it cannot be reached ({error}): check the network, try again later"
     remedy = "give another --hub_model_id" if isinstance(error, ValueError) else "mend that"
     return f"{' '.join(str(error).split()).rstrip('.')}: {remedy}"
