@@ -51,8 +51,7 @@ def end(flags, capsys, monkeypatch):
 
 
 def test_what_is_pushed_names_no_folder_of_this_machine(hub, flags, tmp_path):
-    more = ["--report_to", "tensorboard", "--save_outputs"]
-    run_glue.main([*flags, *more])
+    run_glue.main([*flags, "--report_to", "tensorboard", "--save_outputs"])
     files = hub.files("me/out")
     assert {"README.md", "metrics.json", "config.json", "model.safetensors", "predictions.tsv"} <= files.keys()
     assert [name for name, content in files.items() if str(tmp_path).encode() in content] == []
@@ -73,10 +72,7 @@ def test_the_repository_is_private_where_that_is_asked(hub, flags, private):
 def test_without_a_login_a_run_ends_before_it_begins(hub, end, tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     status, line = end()
-    assert (
-        status == 1
-        and "you are not logged in: run `hf auth login` or set HF_TOKEN, or leave --push_to_hub out" in line
-    )
+    assert status == 1 and line.endswith(": run `hf auth login` or set HF_TOKEN, or leave --push_to_hub out")
     assert not (tmp_path / "out").exists() and not hub.repos
 
 

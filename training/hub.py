@@ -57,6 +57,6 @@ def _reason(error: Exception) -> str:
     if status is not None:
         return f"the Hub answered with an error ({status}): try again later"
     if isinstance(error, HTTPError):
-        return f"it cannot be reached ({error}): check the network, try again later"
+        return f"it cannot be reached ({str(error) or type(error).__name__}): check the network, try again later"
     remedy = "give another --hub_model_id" if isinstance(error, ValueError) else "mend that"
     return f"{' '.join(str(error).split()).rstrip('.')}: {remedy}"
