@@ -180,10 +180,13 @@ def test_data_from_a_folder_are_called_by_its_name(tmp_path):
 def test_published_arguments_have_names_and_hub_ids_but_no_folders(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
     changes = {"do_train": False, "do_eval": True, "model_name_or_path": "runs/a", "output_dir": "/x/y"}
     args = run(**changes, ensemble=f"runs/a,{tmp_path}/runs/*", hub_model_id="runs/a", config_overrides="a=b/c")
     shown = published(args)
     assert (shown["model_name_or_path"], shown["tokenizer_name"], shown["output_dir"]) == ("a", "vocab.txt", "y")
     assert (shown["ensemble"], shown["hub_model_id"], shown["config_overrides"]) == ("a,*", "runs/a", "a=b/c")
+    assert published(run(tokenizer_name="link", output_dir="."))["tokenizer_name"] == "link"
+    assert published(run(output_dir="."))["output_dir"] == tmp_path.name
     assert published(run(model_name_or_path="google-bert/bert"))["model_name_or_path"] == "google-bert/bert"
     assert shown.keys() == vars(args).keys() and shown["learning_rate"] == args.learning_rate

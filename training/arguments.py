@@ -216,7 +216,7 @@ def _without_folders(value: str) -> str:
         return os.path.isabs(text) or text.startswith((".", "~")) or bool(glob.glob(text))
 
     if is_path(value):
-        return Path(value).resolve().name
+        return os.path.basename(os.path.abspath(value))
     return ",".join(Path(part).name if is_path(part) else part for part in value.split(","))
 
 
