@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ from training.loading import check_length, load_config, load_model, load_tokeniz
 from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results, write_atomically
 from training.runs import Stopwatch, command, repeat
+from training.samples import count_samples, first_examples, sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,9 +159,7 @@ def tokenize(
     """The features of each split, cut to --max_*_samples. `names` are the labels behind the model's outputs."""
     convert = partial(featurize, tokenizer=tokenizer, names=names, length=args.max_seq_length)
     features = DatasetDict()
-    for split, examples in data.items():
-        limit = args.limits[split.removesuffix("_mm")]
-        chosen = examples if limit is None else examples.select(range(min(limit, len(examples))))
+    for split, chosen in first_examples(data, args.limits).items():
         features[split] = chosen.map(convert, batched=True, remove_columns=chosen.column_names, keep_in_memory=True)
     return features
 
@@ -215,8 +214,9 @@ def run(args: GlueArguments) -> dict[str, float]:
     names = class_names(task, config, args)
     model = load_model(AutoModelForSequenceClassification, args, tokenizer, **head(names))
     check_length(args.max_seq_length, model, tokenizer, pair=len(task.text) == 2)
-    sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in data.items())
-    accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {sizes} examples")
+    samples = count_samples(data, args.limits)
+    size = f"{model.num_parameters():,} parameters; {sizes(samples, data)} examples"
+    accelerator.print(f"load: {type(model).__name__}, {size}")
     watch.lap("load")
     features = tokenize(data, tokenizer, [task.label_of(name) for name in names], args)
     watch.lap("tokenize")
@@ -243,7 +243,7 @@ def run(args: GlueArguments) -> dict[str, float]:
             write_predictions(outputs, names, Path(args.output_dir) / f"predictions{split.removeprefix('test')}.tsv")
     if args.do_predict:
         watch.lap("predict")
-    results |= watch.runtimes()
+    results |= watch.runtimes() | samples
     finish(model, tokenizer, results, description(task, args), args, accelerator)
     return results
 
@@ -256,16 +256,18 @@ def head(names: list[str]) -> dict[str, object]:
     return {"id2label": dict(enumerate(names)), "label2id": label2id, "problem_type": "single_label_classification"}
 
 
-def description(task: Task, args: GlueArguments) -> dict[str, str]:
+def description(task: Task, args: GlueArguments) -> dict[str, Any]:
     """What the model card says the scores were measured on."""
     if args.task_name is None:
-        return {"task_type": "text-classification", "dataset_type": "text", "dataset_name": "files of our own"}
+        names = {"dataset_type": "text", "dataset_name": "files of our own"}
+        return {"task_type": "text-classification", **names, "pairs": len(task.text) == 2}
     names = {
         "dataset_type": task.hub,
         "dataset_name": f"GLUE {task.folder}" if task.hub == Task.hub else task.folder,
         "dataset_config": task.hub_configuration or args.task_name,
     }
-    return {"task_type": "text-classification", **names, "dataset_split": task.splits["validation"].hub}
+    names |= {"dataset_split": task.splits["validation"].hub, "language": "en", "pairs": len(task.text) == 2}
+    return {"task_type": "text-classification", **names}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ OUTPUT_DIR receives metrics.json, predictions.conll, and the checkpoint with its
 import dataclasses
 import inspect
 import json
-import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -54,10 +53,10 @@ from tasks.ner_data import (
     label_names,
     read_files,
     read_hub,
-    total,
     write_conll,
 )
-from training.arguments import DataArguments, parse_arguments
+from tasks.rows import total
+from training.arguments import DataArguments, parse_arguments, published
 from training.ensembles import check_ensemble
 from training.features import cache_states
 from training.launching import start
@@ -65,6 +64,7 @@ from training.loading import check_length, load_config, load_model, load_tokeniz
 from training.loop import IGNORED, Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
+from training.samples import count_samples, sizes
 
 
 # The names of the files in a --data_dir: of most copies of CoNLL-2003, of its release, of WNUT-17.
@@ -73,6 +73,8 @@ FOLDERS = (
     {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
     {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
 )
+# Of the texts of data sets, by their names on the Hub or that of their folder.
+LANGUAGES = {"conll2003": "en", "lhoestq/conll2003": "en", "wnut17": "en", "wnut_17": "en", "msra_ner": "zh"}
 OUTSIDE = "O"
 TRAINED = ("rnn_size", "rnn_layers", "dropout")  # fields of the tagger on --features
 
@@ -419,8 +421,9 @@ def run(args: NerArguments) -> dict[str, float]:
     names, scheme = class_names(data, config, args)
     model = build_model(names, tokenizer, args)
     check_length(args.max_seq_length, model, tokenizer)
-    sizes = ", ".join(f"{split} {size(examples, args.limits[split])}" for split, examples in data.items())
-    accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {sizes} sentences")
+    samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
+    size = f"{model.num_parameters():,} parameters; {sizes(samples, data)} sentences"
+    accelerator.print(f"load: {type(model).__name__}, {size}")
     watch.lap("load")
     features = tokenize(data, tokenizer, model, names, scheme, args)
     watch.lap("tokenize")
@@ -450,17 +453,9 @@ def run(args: NerArguments) -> dict[str, float]:
         if accelerator.is_main_process:
             write_predictions(decode(outputs, features["test"], data["test"]), data["test"], args)
         watch.lap("predict")
-    results |= watch.runtimes()
+    results |= watch.runtimes() | samples
     finish(model, tokenizer, results, description(args), args, accelerator)
     return results
-
-
-def size(examples: Dataset, limit: int | None) -> str:
-    """How many sentences this run takes, and of how many where it does not take all."""
-    whole = total(examples)
-    if limit is None or limit >= (whole or math.inf):
-        return f"{whole:,}"
-    return f"{limit:,} of {'more' if whole is None else f'{whole:,}'}"
 
 
 def build_model(names: list[str], tokenizer: PreTrainedTokenizerBase, args: NerArguments) -> PreTrainedModel:
@@ -492,8 +487,9 @@ def description(args: NerArguments) -> dict[str, str]:
     """What the model card says the scores were measured on: a --data_dir has the name of its folder."""
     names = {"dataset_type": "text", "dataset_name": "files of our own"}
     if args.dataset_name is not None or args.data_dir is not None:
-        name = args.dataset_name or Path(args.data_dir).resolve().name
+        name = published(args)["dataset_name" if args.data_dir is None else "data_dir"]
         names = {"dataset_type": name, "dataset_name": name, "dataset_split": "validation"}
+        names |= {"language": LANGUAGES[name]} if name in LANGUAGES else {}
         if args.dataset_config_name is not None:
             names["dataset_config"] = args.dataset_config_name
     return {"task_type": "token-classification", **names}

@@ -31,10 +31,11 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 import metrics
+from tasks.rows import total
 from tasks.spans import Answers, find_answers
 from tasks.squad_data import read_files, read_folder, read_hub
 from tasks.windows import FORMAT, Windows, cached_windows, make_windows
-from training.arguments import DataArguments, parse_arguments
+from training.arguments import DataArguments, parse_arguments, published
 from training.checkpoints import digest
 from training.ensembles import check_ensemble
 from training.launching import start
@@ -42,6 +43,7 @@ from training.loading import check_length, load_model, load_tokenizer
 from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results, write_atomically
 from training.runs import Stopwatch, command, repeat
+from training.samples import count_samples, extent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,13 +217,14 @@ def run(args: SquadArguments) -> dict[str, float]:
     watch.lap("start")
     tokenizer = load_tokenizer(args)
     data = load_data(args)
+    samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
     model = load_model(AutoModelForQuestionAnswering, args, tokenizer)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters")
     watch.lap("load")
     windows = tokenize(data, tokenizer, args)
-    for split, examples in data.items():
-        accelerator.print(f"{split}: {len(examples):,} questions, {describe(windows[split])}")
+    for split in data:
+        accelerator.print(f"{split}: {extent(samples, split)} questions, {describe(windows[split])}")
     watch.lap("tokenize")
 
     check_ensemble([each.features for each in windows.values()], model.config.id2label, args)
@@ -254,6 +257,7 @@ def run(args: SquadArguments) -> dict[str, float]:
         watch.lap("predict")
     for name, seconds in watch.runtimes().items():  # train() has measured its own evaluations
         results[name] = results.get(name, 0.0) + seconds
+    results |= samples
     finish(model, tokenizer, results, description(args), args, accelerator)
     return results
 
@@ -271,9 +275,10 @@ def description(args: SquadArguments) -> dict[str, str]:
     """What the model card says the scores were measured on."""
     names = {"dataset_type": "text", "dataset_name": "files of our own"}
     if args.validation_file is None and (args.dataset_name is not None or args.data_dir is not None):
-        published = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}"
-        name = args.dataset_name if args.data_dir is None else published
+        squad = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}"
+        name = published(args)["dataset_name"] if args.data_dir is None else squad
         names = {"dataset_type": name, "dataset_name": name, "dataset_split": "validation"}
+        names |= {"language": "en"} if name == squad else {}
     return {"task_type": "question-answering", **names}
 
 

@@ -40,6 +40,7 @@ from training.loading import check_length, load_model, load_tokenizer
 from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results, write_atomically
 from training.runs import Stopwatch, command, repeat
+from training.samples import count_samples, first_examples, sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +116,7 @@ def tokenize(data: DatasetDict, tokenizer: PreTrainedTokenizerBase, args: SwagAr
     """The features of each split, cut to --max_*_samples."""
     convert = partial(featurize, tokenizer=tokenizer, length=args.max_seq_length)
     features = DatasetDict()
-    for split, examples in data.items():
-        limit = args.limits[split]
-        chosen = examples if limit is None else examples.select(range(min(limit, len(examples))))
+    for split, chosen in first_examples(data, args.limits).items():
         features[split] = chosen.map(convert, batched=True, remove_columns=chosen.column_names, keep_in_memory=True)
     return features
 
@@ -175,8 +174,9 @@ def run(args: SwagArguments) -> dict[str, float]:
     data = load_data(args)
     model = load_model(AutoModelForMultipleChoice, args, tokenizer)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
-    sizes = ", ".join(f"{split} {len(examples):,}" for split, examples in data.items())
-    accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {sizes} examples")
+    samples = count_samples(data, args.limits)
+    size = f"{model.num_parameters():,} parameters; {sizes(samples, data)} examples"
+    accelerator.print(f"load: {type(model).__name__}, {size}")
     watch.lap("load")
     features = tokenize(data, tokenizer, args)
     watch.lap("tokenize")
@@ -203,7 +203,7 @@ def run(args: SwagArguments) -> dict[str, float]:
         if accelerator.is_main_process:
             write_predictions(outputs, Path(args.output_dir) / "predictions.csv")
         watch.lap("predict")
-    results |= watch.runtimes()
+    results |= watch.runtimes() | samples
     finish(model, tokenizer, results, description(args), args, accelerator)
     return results
 
@@ -216,7 +216,7 @@ def description(args: SwagArguments) -> dict[str, str]:
     names = {"dataset_type": args.task_name, "dataset_name": task.name, "dataset_split": "validation"}
     if task.hub is not None:
         names["dataset_type"], names["dataset_config"] = task.hub
-    return {"task_type": "multiple-choice", **names}
+    return {"task_type": "multiple-choice", **names, "language": "en"}
 
 
 if __name__ == "__main__":

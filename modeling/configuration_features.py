@@ -115,6 +115,7 @@ class FeatureTaggerConfig(PreTrainedConfig):
         families, as BERT is.
         """
         self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
+        self.encoder._name_or_path = ""  # transformers leaves out the name of the whole, not of a part
         super().save_pretrained(save_directory, **kwargs)
 
 

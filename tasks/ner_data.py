@@ -149,12 +149,6 @@ def _number_documents(
     return sentences, is_all
 
 
-def total(examples: Dataset) -> int | None:
-    """How many sentences the source of `examples` has; None: more than were read."""
-    splits = examples.info.splits
-    return None if splits is None else splits.total_num_examples
-
-
 # Tags
 
 

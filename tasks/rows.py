@@ -189,3 +189,9 @@ def to_dataset(rows: list[dict], path: Path) -> "Dataset":
     if not rows:
         raise ValueError(f"{path} holds no examples")
     return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
+
+
+def total(examples: "Dataset") -> int | None:
+    """How many examples the source of `examples` has; None: more than were read."""
+    splits = examples.info.splits
+    return None if splits is None else splits.total_num_examples

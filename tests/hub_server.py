@@ -7,6 +7,7 @@ The client reads `HF_ENDPOINT` once, when it is imported; so it runs in a proces
         subprocess.run(command, env=os.environ | {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token})
         hub.files("me/tiny-bert")["config.json"]
 
+`hub.broken` has the endpoints that are to fail, each with its status: {"commit": 500}.
 Left out: data sets and spaces, LFS and xet (every file is sent inside its commit), deletions, pull requests, tags, and
 any rights but those of one token, whose owner is "me".
 """
@@ -94,6 +95,10 @@ class Handler(BaseHTTPRequestHandler):
         self.repo.branches[self.revision] = self.repo.commit_id(self.lines[0].get("startingPoint", "main"))
         return {}
 
+    def check_write(self) -> dict:
+        """Whether the token may write, which has been found already; 404 where there is no such repository."""
+        return {"id": self.repo and self.parts["id"]}
+
     def model_info(self) -> dict:
         """Names the commit, `sha`, to which the client pins a load."""
         return {"id": self.parts["id"], "sha": self.repo.commit_id(self.revision)}
@@ -139,6 +144,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.parts = {name: unquote(part) for name, part in match.groupdict().items() if part}
                 self.lines = [json.loads(line) for line in body.splitlines()]
                 self.revision = self.parts.get("revision", "main")
+                if status := self.server.broken.get(endpoint.__name__):
+                    raise Refusal(status, "", "out of order")
                 return endpoint(self)
         raise Refusal(501, "NoRoute", f"the stand-in has no route {self.command} {self.path}")
 
@@ -170,6 +177,7 @@ ROUTES: list[tuple[set[str], str, Callable[[Handler], dict | list | bytes]]] = [
     ({"POST"}, "/api/validate-yaml", Handler.validate_card),
     ({"POST"}, "/api/repos/create", Handler.create_repo),
     ({"POST"}, f"/api/models/{MODEL}/branch/{REVISION}", Handler.create_branch),
+    ({"GET"}, f"/api/models/{MODEL}/auth-check/write", Handler.check_write),
     ({"GET"}, f"/api/models/{MODEL}(/revision/{REVISION})?", Handler.model_info),
     ({"GET"}, f"/api/models/{MODEL}/tree/{REVISION}(/(?P<folder>.+))?", Handler.tree),
     ({"POST"}, f"/api/models/{MODEL}/preupload/{REVISION}", Handler.preupload),
@@ -187,12 +195,13 @@ class HubServer(HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repos: dict[str, Repo] = {}
+        self.broken: dict[str, int] = {}  # methods of `Handler` that answer with this status instead
 
     def files(self, repo_id: str, revision: str = "main") -> dict[str, bytes]:
         return self.repos[repo_id].files(revision)
 
     def __enter__(self) -> "HubServer":
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -269,6 +269,37 @@ def test_each_seed_keeps_its_outputs_and_their_folder_stands_for_the_best(tmp_pa
         run_glue.main([*mean, "--ensemble", f"{out},{out}/seed-*"])
 
 
+def test_runs_that_were_replaced_are_no_part_of_a_pattern(tmp_path, flags, monkeypatch, capsys):
+    data, out, train = rte(tmp_path), tmp_path / "out", run_glue.train
+    monkeypatch.setattr(run_glue, "train", lambda *parts: collapsed(train(*parts), parts[-2].seed == 43))
+    argv = [*flags, *data, "--do_train", *BOTH, "--seeds", "2", "--max_restarts", "1", "--save_outputs"]
+    run_glue.main([*argv, "--output_dir", str(out)])
+    assert json.loads((out / "metrics.json").read_text(encoding="utf-8"))["replaced_runs"].keys() == {"43"}
+    assert kept(out / "seed-43").keys() == kept(out / "seed-44").keys()  # it could be averaged in
+    mean = [*again(out, tmp_path / "mean"), *data, *BOTH, "--overwrite_output_dir", "--ensemble"]
+    results = run_glue.main([*mean, f"{out}/seed-*"])
+    assert f"the mean of {out}/seed-42, {out}/seed-44\n" in capsys.readouterr().out
+    assert run_glue.main([*mean, f"{out}/seed-42,{out}/seed-44"])["eval_loss"] == results["eval_loss"]
+    assert run_glue.main([*mean, f"{out}/seed-42,{out}/seed-43"])["eval_loss"] != results["eval_loss"]  # asked for
+    with pytest.raises(ValueError, match="has only runs that --max_restarts replaced: give two or more"):
+        run_glue.main([*mean, f"{out}/seed-4[3]"])
+
+
+def collapsed(results: dict[str, float], yes: bool) -> dict[str, float]:
+    return results | {"eval_predicted_classes": 1 if yes else 2}
+
+
+@pytest.mark.parametrize("content", [b"", b'{"seed": 4', b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_a_damaged_record_of_a_run_is_one_line(run, tmp_path, content):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "b" / "metrics.json").write_bytes(content)
+    args = run(do_train=False, do_eval=True, ensemble=f"{tmp_path}/a,{tmp_path}/b")
+    with pytest.raises(ValueError, match=r"b/metrics.json is .*: copy it again, or repeat its run$") as error:
+        ensembles.members(args)
+    assert "\n" not in str(error.value)
+
+
 def test_seeds_that_kept_no_outputs_are_not_resumed_for_them(tmp_path, flags):
     data = rte(tmp_path)
     argv = [*flags, *data, "--do_train", "--do_eval", "--seeds", "2", "--output_dir", str(tmp_path / "out")]

@@ -18,9 +18,9 @@ from tasks.ner_data import (
     label_names,
     read_files,
     read_hub,
-    total,
     write_conll,
 )
+from tasks.rows import total
 from tests.test_entities import slow_conlleval
 
 

@@ -85,7 +85,8 @@ def test_the_model_card_has_the_score_and_a_recipe_that_repeats_the_run(finished
     (result,) = card.data.eval_results
     assert (result.dataset_type, result.metric_type, result.metric_value) == ("nyu-mll/glue", "accuracy", 0.75)
     text = card.text.split("```yaml\n")[1].split("```")[0]
-    assert parse_arguments(Arguments, [recipe(tmp_path, text)]) == run(max_steps=2, task_name="sst2")
+    names = {"model_name_or_path": "config.json", "tokenizer_name": "vocab.txt", "output_dir": "out"}
+    assert parse_arguments(Arguments, [recipe(tmp_path, text)]) == run(max_steps=2, task_name="sst2", **names)
 
 
 def test_the_card_of_a_run_without_evaluation_says_so(run, tmp_path):
@@ -113,6 +114,20 @@ def test_the_card_shows_the_papers_scores_for_the_same_metric_beside_ours(run):
     assert measured == [(split, "accuracy", score) for split, score in zip(splits, (0.8437, 0.84), strict=True)]
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o007, 0o077])
+def test_all_that_a_run_writes_follows_the_umask(finished, umask):
+    before = os.umask(umask)
+    try:
+        folder = finished(do_eval=True, save_outputs=True)
+    finally:
+        os.umask(before)
+    files = {path: path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
+    names = {path.relative_to(folder).as_posix() for path in files}
+    assert {"model.safetensors", "checkpoint-2/model.safetensors", "README.md"} <= names
+    assert any(name.startswith("outputs-") for name in names)
+    assert set(files.values()) == {0o666 & ~umask}
+
+
 def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
     path = tmp_path / "metrics.json"
     path.write_text("old", encoding="utf-8")
@@ -135,13 +150,16 @@ def test_a_disk_too_full_for_the_scores_is_an_error_with_a_remedy(tmp_path, monk
     assert path.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, monkeypatch):
+def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, tmp_path, monkeypatch):
     calls = []
 
     class Api:
-        def create_repo(self, repo_id, exist_ok):
-            calls.append(("create", repo_id, exist_ok))
+        def create_repo(self, repo_id, private, exist_ok):
+            calls.append(("create", repo_id, private, exist_ok))
             return SimpleNamespace(repo_id=f"me/{repo_id}")
+
+        def auth_check(self, repo_id, write):
+            calls.append(("check", repo_id, write, not (tmp_path / "out" / "metrics.json").exists()))
 
         def upload_folder(self, repo_id, folder_path, ignore_patterns):
             files = ["model.safetensors", "checkpoint-2/optimizer.bin", "outputs-0123456789abcdef.safetensors"]
@@ -150,7 +168,7 @@ def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, mon
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     finished(push_to_hub=True, hub_model_id="mine")
-    assert calls[0] == calls[1] == ("create", "mine", True)  # before the work, and after it for the owner's name
+    assert calls[:2] == [("create", "mine", None, True), ("check", "me/mine", True, True)]
     assert calls[2:] == [("upload", "me/mine", True, ["model.safetensors"])]
 
 

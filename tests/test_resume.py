@@ -32,7 +32,8 @@ def flags(tmp_path) -> list[str]:
 def outcome(folder: Path) -> tuple[bytes, dict]:
     """The model's bytes, and what metrics.json says of the run itself."""
     record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    other = {name for name in record if name.endswith("_runtime")} | set(reporting.CIRCUMSTANCES)
+    other = {name for name in record if name.endswith("_runtime") or name.startswith("predict_")}
+    other |= set(reporting.CIRCUMSTANCES)
     return (folder / "model.safetensors").read_bytes(), {k: v for k, v in record.items() if k not in other}
 
 

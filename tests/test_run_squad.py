@@ -14,6 +14,7 @@ from tests.glue_sample import write_model, write_vocabulary
 from tests.squad_sample import make_articles, rows_of, write_folder, write_squad
 from training import loading
 from training.arguments import parse_arguments
+from training.samples import first_examples
 
 
 SHAPE = ["--max_seq_length", "32", "--doc_stride", "8", "--max_query_length", "10"]  # most contexts are longer
@@ -53,7 +54,7 @@ def squad(tmp_path) -> list[str]:
 def read(argv: list[str]):
     """(arguments, tokenizer, data) of a run."""
     args = parse_arguments(run_squad.SquadArguments, argv)
-    return args, loading.load_tokenizer(args), run_squad.load_data(args)
+    return args, loading.load_tokenizer(args), first_examples(run_squad.load_data(args), args.limits)
 
 
 # Arguments

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -68,11 +69,7 @@ def predictions(folder: Path) -> list[int]:
 
 
 def scores(results: dict[str, float]) -> dict[str, float]:
-    return {
-        name: value
-        for name, value in results.items()
-        if name.startswith(("eval_", "test_")) and not name.endswith("runtime")
-    }
+    return {name: value for name, value in results.items() if re.match("(eval|test)_(?!runtime|samples)", name)}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The frame of a run: its folder, its errors on the command line, its repetition over seeds."""
 
-import dataclasses
+import errno
 import json
 import os
 import signal
@@ -76,9 +76,27 @@ def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
 
 
 def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp_path):
-    with pytest.raises(OSError, match="cannot make --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
+    with pytest.raises(OSError, match="cannot write to --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
         with launching.claim(run(output_dir=str(write_vocabulary(tmp_path) / "below" / "a file"))):
             pytest.fail("claimed")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "proc", "locked"])
+def test_an_output_folder_that_cannot_be_written_to_is_one_line_before_the_work(run, tmp_path, monkeypatch, name):
+    folder = Path("/proc/1/x") if name == "proc" else tmp_path / name
+    if name == "locked":  # as a read-only folder is for anyone but root
+
+        def refuse(*_) -> None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder / ".lock"))
+
+        folder.mkdir()
+        monkeypatch.setattr(launching.FileLock, "acquire", refuse)
+    with (
+        pytest.raises(OSError, match="^cannot write to --output_dir .*: [A-Z][a-z ]+: choose another$"),
+        launching.claim(run(output_dir=str(folder))),
+    ):
+        pytest.fail("claimed")
+    assert not list(tmp_path.glob("*/*"))
 
 
 def test_a_run_that_is_refused_leaves_no_empty_folder(flags, tmp_path):
@@ -223,6 +241,22 @@ def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch
         run_glue.main([*argv, "--resume", "--learning_rate", "0.5"])
 
 
+def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(flags, tmp_path):
+    run_glue.main([*flags, "--seeds", "2"])
+    record = metrics_of(tmp_path / "out" / "seed-42")
+    assert record["args"]["data_dir"] == "RTE" and str(tmp_path) not in json.dumps(record)
+    other = write_task(tmp_path / "other", "RTE")
+    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+        run_glue.main([*flags, "--seeds", "2", "--resume", "--data_dir", str(other)])
+
+
+def test_a_damaged_record_of_a_seed_is_one_line(flags, tmp_path):
+    run_glue.main([*flags, "--seeds", "2"])
+    (tmp_path / "out" / "seed-43" / "metrics.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"seed-43/metrics.json is damaged \(.*\): copy it again, or repeat its run"):
+        run_glue.main([*flags, "--seeds", "2", "--resume"])
+
+
 def fake_run(scores: dict[int, tuple[float, int]]):
     """A run whose accuracy and number of predicted classes follow from the seed, and the seeds it was called with."""
     seen = []
@@ -234,7 +268,7 @@ def fake_run(scores: dict[int, tuple[float, int]]):
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in (
-            ("metrics.json", json.dumps(results | {"args": dataclasses.asdict(args)})),
+            ("metrics.json", json.dumps(results | {"identity": reporting.identity(args)})),
             ("README.md", "card"),
             ("w", "w"),
         ):

@@ -1,6 +1,7 @@
 """Whole runs of run_squad.py: what every model learns, scores and writes, however it is computed."""
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -79,7 +80,7 @@ def written(output: Path) -> dict[str, bytes]:
 
 
 def scores(results: dict) -> dict[str, float]:
-    return {k: v for k, v in results.items() if k.startswith(("eval_", "test_")) and not k.endswith("runtime")}
+    return {k: v for k, v in results.items() if re.match("(eval|test)_(?!runtime|samples)", k)}
 
 
 def saved(output: Path, *extra: str) -> list[str]:

@@ -11,7 +11,9 @@
     loop          train() and predict(), with optimization and checkpoints
     ensembles     the mean of several runs' outputs, which they kept on disk
     features      the states of a frozen model, kept on disk between epochs and runs
-    reporting     metrics.json, model and card, on disk and on the Hub
+    samples       how much of the data a run takes
+    reporting     metrics.json, model and card, with cards and published
+    hub           the repository that a run is pushed to
 
 On several processes, `accelerate launch` or `torchrun` starts the same command; on CPU it is
 `ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 run_X.py ...`.

@@ -10,12 +10,14 @@ the repository's root.
 
 import dataclasses
 import difflib
+import glob
 import math
+import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from transformers import HfArgumentParser
@@ -107,6 +109,7 @@ class RunArguments:
     )
     push_to_hub: bool = HfArg(default=False, help="upload the output folder at the end")
     hub_model_id: str | None = HfArg(default=None, help="repository to push to; default: the output folder's name")
+    hub_private_repo: bool = HfArg(default=False, help="make that repository, where it is new, a private one")
 
     def __post_init__(self) -> None:
         if not (self.do_train or self.do_eval or self.do_predict):
@@ -197,6 +200,24 @@ class DataArguments(RunArguments):
 
 def hub_model_id(args: RunArguments) -> str:
     return args.hub_model_id or Path(args.output_dir).resolve().name
+
+
+def published(args: RunArguments) -> dict[str, Any]:
+    """The arguments as strangers may see them: of files and folders the names, without where they lie."""
+    values = dataclasses.asdict(args)
+    names = {name: _without_folders(value) for name, value in values.items() if isinstance(value, str)}
+    return values | names | {"hub_model_id": args.hub_model_id}  # a folder may have the same name
+
+
+def _without_folders(value: str) -> str:
+    """Of each path in `value`, which --ensemble parts by commas, the last part; all else, as Hub ids, stays."""
+
+    def is_path(text: str) -> bool:
+        return os.path.isabs(text) or text.startswith((".", "~")) or bool(glob.glob(text))
+
+    if is_path(value):
+        return os.path.basename(os.path.abspath(value))
+    return ",".join(Path(part).name if is_path(part) else part for part in value.split(","))
 
 
 Arguments = TypeVar("Arguments", bound=RunArguments)

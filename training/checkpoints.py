@@ -33,14 +33,14 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments
-from training.checksums import damage, sync, write_checksums
+from training.checksums import damage, follow_umask, sync, write_checksums
 
 
 # What may differ between a run and its continuation.
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
 FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples", "feature_cache"}
-FREE |= {"save_outputs"}
+FREE |= {"save_outputs", "hub_private_repo"}
 
 FOLDER = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)")
@@ -194,6 +194,8 @@ class Checkpoints:
         self.tokenizer.save_pretrained(temporary)
         record = {**dataclasses.asdict(progress), "identity": self.identity}
         (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        for path in temporary.rglob("*.safetensors"):
+            follow_umask(path)
         write_checksums(temporary)
 
     def _remove_old(self) -> None:

@@ -62,6 +62,13 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def follow_umask(path: Path) -> None:
+    """Gives a file the rights that new files have in this process: safetensors makes its own for the user alone."""
+    umask = os.umask(0o077)  # there is no way to read it; nothing that another thread makes meanwhile is open to all
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
+
+
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -22,6 +22,7 @@ import os
 from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
@@ -30,8 +31,8 @@ from safetensors.numpy import save_file
 
 from training.arguments import RunArguments
 from training.checkpoints import digest
-from training.checksums import sync
-from training.reporting import versions
+from training.checksums import follow_umask, sync
+from training.reporting import SEED, read_record, versions
 
 
 SHAPES = ".shapes"
@@ -57,6 +58,7 @@ def save_outputs(
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
     try:
         save_file(tensors | shapes, temporary, metadata)
+        follow_umask(temporary)
         sync(temporary)
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
@@ -70,6 +72,7 @@ def save_outputs(
 def members(args: RunArguments) -> list[Path]:
     """The folders of the runs that --ensemble names; a run of several seeds stands for the best of them.
 
+    A pattern leaves out the runs that --max_restarts has replaced, because they collapsed or diverged.
     Raises FileNotFoundError where one does not exist, ValueError where they are no ensemble or one of them is
     OUTPUT_DIR, which loses its results.
     """
@@ -78,9 +81,10 @@ def members(args: RunArguments) -> list[Path]:
         found = [name] if os.path.isdir(name) else sorted(filter(os.path.isdir, glob.glob(name)))
         if not found:
             raise FileNotFoundError(f"--ensemble {args.ensemble}: there is no folder {name!r}")
-        folders += map(_best_seed, map(Path, found))
-    if len(folders) == 1:
-        raise ValueError(f"--ensemble {args.ensemble} is one run: give two or more, with commas between them")
+        folders += [_best_seed(Path(path)) for path in found if path == name or not _was_replaced(Path(path))]
+    if len(folders) < 2:
+        what = "is one run" if folders else "has only runs that --max_restarts replaced"
+        raise ValueError(f"--ensemble {args.ensemble} {what}: give two or more, with commas between them")
     places = [folder.resolve() for folder in folders]
     for number, (folder, place) in enumerate(zip(folders, places, strict=True)):
         if place in places[:number]:
@@ -92,9 +96,19 @@ def members(args: RunArguments) -> list[Path]:
 
 def _best_seed(folder: Path) -> Path:
     """The folder that keeps the outputs of the run in `folder`: of one with --seeds, OUTPUT_DIR/seed-N."""
-    path = folder / "metrics.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    record = _record(folder)
     return folder / f"seed-{record['seed']}" if "runs" in record else folder
+
+
+def _was_replaced(folder: Path) -> bool:
+    """Whether it is OUTPUT_DIR/seed-N, and OUTPUT_DIR's results are without seed N."""
+    seed = SEED.fullmatch(folder.name)
+    return seed is not None and seed[1] in _record(folder.parent).get("replaced_runs", {})
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    path = folder / "metrics.json"
+    return read_record(path) if path.is_file() else {}
 
 
 def average(data_set: Dataset, id2label: dict[int, str], args: RunArguments) -> dict[str, list[np.ndarray]]:

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from training.arguments import RunArguments
 from training.checkpoints import digest
-from training.checksums import sync
+from training.checksums import follow_umask, sync
 from training.loop import Collate
 
 
@@ -164,6 +164,7 @@ def _write(path: Path, states: torch.Tensor) -> None:
     temporary = path.with_name(f".{path.name}.new")
     try:
         save_file({STATES: states}, temporary)
+        follow_umask(temporary)
         sync(temporary)
         os.replace(temporary, path)
     except (OSError, SafetensorError):

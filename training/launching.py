@@ -1,7 +1,6 @@
 """Before a run: the output folder it claims, the processes it has, the accelerator they share, the curves it draws."""
 
 import contextlib
-import dataclasses
 import os
 import re
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 from transformers.integrations import unset_hf_deepspeed_config
 
-from training.arguments import RunArguments
+from training.arguments import RunArguments, published
 
 
 @contextlib.contextmanager
@@ -26,12 +25,14 @@ def claim(args: RunArguments) -> Iterator[None]:
     """The output folder belongs to this run alone while the context lasts.
 
     Raises FileExistsError where it holds something and neither --resume nor --overwrite_output_dir is given,
-    BlockingIOError where another run is writing to it.
+    BlockingIOError where another run is writing to it, OSError where it cannot be written to.
     """
     output, state = Path(args.output_dir), PartialState()
-    if output.exists() and not output.is_dir():
+    with _writing(output):
+        is_file = output.exists() and not output.is_dir()
+        held = output.is_dir() and any(path.name != ".lock" for path in output.iterdir())
+    if is_file:
         raise FileExistsError(f"--output_dir {output} is a file")
-    held = output.is_dir() and any(path.name != ".lock" for path in output.iterdir())
     if held and not (args.overwrite_output_dir or args.resume):
         raise FileExistsError(
             f"--output_dir {output} exists and is not empty: choose another, --resume the run in it, or "
@@ -42,13 +43,11 @@ def claim(args: RunArguments) -> Iterator[None]:
         yield
         return
     new = not output.exists()
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"cannot make --output_dir {output}: {error.strerror}: choose another") from error
     lock = FileLock(output / ".lock", blocking=False)
     try:
-        lock.acquire()
+        with _writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
     except Timeout as error:
         raise BlockingIOError(f"another run is writing to --output_dir {output}: choose another") from error
     try:
@@ -58,6 +57,17 @@ def claim(args: RunArguments) -> Iterator[None]:
         lock.release()
         if new and not any(output.iterdir()):  # refused before anything was done
             output.rmdir()
+
+
+@contextlib.contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    """Turns what the system says against --output_dir into one line, but for another run's lock."""
+    try:
+        yield
+    except Timeout:
+        raise
+    except OSError as error:
+        raise OSError(f"cannot write to --output_dir {output}: {error.strerror or error}: choose another") from error
 
 
 def check_launch() -> None:
@@ -134,5 +144,5 @@ def start_tracker(args: RunArguments, accelerator: Accelerator) -> None:
         return
     project = "runs" if args.report_to == "tensorboard" else "elmo-gpt-bert"
     names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
-    config = {name: str(value) for name, value in dataclasses.asdict(args).items()}  # TensorBoard takes no None
+    config = {name: str(value) for name, value in published(args).items()}  # TensorBoard takes no None
     accelerator.init_trackers(project, config, init_kwargs=names)

@@ -1,6 +1,7 @@
-"""What a run leaves behind: metrics.json, the checkpoint and its model card, on disk and on the Hub."""
+"""What a run leaves behind: metrics.json, the checkpoint and its model card."""
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -10,8 +11,8 @@ import shutil
 import time
 from collections.abc import Container
 from pathlib import Path
+from typing import Any
 
-import huggingface_hub
 import torch
 import yaml
 from accelerate import Accelerator, DistributedType
@@ -19,20 +20,21 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from training import published
+from training import arguments, cards, published
 from training.arguments import RunArguments, hub_model_id
-from training.checkpoints import FOLDER, HALF_WRITTEN, folders
-from training.checksums import sync, write_checksums
+from training.checkpoints import FOLDER, FREE, HALF_WRITTEN, folders
+from training.checksums import follow_umask, sync, write_checksums
+from training.samples import first_of, is_cut
 
 
 # What stands beside the scores of a task: losses, times, counts, SQuAD's numbers of questions and its thresholds.
-BESIDE = re.compile(r"eval_(loss|runtime|predicted_classes).*|eval_(.*_)?(total|thresh)(_mean)?")
+BESIDE = re.compile(r"eval_(loss|runtime|predicted_classes|samples).*|eval_(.*_)?(total|thresh)(_mean)?")
 OUTPUTS = re.compile(r"outputs-[0-9a-f]{16}\.safetensors")
 PREDICTIONS = r"predictions(_mm|_validation)?\.(tsv|csv|json|conll)|(nbest_predictions|null_odds)(_validation)?\.json"
 RESULTS = re.compile(rf"metrics\.json|{PREDICTIONS}|{OUTPUTS.pattern}")
 CHECKPOINTS = (FOLDER, HALF_WRITTEN)
 SEED = re.compile(r"seed-(\d+)")
-CIRCUMSTANCES = ("seed", "args", "versions", "hardware")  # what metrics.json holds beside results
+CIRCUMSTANCES = ("seed", "args", "identity", "versions", "hardware")  # what metrics.json holds beside results
 
 
 def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None:
@@ -59,15 +61,16 @@ def finish(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     results: dict[str, float],
-    data: dict[str, str],
+    data: dict[str, Any],
     args: RunArguments,
     accelerator: Accelerator,
 ) -> None:
-    """Writes, after training, the model and its card, then metrics.json; pushes them; prints the results.
+    """Writes, after training, the model and its card, then metrics.json; prints the results.
 
-    `data` says what the scores were measured on: task_type, dataset_type, ... of huggingface_hub's EvalResult. To be
-    called by every process. Each file is the old one or the whole new one. Raises OSError where the disk does not take
-    them; the last checkpoint, if there is one, then still holds the model.
+    `data` says what the scores were measured on: task_type, dataset_type, ... of huggingface_hub's EvalResult, the
+    `language` of the texts where it is known, and whether examples are `pairs` of texts. To be called by every
+    process. Each file is the old one or the whole new one. Raises OSError where the disk does not take them; the last
+    checkpoint, if there is one, then still holds the model.
     """
     accelerator.wait_for_everyone()
     started = time.perf_counter()
@@ -82,14 +85,13 @@ def finish(
             **results,
             "save_runtime": saving,
             "seed": args.seed,
-            "args": dataclasses.asdict(args),
+            "args": arguments.published(args),
+            "identity": identity(args),
             "versions": versions(),
             "hardware": hardware(accelerator),
         }
         write_atomically(output / "metrics.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
         print_results(results, output)
-        if args.push_to_hub:
-            push(args)
     for tracker in accelerator.trackers:
         tracker.finish()
     accelerator.wait_for_everyone()
@@ -117,6 +119,8 @@ def save_model(
     try:
         model.save_pretrained(temporary, state_dict=weights)
         tokenizer.save_pretrained(temporary)
+        for path in temporary.glob("*.safetensors"):
+            follow_umask(path)
         write_checksums(temporary)
         card.save(temporary / "README.md")
         for path in temporary.iterdir():
@@ -147,12 +151,12 @@ def keep_best(
     """
     folder, earlier = output / f"seed-{best}", output / "metrics.json"
     moved = not (folder / "README.md").is_file()  # by an earlier call
-    if moved and not (earlier.is_file() and json.loads(earlier.read_text(encoding="utf-8"))["seed"] == best):
+    if moved and not (earlier.is_file() and read_record(earlier)["seed"] == best):
         raise ValueError(
             f"{folder} was not the best of the seeds of an earlier command, and its model is gone: give other seeds, "
             "or as many, another --output_dir"
         )
-    record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    record = read_record(folder / "metrics.json")
     if not moved:
         card = (folder / "README.md").read_text(encoding="utf-8")
         for path in list(folder.iterdir()):
@@ -163,12 +167,10 @@ def keep_best(
     for path in folders(output, SEED):
         for checkpoint in folders(path, FOLDER):
             shutil.rmtree(checkpoint)
-    record |= {**results, "seed": best, "args": dataclasses.asdict(args), "runs": runs, "replaced_runs": replaced}
+    record |= {**results, "seed": best, "args": arguments.published(args), "runs": runs, "replaced_runs": replaced}
     write_atomically(output / "metrics.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
     (folder / "README.md").unlink(missing_ok=True)  # last, for it says that not all of this has been done
     print_results(results, output)
-    if args.push_to_hub:
-        push(args)
 
 
 def spread_card(best: int, results: dict[str, float], seeds: int) -> str:
@@ -181,7 +183,8 @@ def spread_card(best: int, results: dict[str, float], seeds: int) -> str:
         for name in names
         if not BESIDE.fullmatch(name)
     ]
-    table = "\n".join(["| validation | mean | median | standard deviation | min | max |", "|---" * 6 + "|", *rows])
+    head = f"| {scored_on(results)} | mean | median | standard deviation | min | max |"
+    table = "\n".join([head, "|---" * 6 + "|", *rows])
     return f"\nThis is seed {best}, the best of {seeds} on the validation set. All of them:\n\n{table}\n"
 
 
@@ -192,18 +195,15 @@ def print_results(results: dict[str, float], output: Path) -> None:
     print(f"written to {output}: {', '.join(names)}")
 
 
-def create_repository(args: RunArguments) -> str:
-    """The repository's whole name, with its owner; the repository is made where it does not exist."""
-    return huggingface_hub.HfApi().create_repo(hub_model_id(args), exist_ok=True).repo_id
-
-
-def push(args: RunArguments) -> None:
-    """Uploads the output folder, but for what only a run's continuation or an ensemble needs."""
-    ignore = ["checkpoint-*", "checkpoint-*/**", "seed-*/**", "outputs-*.safetensors", "wandb/**", ".*"]
-    where = huggingface_hub.HfApi().upload_folder(
-        repo_id=create_repository(args), folder_path=args.output_dir, ignore_patterns=ignore
-    )
-    print(f"pushed to {where}")
+def read_record(path: Path) -> dict[str, Any]:
+    """A metrics.json. Raises ValueError where it is damaged."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} is not what a run writes: copy it again, or repeat its run")
+    return record
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -216,6 +216,12 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise OSError(f"cannot write {path}: {error.strerror}. Make room, or choose another place") from error
+
+
+def identity(args: RunArguments) -> str:
+    """Tells the arguments that decide a run's results from any others, without showing what metrics.json does not."""
+    values = {name: value for name, value in dataclasses.asdict(args).items() if name not in FREE}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:
@@ -250,10 +256,10 @@ def device_name(device: torch.device) -> str:
 
 
 def recipe(args: RunArguments) -> str:
-    """The arguments that are not their defaults, as a recipe's YAML."""
-    changed = {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
+    """The arguments that are not their defaults, as a recipe's YAML, as strangers may see them."""
+    changed = arguments.published(args)
     for field in dataclasses.fields(args):
-        if changed[field.name] == field.default or field.name in ("resume", "overwrite_output_dir"):
+        if getattr(args, field.name) == field.default or field.name in ("resume", "overwrite_output_dir"):
             del changed[field.name]
     return yaml.safe_dump(changed, sort_keys=False).strip()
 
@@ -269,7 +275,7 @@ def type_table(results: dict[str, float]) -> str:
     types = sorted(name.removeprefix("eval_number_") for name in results if name.startswith("eval_number_"))
     columns = ("precision", "recall", "f1")
     rows = [
-        f"| {kind} | "
+        f"| {cards.escape(kind)} | "
         + " | ".join(f"{results[f'eval_{column}_{kind}']:.4f}" for column in columns)
         + f" | {results[f'eval_number_{kind}']} |"
         for kind in types
@@ -279,51 +285,97 @@ def type_table(results: dict[str, float]) -> str:
 
 
 def model_card(
-    model: PreTrainedModel, results: dict[str, float], data: dict[str, str], args: RunArguments, processes: int
+    model: PreTrainedModel, results: dict[str, float], data: dict[str, Any], args: RunArguments, processes: int
 ) -> ModelCard:
-    """The Hub's README: the scores, as model-index and beside the papers', and the recipe that repeats the run."""
+    """The Hub's README: the scores, as model-index and beside the papers', how to use the model, and the recipe that
+    repeats the run. `data` is what `finish` takes.
+    """
     scores = {
         name.removeprefix("eval_"): value
         for name, value in results.items()
         if name.startswith("eval_") and not BESIDE.fullmatch(name) and not is_of_a_type(name, results)
     }
-    title = hub_model_id(args).split("/")[-1]
-    card = ModelCardData(
-        model_name=title,
-        library_name="transformers",
-        pipeline_tag=data["task_type"],
-        base_model=None if Path(args.model_name_or_path).exists() else args.model_name_or_path,
-        datasets=data["dataset_type"] if "/" in data["dataset_type"] else None,
-        eval_results=[
-            EvalResult(
-                **data | ({"dataset_split": "validation_mismatched"} if name.endswith("_mm") else {}),
-                metric_type=name.removesuffix("_mm"),
-                metric_value=value,
-            )
-            for name, value in scores.items()
-        ]
-        or None,
-    )
-    rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
-    table = "\n".join(["| validation | score |", "|---|---|", *rows]) if rows else "It was not evaluated."
-    table += type_table(results)
-    beside = published.comparison(scores, data["dataset_type"], data.get("dataset_config"))
-    origin = "random weights" if args.model_name_or_path.endswith(".json") else f"`{args.model_name_or_path}`"
+    cut = [split for split in ("validation", "validation_mm") if is_cut(results, split)]
+    whole = {name: value for name, value in scores.items() if _split_of(name) not in cut}
+    beside = ""
+    if not is_cut(results, "train"):  # the papers trained on all
+        beside = published.comparison(whole, data["dataset_type"], data.get("dataset_config"))
+    trained = f"{first_of(results, 'train')} of " if is_cut(results, "train") else ""
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
     return ModelCard(f"""---
-{card.to_yaml()}
+{card_data(model, whole, data, args).to_yaml()}
 ---
 
-# {title}
+# {cards.escape(_title(args))}
 
-`{type(model).__name__}` from {origin}, trained on {data["dataset_name"]}.
+`{type(model).__name__}` from {_start(args)}, trained on {trained}{cards.escape(data["dataset_name"])}.
 
-{table}
+{score_table(results, scores)}
 {beside}
-The recipe that repeats this run, on {processes} process{"es" if processes > 1 else ""}, so with batches of {batch} \
-examples; what it does not name has its default:
+{cards.usage(model, hub_model_id(args), data["task_type"], data.get("pairs", False))}
 
-```yaml
-{recipe(args)}
-```
+## Recipe
+
+It repeats this run, on {processes} process{"es" if processes > 1 else ""}, so with batches of {batch} examples. \
+What it does not name has its default; files and folders are named without the path to them.
+
+{cards.code_block(recipe(args), "yaml")}
 """)
+
+
+def card_data(
+    model: PreTrainedModel, scores: dict[str, float], data: dict[str, Any], args: RunArguments
+) -> ModelCardData:
+    """The card's head; `scores` are those of whole sets."""
+    origin, data_set = cards.origin(args), data["dataset_type"]
+    measured = {name: value for name, value in data.items() if name not in ("language", "pairs")}
+    results = [
+        EvalResult(
+            **measured | ({"dataset_split": "validation_mismatched"} if name.endswith("_mm") else {}),
+            metric_type=name.removesuffix("_mm"),
+            metric_value=value,
+        )
+        for name, value in scores.items()
+    ]
+    return ModelCardData(
+        model_name=_title(args),
+        library_name="transformers",
+        pipeline_tag=data["task_type"],
+        tags=[model.config.model_type, data["task_type"]],
+        language=data.get("language"),
+        license=origin.license,
+        base_model=origin.base_model,
+        datasets=data_set if "/" in data_set else None,
+        eval_results=results or None,
+    )
+
+
+def score_table(results: dict[str, float], scores: dict[str, float]) -> str:
+    if not scores:
+        return "It was not evaluated."
+    rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
+    return "\n".join([f"| {scored_on(results)} | score |", "|---|---|", *rows]) + type_table(results)
+
+
+def scored_on(results: dict[str, float]) -> str:
+    """The head of a table of scores: the validation set or, where it was cut, how much of it."""
+    text = "validation"
+    if is_cut(results, "validation"):
+        text += f", {first_of(results, 'validation')}"
+    if is_cut(results, "validation_mm"):
+        text += f"; of the mismatched part, {first_of(results, 'validation_mm')}"
+    return text
+
+
+def _split_of(score: str) -> str:
+    return "validation_mm" if score.endswith("_mm") else "validation"
+
+
+def _start(args: RunArguments) -> str:
+    if args.model_name_or_path.endswith(".json"):
+        return "random weights"
+    return cards.code(arguments.published(args)["model_name_or_path"])
+
+
+def _title(args: RunArguments) -> str:
+    return hub_model_id(args).split("/")[-1]

@@ -5,7 +5,6 @@ A script's `main` reads its arguments and gives them, with the function of one r
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -20,9 +19,9 @@ import psutil
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 
-from training import reporting
+from training import hub, reporting
 from training.arguments import RunArguments, hub_model_id
-from training.checkpoints import FREE, folders
+from training.checkpoints import folders
 from training.command_line import run_command
 from training.ensembles import members
 from training.launching import check_launch, claim
@@ -107,13 +106,18 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
     if args.ensemble is not None:  # a folder that is missing costs seconds
         PartialState().print(f"ensemble: the mean of {', '.join(map(str, members(args)))}")
     with claim(args):
-        if args.push_to_hub and PartialState().is_main_process:  # a missing token costs seconds, not the run
-            reporting.create_repository(args)
+        pushes = args.push_to_hub and PartialState().is_main_process
+        if pushes:  # a missing token costs seconds, not the run
+            args = dataclasses.replace(args, hub_model_id=hub.create_repository(args))
         if args.seeds > 1 or args.max_restarts:
-            return run_seeds(run, args)
-        if args.resume and folders(Path(args.output_dir), reporting.SEED):
+            results = run_seeds(run, args)
+        elif args.resume and folders(Path(args.output_dir), reporting.SEED):
             raise ValueError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
-        return run(args)
+        else:
+            results = run(args)
+        if pushes:
+            hub.push(args)
+        return results
 
 
 def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
@@ -163,9 +167,8 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> dict[str, float]:
     changes = {"seed": seed, "seeds": 1, "max_restarts": 0, "output_dir": str(folder), "push_to_hub": False}
     ours = dataclasses.replace(args, **changes, hub_model_id=hub_model_id(args))
     if args.resume and (folder / "metrics.json").is_file():
-        record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        asked = dataclasses.asdict(ours)
-        if any(record["args"].get(name) != value for name, value in asked.items() if name not in FREE):
+        record = reporting.read_record(folder / "metrics.json")
+        if record.get("identity") != reporting.identity(ours):
             raise ValueError(f"{folder} is of a run with other arguments: this one needs its own --output_dir")
         for flag, what in (("do_predict", "predictions"), ("save_outputs", "saved outputs")):
             if getattr(args, flag) and not record["args"].get(flag):
@@ -186,7 +189,7 @@ def _keep_results(folder: Path) -> None:
 
 def score(results: dict[str, float], args: RunArguments) -> float:
     """What --metric_for_best_model calls good, greater where better: the first metric, or the negative of a loss."""
-    scores = [name for name in results if name.startswith("eval_") and not name.endswith("_runtime")]
+    scores = [name for name in results if re.fullmatch("eval_(?!runtime|samples).*", name)]
     wanted = args.metric_for_best_model
     name = f"eval_{wanted.removeprefix('eval_')}" if wanted else scores[0]
     if name not in scores:
@@ -203,7 +206,7 @@ def spread(runs: list[dict[str, float]]) -> dict[str, float]:
     """
     summary = {}
     for name in runs[0]:
-        score = re.fullmatch(r"(eval|test)_(?!runtime|predicted_classes).*", name)
+        score = re.fullmatch(r"(eval|test)_(?!runtime|predicted_classes|samples).*", name)
         if score and not reporting.is_of_a_type(name, runs[0]):
             values = [results[name] for results in runs]
             summary[f"{name}_mean"] = statistics.fmean(values)

@@ -1,0 +1,126 @@
+"""--push_to_hub against a Hub on the loopback interface: what goes up, and what is said where nothing can."""
+
+import json
+from collections.abc import Iterator
+
+import huggingface_hub
+import pytest
+from huggingface_hub import constants, hf_api
+
+import run_glue
+from tests.glue_sample import write_model, write_task, write_vocabulary
+from tests.hub_server import HubServer
+from training import runs
+
+
+@pytest.fixture
+def hub(monkeypatch) -> Iterator[HubServer]:
+    """A Hub that this process is logged in to."""
+    huggingface_hub.utils.disable_progress_bars()
+    with HubServer() as server:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(hf_api, "ENDPOINT", server.url, raising=False)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
+        monkeypatch.setenv("HF_TOKEN", server.token)
+        yield server
+
+
+@pytest.fixture
+def flags(tmp_path) -> list[str]:
+    """A short run of RTE in miniature that is pushed."""
+    flags = ["--model_name_or_path", str(write_model(tmp_path)), "--max_steps", "2", "--max_seq_length", "24"]
+    flags += ["--tokenizer_name", str(write_vocabulary(tmp_path)), "--output_dir", str(tmp_path / "out")]
+    flags += ["--task_name", "rte", "--data_dir", str(write_task(tmp_path, "RTE")), "--do_train", "--do_eval"]
+    return [*flags, "--do_predict", "--push_to_hub"]
+
+
+@pytest.fixture
+def end(flags, capsys, monkeypatch):
+    """Runs the command line; gives its exit status and its last line."""
+    monkeypatch.setattr("sys.argv", ["run_glue.py"])
+
+    def run(*more: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            runs.command(lambda: run_glue.main([*flags, *more]))
+        error = capsys.readouterr().err
+        assert "Traceback" not in error
+        return ended.value.code, error.splitlines()[-1]
+
+    return run
+
+
+def test_what_is_pushed_names_no_folder_of_this_machine(hub, flags, tmp_path):
+    run_glue.main([*flags, "--report_to", "tensorboard", "--save_outputs"])
+    files = hub.files("me/out")
+    assert {"README.md", "metrics.json", "config.json", "model.safetensors", "predictions.tsv"} <= files.keys()
+    assert [name for name, content in files.items() if str(tmp_path).encode() in content] == []
+    assert not [name for name in files if name.startswith(("checkpoint", "outputs", "."))]
+    assert [name for name in files if name.startswith("runs/") and name.endswith("hparams.yml")]
+    assert files["metrics.json"] == (tmp_path / "out" / "metrics.json").read_bytes()
+    asked = json.loads(files["metrics.json"])["args"]
+    assert (asked["data_dir"], asked["model_name_or_path"], asked["hub_model_id"]) == ("RTE", "config.json", "me/out")
+    assert 'from_pretrained("me/out")' in files["README.md"].decode()
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_the_repository_is_private_where_that_is_asked(hub, flags, private):
+    run_glue.main([*flags, *(["--hub_private_repo"] if private else [])])
+    assert hub.repos["me/out"].private == private
+
+
+def test_without_a_login_a_run_ends_before_it_begins(hub, end, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    status, line = end()
+    assert status == 1 and line.endswith(": run `hf auth login` or set HF_TOKEN, or leave --push_to_hub out")
+    assert not (tmp_path / "out").exists() and not hub.repos
+
+
+def test_a_token_that_is_not_valid_is_told_from_one_that_may_not_write(hub, end, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    status, line = end()
+    assert status == 1 and "the token was not accepted (401)" in line and "hf_secret" not in line
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    for place in ("create_repo", "check_write"):  # a new repository, and one that is there already
+        hub.broken = {place: 403, "model_info": 404} if place == "create_repo" else {place: 403}
+        status, line = end()
+        assert status == 1 and "the token may not write there (403)" in line and "--hub_model_id" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_hub_that_is_down_or_shut_off_is_told_before_the_work(hub, end, tmp_path, monkeypatch):
+    hub.broken = {"create_repo": 500}
+    status, line = end()
+    assert status == 1 and "answered with an error (500): try again later, or leave --push_to_hub out" in line
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    status, line = end()
+    assert status == 1 and "127.0.0.1:9: it cannot be reached (" in line and "check the network" in line
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    status, line = end()
+    assert status == 1 and "HF_HUB_OFFLINE is set: unset it, or leave --push_to_hub out" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_that_the_hub_does_not_take_is_told_before_the_work(hub, end):
+    status, line = end("--hub_model_id", "me/a name")
+    assert status == 1 and "Repo id must" in line and "give another --hub_model_id" in line
+
+
+@pytest.mark.parametrize("more", [[], ["--seeds", "2"]])
+def test_a_hub_that_fails_after_the_work_costs_nothing_but_one_command(hub, end, tmp_path, more):
+    hub.broken = {"commit": 403}
+    status, line = end(*more)
+    out = tmp_path / "out"
+    assert status == 1 and line.startswith(f"run_glue.py: error: {out} is complete, but could not be pushed to me/out")
+    assert f"Then: hf upload me/out {out} . --exclude 'checkpoint-*' --exclude" in line
+    assert "me/out" in hub.repos and not hub.files("me/out")
+    names = {path.name for path in out.iterdir()}
+    assert {"README.md", "metrics.json", "model.safetensors", "predictions.tsv"} <= names and ".lock" not in names
+
+
+def test_of_several_seeds_the_best_goes_up_alone(hub, flags, tmp_path):
+    run_glue.main([*flags, "--seeds", "2"])
+    files = hub.files("me/out")
+    assert "All of them:" in files["README.md"].decode() and "model.safetensors" in files
+    assert not [name for name in files if name.startswith("seed")]
+    assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
