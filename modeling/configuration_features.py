@@ -20,7 +20,7 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
 
-from .hub_code import copy_code
+from .hub_code import announce_names, copy_code
 
 
 # Which class each Auto class finds in a saved folder, and the files it needs for that.
@@ -117,5 +117,7 @@ class FeatureTaggerConfig(PreTrainedConfig):
         self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
         super().save_pretrained(save_directory, **kwargs)
 
+
+announce_names(AUTO_MAP)
 
 __all__ = ["AUTO_MAP", "LAYERS", "FeatureTaggerConfig"]
