@@ -1,6 +1,7 @@
 """The zoo: models written from their papers, at home in transformers' Auto classes.
 
-`import modeling` registers the zoo's models for the zoo's own configurations and changes nothing else.
+`import modeling` registers the zoo's models for the zoo's own configurations and their names where transformers looks
+names up; what transformers loads stays as it is.
 `modeling.register()` makes the Auto classes resolve the model types of published checkpoints to the zoo, in this
 process; `modeling.unregister()` gives them back to transformers. Models that transformers does not have need neither.
 """

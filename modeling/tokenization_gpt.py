@@ -151,10 +151,10 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
         eos_token (`str`, *optional*):
             What ends a text. The released vocabulary has no token of its own for that, and so this one has none by
             default. With the tokens of the task inputs it is the last of them, the paper's end token, `"_classify_"`.
-            For evaluation harnesses, supervised fine-tuning and `generate`, `eos_token="\n</w>"` takes the line break,
-            which ended the paragraphs of the books that GPT was trained on; as a special token it is then left out by
-            `decode(..., skip_special_tokens=True)`. Any other name becomes a new token, for which the model's
-            embeddings must grow.
+            For evaluation harnesses and supervised fine-tuning, `eos_token="\n</w>"` takes the line break, which ends
+            the paragraphs of books; as a special token, `decode(..., skip_special_tokens=True)` then leaves it out.
+            `generate` stops there if it gets `eos_token_id=tokenizer.eos_token_id`. A name that the vocabulary lacks
+            becomes a new token, for which the model's embeddings must grow.
         words (`str`, *optional*, defaults to `"bert"`):
             How text falls into words before byte pairs are formed. "bert" is what transformers does: BERT's rules,
             accents removed. "released" is what the weights were trained with: ftfy's repairs, the release's spaces
@@ -168,7 +168,8 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
     reads it as text, as the release does.
 
     Decoded text has one space between words, and after each special, added or unknown token. The ids do not tell what
-    had capitals, where words were apart before, and whether an unknown character ended its word.
+    had capitals, where words were apart before, and whether an unknown character ended its word. What is decoded alone
+    begins without a space: for a pipeline, which appends it to the prompt, end the prompt with one.
 
     "released" needs neither ftfy nor spaCy. Of the ids that ftfy 6.3.1 and the rules of spaCy 2.0.13, in a port, give
     for SST-2, CoLA, RTE, CODAH, SQuAD, WNUT-17 and books, the texts that its own rules were written on, it finds 99.99

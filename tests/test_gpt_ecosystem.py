@@ -179,6 +179,18 @@ def test_pipelines_find_the_zoo_and_answer_as_with_the_stock_model(task, head, t
     assert answers[0] == pytest.approx(answers[1], abs=1e-5) and len(answers[0]) > 1
 
 
+def test_the_text_generation_pipeline_goes_on_from_prompts_that_end_with_a_space():
+    tokenizer = ZooGPTTokenizer(vocab=vocabulary(), merges=merges(), padding_side="left")
+    ours = zoo("LMHeadModel", vocab_size=len(tokenizer))
+    prompts = ["the film ", "is it not good "]
+    options = {"max_new_tokens": 6, "do_sample": False}
+    answers = pipeline("text-generation", model=ours, tokenizer=tokenizer)(prompts, batch_size=2, **options)
+    for prompt, (answer,) in zip(prompts, answers, strict=True):
+        ids = ours.generate(**tokenizer(prompt, return_tensors="pt"), **options)[0]
+        assert answer["generated_text"] == tokenizer.decode(ids, skip_special_tokens=True)
+        assert answer["generated_text"].startswith(prompt) and len(answer["generated_text"]) > len(prompt)
+
+
 def numbers(answer):
     """The numbers in nested lists and dictionaries, in their order."""
     if isinstance(answer, (list, dict)):
