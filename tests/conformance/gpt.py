@@ -12,8 +12,6 @@ import torch
 from transformers import PreTrainedModel
 
 
-# The harness enters classes into transformers' tables under their model type. For these tasks transformers has no
-# class of that type, and looks in vain for the entry among its own; any other key does.
 MARKS = ".,!?'-0123456789"
 MERGES = [("t", "h"), ("th", "e</w>"), ("i", "s</w>"), ("a", "n"), ("an", "d</w>")]
 
