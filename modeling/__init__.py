@@ -1,6 +1,7 @@
 """The zoo: models written from their papers, at home in transformers' Auto classes.
 
-`import modeling` registers the zoo's models for the zoo's own configurations and changes nothing else.
+`import modeling` registers the zoo's models for the zoo's own configurations and their names where transformers looks
+names up; what transformers loads stays as it is.
 `modeling.register()` makes the Auto classes resolve the model types of published checkpoints to the zoo, in this
 process; `modeling.unregister()` gives them back to transformers. Models that transformers does not have need neither.
 """
@@ -49,6 +50,21 @@ MODELS = (
 IN_PLACE_OF = {"OpenAIGPTTokenizer": ZooGPTTokenizer}
 OURS = {ElmoConfig.model_type, FeatureTaggerConfig.model_type}  # model types that transformers does not have
 
+
+class BertDecoder:
+    """What `AutoModelForCausalLM` finds for the zoo's BERT: an error that tells the way to a decoder."""
+
+    @classmethod
+    def from_pretrained(cls, *args, **kwargs):
+        raise ValueError(
+            "AutoModelForCausalLM found ZooBertConfig, but ZooBert is the paper's bidirectional encoder and does not "
+            "decode: load this checkpoint with transformers.BertLMHeadModel, or call modeling.unregister() first"
+        )
+
+    _from_config = from_pretrained
+
+
+transformers.AutoModelForCausalLM.register(ZooBertConfig, BertDecoder, exist_ok=True)
 for _config, _auto_map, _tokenizer in MODELS:
     if _config.model_type in OURS:
         AutoConfig.register(_config.model_type, _config, exist_ok=True)
@@ -62,7 +78,7 @@ for _config, _auto_map, _tokenizer in MODELS:
 def register() -> None:
     """Resolve `bert` and `openai-gpt` to the zoo in `AutoConfig`, `AutoModel...` and `pipeline`, in this process.
 
-    For what the encoder does not do the Auto classes then find nothing: to decode with a BERT checkpoint, name
+    `AutoModelForCausalLM` then refuses BERT, which is an encoder here: to decode with a BERT checkpoint, name
     `transformers.BertLMHeadModel` or `unregister()` first.
     """
     for config, *_ in MODELS:

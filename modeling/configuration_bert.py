@@ -17,7 +17,7 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
 
-from .hub_code import copy_code
+from .hub_code import announce_names, copy_code
 
 
 # Which class each Auto class finds in a saved folder, and the files it needs for that.
@@ -31,6 +31,18 @@ AUTO_MAP = {
     "AutoModelForTokenClassification": "modeling_bert.ZooBertForTokenClassification",
     "AutoModelForQuestionAnswering": "modeling_bert.ZooBertForQuestionAnswering",
     "AutoModelForMultipleChoice": "modeling_bert.ZooBertForMultipleChoice",
+    "AutoModelForTextEncoding": "modeling_bert.ZooBertModel",
+}
+# What `architectures` says of each class: transformers' own, which reads the same folder.
+STOCK = {
+    "ZooBertModel": "BertModel",
+    "ZooBertForPreTraining": "BertForPreTraining",
+    "ZooBertForMaskedLM": "BertForMaskedLM",
+    "ZooBertForNextSentencePrediction": "BertForNextSentencePrediction",
+    "ZooBertForSequenceClassification": "BertForSequenceClassification",
+    "ZooBertForTokenClassification": "BertForTokenClassification",
+    "ZooBertForQuestionAnswering": "BertForQuestionAnswering",
+    "ZooBertForMultipleChoice": "BertForMultipleChoice",
 }
 CODE = ("hub_code.py", "configuration_bert.py", "modeling_bert.py", "modeling_losses.py", "modeling_packing.py")
 
@@ -118,12 +130,17 @@ class ZooBertConfig(PreTrainedConfig):
 
     def save_pretrained(self, save_directory, **kwargs):
         """As `PreTrainedConfig.save_pretrained`, and the zoo's code beside it, so that `trust_remote_code=True` finds
-        all classes of the zoo in the folder, whichever of them was saved. Without that, it is a stock checkpoint.
+        all classes of the zoo in the folder, whichever of them was saved. Without that, it is a stock checkpoint, and
+        `architectures` names the stock class, for servers and converters that look there.
 
         A process that itself runs on such code may have only some of it; then only that is announced.
         """
         self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
+        if self.architectures:
+            self.architectures = [STOCK.get(name, name) for name in self.architectures]
         super().save_pretrained(save_directory, **kwargs)
 
+
+announce_names(AUTO_MAP)
 
 __all__ = ["AUTO_MAP", "ZooBertConfig"]

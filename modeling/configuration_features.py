@@ -20,7 +20,7 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
 
-from .hub_code import copy_code
+from .hub_code import announce_names, copy_code
 
 
 # Which class each Auto class finds in a saved folder, and the files it needs for that.
@@ -118,5 +118,7 @@ class FeatureTaggerConfig(PreTrainedConfig):
         self.encoder._name_or_path = ""  # transformers leaves out the name of the whole, not of a part
         super().save_pretrained(save_directory, **kwargs)
 
+
+announce_names(AUTO_MAP)
 
 __all__ = ["AUTO_MAP", "LAYERS", "FeatureTaggerConfig"]

@@ -17,7 +17,7 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
 
-from .hub_code import copy_code
+from .hub_code import announce_names, copy_code
 
 
 # Which class each Auto class finds in a saved folder, and the files it needs for that.
@@ -30,6 +30,13 @@ AUTO_MAP = {
     "AutoModelForMultipleChoice": "modeling_gpt_tasks.ZooGPTForMultipleChoice",
     "AutoModelForTokenClassification": "modeling_gpt_tasks.ZooGPTForTokenClassification",
     "AutoModelForQuestionAnswering": "modeling_gpt_tasks.ZooGPTForQuestionAnswering",
+}
+# What `architectures` says of each class that transformers has as well: its own, which reads the same folder.
+STOCK = {
+    "ZooGPTModel": "OpenAIGPTModel",
+    "ZooGPTLMHeadModel": "OpenAIGPTLMHeadModel",
+    "ZooGPTDoubleHeadsModel": "OpenAIGPTDoubleHeadsModel",
+    "ZooGPTForSequenceClassification": "OpenAIGPTForSequenceClassification",
 }
 CODE = (
     "hub_code.py",
@@ -162,12 +169,22 @@ class ZooGPTConfig(PreTrainedConfig):
 
     def save_pretrained(self, save_directory, **kwargs):
         """As `PreTrainedConfig.save_pretrained`, and the zoo's code beside it, so that `trust_remote_code=True` finds
-        all classes of the zoo in the folder, whichever of them was saved. Without that, it is a stock checkpoint.
+        all classes of the zoo in the folder, whichever of them was saved. Without that, it is a stock checkpoint, and
+        `architectures` names the stock class, for servers and converters that look there. The name stays ours where
+        the stock library has no such class, and for a classifier with `both_orders`, where it reads one order.
 
         A process that itself runs on such code may have only some of it; then only that is announced.
         """
         self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
+        if self.architectures:
+            self.architectures = [self._stock_name(name) for name in self.architectures]
         super().save_pretrained(save_directory, **kwargs)
 
+    def _stock_name(self, name: str) -> str:
+        reads_both_orders = self.both_orders and name == "ZooGPTForSequenceClassification"
+        return name if reads_both_orders else STOCK.get(name, name)
+
+
+announce_names(AUTO_MAP)
 
 __all__ = ["ACTIVATIONS", "AUTO_MAP", "ZooGPTConfig"]

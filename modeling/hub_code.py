@@ -11,10 +11,14 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a saved folder needs so that it loads where this package is not installed: the code of its model."""
+"""What the zoo's classes need to be at home in transformers from a saved folder as well, where this package is not
+installed: the code of the model in the folder, and the names of its classes where transformers looks them up.
+"""
 
 import shutil
 from pathlib import Path
+
+from transformers.models.auto import modeling_auto
 
 
 def copy_code(names: tuple[str, ...], auto_map: dict[str, str], folder: str | Path) -> dict[str, str]:
@@ -31,3 +35,16 @@ def copy_code(names: tuple[str, ...], auto_map: dict[str, str], folder: str | Pa
     return {
         auto: name for auto, name in auto_map.items() if (folder / name.split(".")[0]).with_suffix(".py").is_file()
     }
+
+
+def announce_names(auto_map: dict[str, str]) -> None:
+    """Adds the class names of `auto_map` to the tables in which transformers looks a model's class up by its name.
+
+    Trainer shifts the labels of the language models that are named there when it smooths them, pipelines warn of
+    classes that are not, and transformers' server sorts models by them. Auto classes look their tables up by model
+    types, and a reference such as "modeling_gpt.ZooGPTLMHeadModel" is none: what they resolve stays as it is.
+    """
+    for auto, reference in auto_map.items():
+        if auto.startswith("AutoModel"):
+            names = getattr(modeling_auto, auto)._model_mapping._model_mapping  # MODEL_FOR_..._MAPPING_NAMES
+            names[reference] = reference.split(".")[1]

@@ -19,6 +19,7 @@ and around them the inputs of the paper's tasks (section 3.3, figure 1).
     tokenizer("He", "can't .")         _start_ he</w> _delimiter_ can't</w> .</w> _classify_
 """
 
+import re
 from collections.abc import Iterator
 
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
@@ -147,6 +148,13 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
             What stands for characters that the vocabulary lacks. It must have one of the vocabulary's ids.
         pad_token (`str`, *optional*, defaults to `unk_token`):
             As in the release, which pads with id 0; the attention mask tells padding from unknown characters.
+        eos_token (`str`, *optional*):
+            What ends a text. The released vocabulary has no token of its own for that, and so this one has none by
+            default. With the tokens of the task inputs it is the last of them, the paper's end token, `"_classify_"`.
+            For evaluation harnesses and supervised fine-tuning, `eos_token="\n</w>"` takes the line break, which ends
+            the paragraphs of books; as a special token, `decode(..., skip_special_tokens=True)` then leaves it out.
+            `generate` stops there if it gets `eos_token_id=tokenizer.eos_token_id`. A name that the vocabulary lacks
+            becomes a new token, for which the model's embeddings must grow.
         words (`str`, *optional*, defaults to `"bert"`):
             How text falls into words before byte pairs are formed. "bert" is what transformers does: BERT's rules,
             accents removed. "released" is what the weights were trained with: ftfy's repairs, the release's spaces
@@ -158,6 +166,10 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
 
     The name of a special token within a text is that token, as everywhere in transformers. `split_special_tokens=True`
     reads it as text, as the release does.
+
+    Decoded text has one space between words, and after each special, added or unknown token. The ids do not tell what
+    had capitals, where words were apart before, and whether an unknown character ended its word. What is decoded alone
+    begins without a space: for a pipeline, which appends it to the prompt, end the prompt with one.
 
     "released" needs neither ftfy nor spaCy. Of the ids that ftfy 6.3.1 and the rules of spaCy 2.0.13, in a port, give
     for SST-2, CoLA, RTE, CODAH, SQuAD, WNUT-17 and books, the texts that its own rules were written on, it finds 99.99
@@ -196,6 +208,7 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
         if self._tokenizer.model.token_to_id(str(unk_token)) is None:
             raise ValueError(f"the vocabulary lacks unk_token={str(unk_token)!r}: name the one that it has, or add it")
         self._tokenizer.normalizer, self._tokenizer.pre_tokenizer = WORDS[words]()
+        self._update_decoder()
         saved_with_marks = {self.bos_token, self.cls_token} <= set(self._tokenizer.encode("").tokens)
         if task_inputs or saved_with_marks:
             self.task_inputs = task_inputs
@@ -212,20 +225,30 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
 
     @task_inputs.setter
     def task_inputs(self, value: bool) -> None:
-        decoder = decoders.BPEDecoder(suffix="</w>")
         if value:
             self.add_special_tokens(
                 {name: token for name, token in TASK_TOKENS.items() if getattr(self, name) is None}
             )
-            spaces = [decoders.Replace(token, f"{token}</w>") for token in self._marks()]
-            decoder = decoders.Sequence([*spaces, decoder])
-        self._tokenizer.decoder = decoder
+            if self.eos_token is None:
+                self.eos_token = self.cls_token
         self._task_inputs = self.init_kwargs["task_inputs"] = bool(value)
         self.update_post_processor()
 
     def _marks(self) -> list[str]:
         """What stands before, between and after the texts of a task."""
         return [getattr(self, name) for name in TASK_TOKENS]
+
+    def _add_tokens(self, new_tokens, special_tokens: bool = False) -> int:
+        added = super()._add_tokens(new_tokens, special_tokens=special_tokens)
+        self._update_decoder()
+        return added
+
+    def _update_decoder(self) -> None:
+        """Make the library write a space after each added token, as it does after the byte pairs that end a word."""
+        added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
+        whole = "|".join(rf"\A{re.escape(token)}" for token in added if not token.endswith("</w>"))
+        spaces = [decoders.Replace(Regex(rf"(?<={whole})\z"), "</w>")] if whole else []
+        self._tokenizer.decoder = decoders.Sequence([*spaces, decoders.BPEDecoder(suffix="</w>")])
 
     def update_post_processor(self) -> None:
         """Make the library add the task's tokens or, of a plain tokenizer, what transformers' class adds."""

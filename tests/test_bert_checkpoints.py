@@ -16,6 +16,7 @@ from transformers import (
     BertConfig,
     BertModel,
 )
+from transformers.models.auto import modeling_auto
 
 import modeling
 from modeling import ZooBertConfig, ZooBertForMaskedLM, ZooBertForPreTraining, ZooBertForSequenceClassification
@@ -46,13 +47,15 @@ def test_what_we_save_is_the_stock_checkpoint_bit_for_bit(head, tmp_path, log):
     assert log() == ""
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_a_fresh_model_of_ours_is_a_checkpoint_for_the_stock_class(head, tmp_path):
+@pytest.mark.parametrize("head", ["Model", *HEADS])
+def test_a_fresh_model_of_ours_is_a_checkpoint_for_the_stock_class_that_it_names(head, tmp_path):
     ours = getattr(modeling, f"ZooBert{head}")(ZooBertConfig(**SIZES)).eval()
     ours.save_pretrained(tmp_path)
-    stock, report = getattr(transformers, f"Bert{head}").from_pretrained(tmp_path, output_loading_info=True)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["model_type"] == "bert" and written["architectures"] == [f"Bert{head}"]
+    named = getattr(transformers, written["architectures"][0])
+    stock, report = named.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "bert"
     inputs = batch()
     if head == "ForMultipleChoice":
         inputs = {name: tensor.unsqueeze(1) for name, tensor in inputs.items()}
@@ -154,13 +157,17 @@ def test_whatever_is_saved_brings_the_code_its_folder_names(what, tmp_path):
         model.__class__ = wrapped
     (config if what == "configuration" else model).save_pretrained(tmp_path)
     named = json.loads((tmp_path / "config.json").read_text())["auto_map"]
-    assert {f"AutoModelFor{head.removeprefix('For')}" for head in HEADS} | {"AutoConfig", "AutoModel"} == named.keys()
+    others = {"AutoConfig", "AutoModel", "AutoModelForTextEncoding"}
+    assert {f"AutoModelFor{head.removeprefix('For')}" for head in HEADS} | others == named.keys()
     code = {path.name for path in tmp_path.glob("*.py")}
     assert code == set(CODE)
     assert {reference.split(".")[0] + ".py" for reference in named.values()} <= code
     config = AutoConfig.from_pretrained(tmp_path, trust_remote_code=True)
+    kinds = {"configuration": None, "subclass": ["Subclass"]}
+    assert config.architectures == kinds.get(what, ["BertForMaskedLM"])
     again = AutoModelForMaskedLM.from_config(config, trust_remote_code=True)
     assert type(again).__module__.startswith("transformers_modules.")
+    assert type(again).__name__ in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
 
 
 @pytest.mark.parametrize("damage", ["cut in half", "another size"])
@@ -205,8 +212,17 @@ def test_every_auto_class_of_the_encoder_is_covered_and_a_decoder_is_refused(tmp
         if auto != "AutoConfig":
             model = getattr(transformers, auto).from_config(ZooBertConfig(**SIZES))
             assert reference == f"modeling_bert.{type(model).__name__}"
-    with pytest.raises(ValueError, match="Unrecognized configuration class .*ZooBertConfig"):
+    autos = [getattr(modeling_auto, name) for name in modeling_auto.__all__ if name.startswith("AutoModel")]
+    stock = {auto.__name__ for auto in autos if BertConfig in (auto._model_mapping or ())}
+    assert stock - {"AutoModelForCausalLM"} == modeling.configuration_bert.AUTO_MAP.keys() - {"AutoConfig"}
+    remedy = r"load this checkpoint with transformers.BertLMHeadModel, or call modeling.unregister\(\) first"
+    with pytest.raises(ValueError, match=remedy):
         AutoModelForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=remedy):
+        AutoModelForCausalLM.from_config(ZooBertConfig(**SIZES))
+    assert transformers.BertLMHeadModel.from_pretrained(tmp_path).config.model_type == "bert"
+    modeling.unregister()
+    assert type(AutoModelForCausalLM.from_pretrained(tmp_path)) is transformers.BertLMHeadModel
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,7 @@ for auto, (name, inputs, outputs) in cases.items():
     for place in (saved, saved + "-again"):
         model = getattr(transformers, auto).from_pretrained(place, trust_remote_code=True)
         assert type(model).__name__ == name and type(model).__module__.startswith("transformers_modules."), model
+        assert name in getattr(transformers, auto)._model_mapping._model_mapping.values()  # where names are looked up
         with torch.no_grad():
             found = [tensor for tensor in model(**inputs).to_tuple() if torch.is_tensor(tensor)]
         torch.testing.assert_close(found, outputs, atol=1e-6, rtol=1e-6)

@@ -131,6 +131,7 @@ sys.modules["modeling"] = None
 import torch
 from transformers import AutoModelForTokenClassification
 model = AutoModelForTokenClassification.from_pretrained(sys.argv[1], trust_remote_code=True)
+assert type(model).__name__ in AutoModelForTokenClassification._model_mapping._model_mapping.values()
 logits = model(input_ids=torch.tensor([[5, 6, 7]])).logits
 print(json.dumps([type(model.encoder).__name__, logits.flatten().tolist()]))
 """

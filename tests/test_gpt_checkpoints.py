@@ -54,13 +54,15 @@ def test_what_we_save_is_the_stock_checkpoint_bit_for_bit(head, tmp_path, log):
     assert log() == ""
 
 
-@pytest.mark.parametrize("head", STOCK_HEADS)
-def test_a_fresh_model_of_ours_is_a_checkpoint_for_the_stock_class(head, tmp_path):
+@pytest.mark.parametrize("head", ["Model", *STOCK_HEADS])
+def test_a_fresh_model_of_ours_is_a_checkpoint_for_the_stock_class_that_it_names(head, tmp_path):
     ours = zoo(head)
     ours.save_pretrained(tmp_path)
-    stock, report = getattr(transformers, f"OpenAIGPT{head}").from_pretrained(tmp_path, output_loading_info=True)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["model_type"] == "openai-gpt" and written["architectures"] == [f"OpenAIGPT{head}"]
+    named = getattr(transformers, written["architectures"][0])
+    stock, report = named.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "openai-gpt"
     this = case(head)
     assert_same_outputs(ours(**this.inputs), stock.eval()(**this.for_stock), this.real)
 
@@ -69,8 +71,25 @@ def test_a_fresh_model_of_ours_is_a_checkpoint_for_the_stock_class(head, tmp_pat
 def test_a_head_that_the_stock_library_lacks_comes_back_as_it_was_saved(head, tmp_path, log):
     ours = zoo(head)
     ours.save_pretrained(tmp_path)
-    assert_same_tensors(type(ours).from_pretrained(tmp_path), ours)
+    again = type(ours).from_pretrained(tmp_path)
+    assert_same_tensors(again, ours)
+    assert again.config.architectures == [f"ZooGPT{head}"]
     assert log() == ""
+
+
+def test_a_classifier_of_both_orders_is_not_announced_as_the_stock_one_that_reads_a_single_order(tmp_path):
+    zoo("ForSequenceClassification", both_orders=True).save_pretrained(tmp_path)
+    assert ZooGPTConfig.from_pretrained(tmp_path).architectures == ["ZooGPTForSequenceClassification"]
+    zoo("LMHeadModel", both_orders=True).save_pretrained(tmp_path)
+    assert ZooGPTConfig.from_pretrained(tmp_path).architectures == ["OpenAIGPTLMHeadModel"]
+
+
+def test_a_folder_that_named_our_class_names_the_stock_one_when_its_configuration_is_saved_again(tmp_path):
+    zoo("LMHeadModel").save_pretrained(tmp_path)
+    config = ZooGPTConfig.from_pretrained(tmp_path)
+    config.architectures = ["ZooGPTLMHeadModel"]
+    config.save_pretrained(tmp_path)
+    assert ZooGPTConfig.from_pretrained(tmp_path).architectures == ["OpenAIGPTLMHeadModel"]
 
 
 def test_multiple_choice_and_double_heads_share_their_files(tmp_path, log):

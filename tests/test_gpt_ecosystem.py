@@ -131,6 +131,30 @@ def test_trainer_updates_alike_from_one_batch_and_from_accumulated_ones(head, ch
         torch.testing.assert_close(parts[name], change, atol=1e-6, rtol=1e-3, msg=lambda text, name=name: name + text)
 
 
+@pytest.mark.parametrize("adapted", [False, True], ids=["whole", "LoRA"])
+def test_trainer_smooths_the_labels_of_the_next_tokens_as_for_the_stock_model(adapted, tmp_path):
+    ids = torch.randint(1, SIZES["vocab_size"], (6, 11))
+    labels = ids.clone()
+    labels[:, 0] = -100  # no token predicts it, but Trainer counts it for transformers' class
+    rows = [{"input_ids": row, "labels": label} for row, label in zip(ids, labels, strict=True)]
+    losses, weights = [], []
+    for model in pair("LMHeadModel", tmp_path):
+        if adapted:
+            torch.manual_seed(0)
+            model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True))
+        options = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+        options |= {"max_steps": 4, "logging_steps": 1, "per_device_train_batch_size": 3}
+        options |= {"optim": "sgd", "learning_rate": 0.3}  # Adam makes steps of zeros that differ in the last bit
+        args = TrainingArguments(str(tmp_path), label_smoothing_factor=0.1, **options)
+        trainer = Trainer(model, args, train_dataset=rows)
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+        weights.append({name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad})
+    assert len(losses[0]) == 4 and losses[1] == pytest.approx(losses[0], abs=1e-4) and losses[0][0] != losses[0][2]
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=1e-4, msg=lambda text, n=name: n + text)
+
+
 TEXTS = ["the film is good", "not good , not the film .", "is it ?"]
 PIPELINES = [
     ("text-classification", "ForSequenceClassification", (TEXTS,), {"batch_size": 2, "top_k": None}),
@@ -153,6 +177,18 @@ def test_pipelines_find_the_zoo_and_answer_as_with_the_stock_model(task, head, t
         assert type(pipe.model).__name__ == prefix + head
         answers.append(numbers(pipe(*texts, **options)))
     assert answers[0] == pytest.approx(answers[1], abs=1e-5) and len(answers[0]) > 1
+
+
+def test_the_text_generation_pipeline_goes_on_from_prompts_that_end_with_a_space():
+    tokenizer = ZooGPTTokenizer(vocab=vocabulary(), merges=merges(), padding_side="left")
+    ours = zoo("LMHeadModel", vocab_size=len(tokenizer))
+    prompts = ["the film ", "is it not good "]
+    options = {"max_new_tokens": 6, "do_sample": False}
+    answers = pipeline("text-generation", model=ours, tokenizer=tokenizer)(prompts, batch_size=2, **options)
+    for prompt, (answer,) in zip(prompts, answers, strict=True):
+        ids = ours.generate(**tokenizer(prompt, return_tensors="pt"), **options)[0]
+        assert answer["generated_text"] == tokenizer.decode(ids, skip_special_tokens=True)
+        assert answer["generated_text"].startswith(prompt) and len(answer["generated_text"]) > len(prompt)
 
 
 def numbers(answer):

@@ -112,6 +112,23 @@ def story(model, tokenizer) -> str:
     return tokenizer.decode(model.eval().generate(**ids, max_new_tokens=9, do_sample=False)[0])
 
 
+def smoothed_losses(model) -> list[float]:
+    """Four steps of transformers' Trainer with label smoothing on ten tokens, from which a model can learn to copy."""
+    import tempfile
+
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    ids = torch.arange(1, 11)
+    row = {"input_ids": ids, "labels": torch.where(ids > 1, ids, -100)}  # no token predicts the first
+    options = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
+    options |= {"label_smoothing_factor": 0.1, "max_steps": 4, "logging_steps": 1, "learning_rate": 0.01}
+    trainer = Trainer(model, TrainingArguments(tempfile.mkdtemp(), **options), train_dataset=[row])
+    trainer.log = lambda logs, *_: trainer.state.log_history.append(logs)  # and nothing on stdout
+    trainer.train()
+    return [logs["loss"] for logs in trainer.state.log_history if "loss" in logs]
+
+
 def push_gpt() -> dict:
     """The owner: pushes a GPT that compares sentences and one that writes, each with its tokenizer; loads each."""
     import torch
@@ -127,6 +144,7 @@ def push_gpt() -> dict:
     vocab = {token: row for row, token in enumerate(tokens)}
     tokenizer = modeling.ZooGPTTokenizer(vocab=vocab, merges=merges, words="released", task_inputs=True)
     sizes = {"vocab_size": len(tokenizer), "n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 41}
+    sizes |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     config = modeling.ZooGPTConfig(**sizes, initializer_range=0.5, pad_token_id=0, sep_token_id=tokenizer.sep_token_id)
     writer = modeling.ZooGPTLMHeadModel(config)
     config.both_orders = True
@@ -156,6 +174,7 @@ def pull_gpt(trust_remote_code: bool) -> dict:
         "classes": [type(part).__module__ + "." + type(part).__name__ for part in (tokenizer, classifier, writer)],
         "pairs": pairs(classifier, tokenizer),
         "story": story(writer, tokenizer),
+        "smoothed losses": smoothed_losses(writer),
     }
 
 
@@ -176,7 +195,8 @@ def pull(packages: list[str], mark: str, folder: str) -> dict:
     def load(auto: type, path: str, reader: object = None, **options: object) -> dict:
         model = auto.from_pretrained(path, **options)
         logits = score(model, reader or tokenizer) if auto is AutoModelForSequenceClassification else None
-        return {"class": f"{type(model).__module__}.{type(model).__name__}", "logits": logits}
+        name, names = type(model).__name__, auto._model_mapping._model_mapping.values()  # where names are looked up
+        return {"class": f"{type(model).__module__}.{name}", "announced": name in names, "logits": logits}
 
     classify = AutoModelForSequenceClassification
     tokenizer = AutoTokenizer.from_pretrained("me/tiny-bert")
@@ -213,7 +233,7 @@ def report_of(process: subprocess.CompletedProcess) -> dict:
     return json.loads(report)
 
 
-ERRANDS = (score, pairs, story, push, push_gpt, pull, pull_gpt)
+ERRANDS = (score, pairs, story, smoothed_losses, push, push_gpt, pull, pull_gpt)
 
 
 def program(function: Callable, **arguments: object) -> str:
@@ -312,6 +332,7 @@ def test_stock_transformers_reads_the_model_without_a_warning(stranger: dict):
 )
 def test_with_remote_code_every_head_of_the_folder_is_ours(auto: str, name: str, stranger: dict):
     assert re.fullmatch(rf"transformers_modules\..*\.modeling_bert\.{name}", stranger[auto]["class"])
+    assert stranger[auto]["announced"]
 
 
 def test_remote_code_computes_the_same_logits(owner: dict, stranger: dict):
@@ -347,6 +368,11 @@ def test_a_stranger_reads_a_pushed_gpt_with_the_code_that_came_with_it(owner: di
     names = ["ZooGPTTokenizer", "ZooGPTForSequenceClassification", "ZooGPTLMHeadModel"]
     assert [name.rpartition(".")[2] for name in gpt["classes"]] == names
     assert gpt["pairs"] == pytest.approx(owner["gpt"]["pairs"], abs=1e-6) and gpt["story"] == owner["gpt"]["story"]
+
+
+def test_trainer_smooths_the_labels_of_a_stranger_s_gpt_as_of_the_stock_model(stranger: dict):
+    stock, ours = (stranger[name]["smoothed losses"] for name in ("stock gpt", "gpt"))
+    assert len(ours) == 4 and ours == pytest.approx(stock, abs=1e-3)
 
 
 def test_stock_transformers_writes_on_as_a_pushed_gpt_does_and_reads_its_pairs_in_one_order(

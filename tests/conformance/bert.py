@@ -68,6 +68,9 @@ SPEC = {
         "modeling:ZooBertModel": "AutoModel",
         **{f"modeling:ZooBert{head}": f"AutoModel{head}" for head in HEADS},
     },
-    "waive": {"test_tp_generation": "an encoder does not generate"},
+    "waive": {
+        "test_tp_generation": "an encoder does not generate",
+        "test_tp_generation_quantized": "an encoder does not generate",  # skipped where torchao is not installed
+    },
     "tokenizer": {"class": "transformers:BertTokenizer", "build": build_tokenizer, "test": False},
 }
