@@ -100,7 +100,7 @@ class ZooBertSelfAttention(nn.Module):
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = config.attention_probs_dropout_prob
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(
         self,
@@ -113,7 +113,7 @@ class ZooBertSelfAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        kwargs |= {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling}
+        kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
         query = self.query(queries).unflatten(-1, (-1, self.head_dim))  # (..., A, D)
         key = self.key(hidden_states).unflatten(-1, (-1, self.head_dim))
         value = self.value(hidden_states).unflatten(-1, (-1, self.head_dim))
@@ -613,16 +613,10 @@ class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
         )
 
 
-class ZooBertClassifier(nn.Linear):
-    """Dropout, then one linear layer: all that fine-tuning adds (section 4)."""
-
-    def __init__(self, config: ZooBertConfig, classes: int):
-        super().__init__(config.hidden_size, classes)
-        dropout = config.classifier_dropout
-        self.dropout = config.hidden_dropout_prob if dropout is None else dropout
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return super().forward(nn.functional.dropout(states, self.dropout, self.training))  # (..., H) -> (..., C)
+def classifier_dropout(config: ZooBertConfig) -> nn.Dropout:
+    """What comes before the one linear layer that fine-tuning adds (section 4)."""
+    dropout = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
 
 
 @auto_docstring(custom_intro="BERT with a classifier, or a regression, on the pooled [CLS] state (GLUE).")
@@ -631,7 +625,8 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.bert = ZooBertModel(config)
-        self.classifier = ZooBertClassifier(config, config.num_labels)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.loss_function = sequence_classification_loss
         self.post_init()
 
@@ -662,7 +657,7 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        logits = self.classifier(outputs.pooler_output)  # (B, C)
+        logits = self.classifier(self.dropout(outputs.pooler_output))  # (B, C)
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
@@ -676,7 +671,8 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
         self.bert = ZooBertModel(config)
-        self.classifier = ZooBertClassifier(config, 1)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
         self.loss_function = class_loss
         self.post_init()
 
@@ -716,7 +712,7 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
         if inputs_embeds is not None:
             inputs_embeds = inputs_embeds.view(-1, *inputs_embeds.shape[-2:])
         outputs = self.bert(**flat, inputs_embeds=inputs_embeds, first_token_only=True, return_dict=True, **kwargs)
-        logits = self.classifier(outputs.pooler_output).view(-1, choices)  # (B, choices)
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)  # (B, choices)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return MultipleChoiceModelOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -729,7 +725,8 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.bert = ZooBertModel(config, add_pooling_layer=False)
-        self.classifier = ZooBertClassifier(config, config.num_labels)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -759,7 +756,7 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        logits = self.classifier(outputs.last_hidden_state)  # (B, T, C)
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))  # (B, T, C)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)

@@ -262,7 +262,7 @@ class BiLSTM(nn.Module):
         super().__init__()
         sizes = [input_size, 2 * rnn_size + late_size] + [2 * rnn_size] * layers
         self.layers = nn.ModuleList(self.layer_class(size, rnn_size, bidirectional=True) for size in sizes[:layers])
-        self.dropout = dropout
+        self.dropout = VariationalDropout(dropout)
         self.output_size = sizes[layers]
 
     def forward(
@@ -276,17 +276,20 @@ class BiLSTM(nn.Module):
         padded = partial(_run_padded, mask=mask, run_direction=self.run_direction)
         run = padded if static else partial(_run_packed, packing=_pack(mask))
         for index, layer in enumerate(self.layers):
-            states = run(layer, variational_dropout(states, self.dropout, self.training))  # (B, T, 2R)
+            states = run(layer, self.dropout(states))  # (B, T, 2R)
             if index == 0 and late is not None:
                 states = torch.cat([states, late], -1)
         return states
 
 
-def variational_dropout(states: torch.Tensor, probability: float, training: bool) -> torch.Tensor:
-    """Drops the same features of all words of a row: (B, T, D) -> (B, T, D)."""
-    if not training or not probability:
-        return states
-    return states * nn.functional.dropout(torch.ones_like(states[:, :1]), probability)
+class VariationalDropout(nn.Dropout):
+    """Drops the same features of all words of a row."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(B, T, D) -> (B, T, D)"""
+        if not self.training or not self.p:
+            return states
+        return states * super().forward(torch.ones_like(states[:, :1]))
 
 
 class _Packing(NamedTuple):

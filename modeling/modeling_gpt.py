@@ -88,8 +88,8 @@ class ZooGPTAttention(nn.Module):
         self.scaling = self.head_dim**-0.5
         self.c_attn = ZooGPTProjection(3 * config.n_embd, config.n_embd)  # query, key and value in one
         self.c_proj = ZooGPTProjection(config.n_embd, config.n_embd)
+        self.attn_dropout = nn.Dropout(config.attn_pdrop)
         self.resid_dropout = nn.Dropout(config.resid_pdrop)
-        self.dropout = config.attn_pdrop
 
     def forward(
         self,
@@ -103,7 +103,7 @@ class ZooGPTAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        kwargs |= {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling}
+        kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         states = self.c_attn(hidden_states).chunk(3, -1)
         query, key, value = (state.unflatten(-1, (-1, self.head_dim)) for state in states)  # (..., A, D)
         if last_tokens is not None:
