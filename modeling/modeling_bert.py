@@ -55,6 +55,7 @@ from .modeling_losses import IGNORED, class_loss, sequence_classification_loss
 from .modeling_packing import (
     PackedSequences,
     eager_attention_forward,
+    is_listened_to,
     is_recorded,
     labels_need_padding,
     mask_arguments,
@@ -328,19 +329,19 @@ class ZooBertModel(ZooBertPreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        unpad: bool = True,
+        unpad: bool | None = None,
         first_token_only: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPooling:
         r"""
-        unpad (`bool`, *optional*, defaults to `True`):
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to compute the real tokens only, wherever the mask shows padding or `position_ids` restart inside a
-            row. While attentions are asked for, or shapes must be static (a traced graph, XLA), padding is computed,
-            and its state set to zero: `last_hidden_state` is zero there either way. `False` returns the states of
-            padding.
+            row. While attentions are asked for, shapes must be static (a traced graph, XLA), or, unless `True` is
+            given here, a hook listens to a module inside, padding is computed, and its state set to zero:
+            `last_hidden_state` is zero there either way. `False` returns the states of padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether only the first token's state is wanted: `last_hidden_state` is then `(batch_size, 1, hidden_size)`.
-            Has no effect when hidden states or attentions are asked for.
+            Has no effect when hidden states or attentions are asked for, or where a hook may expect all of them.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
@@ -348,10 +349,12 @@ class ZooBertModel(ZooBertPreTrainedModel):
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids)
         self._check(inputs, position_ids, kwargs)
         record = {name: is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions")}
-        first_token_only = first_token_only and not any(record.values())
+        listened = unpad is not True and not is_tracing(inputs) and is_listened_to(self)
+        unpad = self.config.unpad if unpad is None else unpad
+        first_token_only = first_token_only and not listened and not any(record.values())
 
         sequences = None
-        if unpad and not record["attentions"]:
+        if unpad and not listened and not record["attentions"]:
             sequences = plan_sequences(self.config, inputs, attention_mask, position_ids)
         hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, sequences)
         mask = self._create_mask(hidden_states, attention_mask, position_ids, sequences)
@@ -442,7 +445,7 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
             return self.cls.predictions(hidden_states), None
         labels = labels.to(hidden_states.device)
         kwargs["vocab_size"] = self.config.vocab_size
-        if not self.training or is_tracing(labels) or labels.device.type == "xla":
+        if not self.training or is_tracing(labels) or labels.device.type == "xla" or is_listened_to(self.cls):
             logits = self.cls.predictions(hidden_states)
             return logits, self.loss_function(logits=logits, labels=labels, **kwargs)
         labelled = labels != IGNORED  # (B, T), n of them true

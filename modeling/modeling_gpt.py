@@ -53,6 +53,7 @@ from .modeling_onednn import linear
 from .modeling_packing import (
     PackedSequences,
     eager_attention_forward,
+    is_listened_to,
     is_recorded,
     labels_need_padding,
     mask_arguments,
@@ -242,7 +243,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        unpad: bool = True,
+        unpad: bool | None = None,
         last_token_only: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPast:
@@ -251,10 +252,10 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         use_cache (`bool`, *optional*):
             Whether to return `past_key_values`; by default `config.use_cache`, but not in training mode.
-        unpad (`bool`, *optional*, defaults to `True`):
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to compute the real tokens only, wherever the mask shows padding after them or `position_ids`
-            restart inside a row; padding's state is then zero. Only without a cache, and while neither hidden states
-            nor attentions are asked for.
+            restart inside a row; padding's state is then zero. Only without a cache, while neither hidden states nor
+            attentions are asked for, and, unless `True` is given here, while no hook listens to a module inside.
         last_token_only (`bool`, *optional*, defaults to `False`):
             Whether only the state of each row's last real token is wanted: `last_hidden_state` is then
             `(batch_size, 1, hidden_size)`.
@@ -265,15 +266,17 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids)
         keeps = past_key_values is not None or (use_cache and not self.training)
         recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
+        listened = unpad is not True and not is_tracing(inputs) and is_listened_to(self)
+        unpad = self.config.unpad if unpad is None else unpad
         self._check(inputs, position_ids, past_key_values)
 
         sequences = None
-        if unpad and not keeps and not recorded:
+        if unpad and not (keeps or recorded or listened):
             sequences = plan_sequences(self.config, inputs, attention_mask, position_ids)
         hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values, sequences)
         mask = self._create_mask(hidden_states, attention_mask, position_ids, past_key_values, sequences)
         last_tokens, last_mask = None, mask
-        if last_token_only and not recorded:
+        if last_token_only and not (recorded or listened):
             last_tokens, last_mask = self._ask_for_the_last(inputs, attention_mask, mask, sequences)
 
         if keeps and past_key_values is None:

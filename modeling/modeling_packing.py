@@ -29,11 +29,12 @@ A heads, D dimensions of a head.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 
 import torch
 import torch.nn as nn
+import torch.nn.modules.module as every_module
 from transformers.masking_utils import packed_sequence_mask_function
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -44,6 +45,10 @@ from .modeling_losses import IGNORED
 
 
 GROUPED_DEVICES = ("cpu",)
+# Where hooks come from that take states of any shape: they record, place, gather or watch what passes as a whole.
+INDIFFERENT = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
+PARTICULAR = ("transformers.integrations.neftune",)  # its noise is scaled by the columns
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,35 @@ def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tenso
     if labels is None or attention_mask is None or attention_mask.dim() != 2:
         return False
     return is_tracing(labels) or bool(((labels != IGNORED) & (attention_mask == 0).to(labels.device)).any())
+
+
+def is_listened_to(model: nn.Module) -> bool:
+    """Whether someone reads or changes states inside the model who may count on their shape being (B, T, ...).
+
+    By hooks on its modules or on all modules of the process, or by another `forward` in the place of a module's. The
+    model itself does not matter: what goes in and comes out is never packed. Hooks come and go: each call looks anew.
+    """
+    listeners = [hook for name in HOOKS for hook in getattr(every_module, f"_global{name}").values()]
+    modules = list(model._modules.values())
+    for module in modules:  # which grows
+        if module is None:
+            continue
+        if module._modules:
+            modules += module._modules.values()
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            listeners += [hook for name in HOOKS for hook in getattr(module, name).values()]
+        if "forward" in module.__dict__:
+            listeners.append(module.forward)
+    return any(minds_shapes(listener) for listener in listeners)
+
+
+def minds_shapes(listener: Callable) -> bool:
+    """Whether a hook may count on states of shape (B, T, ...), told by the module that defines it."""
+    while isinstance(listener, partial):
+        listener = listener.func
+    origin = f"{getattr(listener, '__module__', None)}."
+    indifferent = origin.startswith(tuple(f"{name}." for name in INDIFFERENT))
+    return not indifferent or origin.startswith(tuple(f"{name}." for name in PARTICULAR))
 
 
 def plan_sequences(
