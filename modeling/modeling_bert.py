@@ -54,6 +54,8 @@ from .configuration_bert import ZooBertConfig
 from .modeling_losses import IGNORED, class_loss, sequence_classification_loss
 from .modeling_packing import (
     PackedSequences,
+    check_choices,
+    check_shapes,
     eager_attention_forward,
     is_listened_to,
     is_recorded,
@@ -346,7 +348,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         inputs = input_ids if input_ids is not None else inputs_embeds
-        position_ids = None if position_ids is None else torch.atleast_2d(position_ids)
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids)
+        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
         self._check(inputs, position_ids, kwargs)
         record = {name: is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions")}
         listened = unpad is not True and not is_tracing(inputs) and is_listened_to(self)
@@ -481,6 +484,7 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
             The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
             only, for the loss, and `logits` is NaN.
         """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels)
         if labels_need_padding(labels, attention_mask):
             kwargs["unpad"] = False
         outputs = self.bert(
@@ -549,6 +553,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         next_sentence_label (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             0 where the second segment follows the first, 1 where it is a random one.
         """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels)
         if labels_need_padding(labels, attention_mask):
             kwargs["unpad"] = False
         outputs = self.bert(
@@ -703,19 +708,16 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The right choice.
         """
-        choices = (input_ids if input_ids is not None else inputs_embeds).shape[1]
-        flat = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-        }
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        flat = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
+        check_choices(inputs, **flat)
+        flat["input_ids"] = input_ids
         for name, tensor in flat.items():  # (B, choices, T) -> (B * choices, T)
             flat[name] = tensor.view(-1, tensor.shape[-1]) if tensor is not None else None
         if inputs_embeds is not None:
             inputs_embeds = inputs_embeds.view(-1, *inputs_embeds.shape[-2:])
         outputs = self.bert(**flat, inputs_embeds=inputs_embeds, first_token_only=True, return_dict=True, **kwargs)
-        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)  # (B, choices)
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, inputs.shape[1])  # (B, choices)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return MultipleChoiceModelOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -748,6 +750,7 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The class of each token, -100 where it does not count.
         """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels)
         if labels_need_padding(labels, attention_mask):
             kwargs["unpad"] = False
         outputs = self.bert(

@@ -119,6 +119,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
         Raises:
             ValueError: where what the config's networks read is missing, or a row of the word vectors is.
         """
+        _check_words(input_ids, vector_ids, layer_states, attention_mask=attention_mask, token_type_ids=token_type_ids)
         mask = _word_mask(attention_mask, input_ids, vector_ids, layer_states)
         features, late, hidden_states = [], None, None
         if self.config.num_word_vectors:
@@ -172,6 +173,21 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
             return loss
         share = 1 if num_items_in_batch is None else (labels != IGNORED).sum() / num_items_in_batch
         return loss + share * self.elmo.mix_penalty()
+
+
+def _check_words(
+    input_ids: torch.Tensor | None, vector_ids: torch.Tensor | None, layer_states: torch.Tensor | None, **numbers
+) -> None:
+    """Raises ValueError where what is given is not of the same words, (B, T)."""
+    inputs = {"input_ids": input_ids, "vector_ids": vector_ids, "layer_states": layer_states}
+    given = {name: tuple(tensor.shape[:2]) for name, tensor in inputs.items() if tensor is not None}
+    given |= {name: tuple(tensor.shape) for name, tensor in numbers.items() if tensor is not None}
+    first, *others = given.items() or [(None, None)]
+    for name, shape in others:
+        if shape != first[1]:
+            raise ValueError(
+                f"{name} has words of shape {shape}, but {first[0]} of {first[1]}: give one for each word."
+            )
 
 
 def _word_mask(attention_mask: torch.Tensor | None, *inputs: torch.Tensor | None) -> torch.Tensor:

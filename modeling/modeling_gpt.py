@@ -52,6 +52,7 @@ from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 from .modeling_onednn import linear
 from .modeling_packing import (
     PackedSequences,
+    check_shapes,
     eager_attention_forward,
     is_listened_to,
     is_recorded,
@@ -263,12 +264,12 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         inputs = input_ids if input_ids is not None else inputs_embeds
-        position_ids = None if position_ids is None else torch.atleast_2d(position_ids)
+        self._check(inputs, attention_mask, token_type_ids, position_ids, past_key_values)
+        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
         keeps = past_key_values is not None or (use_cache and not self.training)
         recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         listened = unpad is not True and not is_tracing(inputs) and is_listened_to(self)
         unpad = self.config.unpad if unpad is None else unpad
-        self._check(inputs, position_ids, past_key_values)
 
         sequences = None
         if unpad and not (keeps or recorded or listened):
@@ -299,17 +300,19 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
         )
 
-    def _check(self, inputs: torch.Tensor, position_ids: torch.Tensor | None, past_key_values: Cache | None):
-        """Refuses more tokens than positions, which would fail in a lookup."""
+    def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values):
+        """Refuses what does not fit the tokens, and more tokens than positions, which would fail in a lookup."""
         if is_tracing(inputs):
             return
-        positions = inputs.shape[1]
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if torch.is_tensor(past):  # a static cache's; to look would make the program wait for the device
+            attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
+        positions = inputs.shape[1] + past
         if position_ids is not None:  # a packed row may be longer than its sequences
             positions = position_ids.max() + 1
-        elif past_key_values is not None:
-            positions = positions + past_key_values.get_seq_length()
         if torch.is_tensor(positions) and positions.device.type != "cpu":
-            return  # to look would make the program wait for the device
+            return
         if positions > self.config.n_positions:
             raise ValueError(
                 f"The input reaches position {int(positions)} and the model has {self.config.n_positions}: pass "
@@ -410,6 +413,11 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         """
         if labels is not None and use_cache is None:
             use_cache = False
+        if labels is not None:
+            past = 0 if past_key_values is None else past_key_values.get_seq_length()
+            check_shapes(
+                input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels, past=past
+            )
         if predicts_from_padding(labels, kwargs.get("shift_labels"), attention_mask):
             kwargs["unpad"] = False
         outputs = self.transformer(

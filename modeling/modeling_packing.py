@@ -171,6 +171,56 @@ def find_sequences(
     )
 
 
+def check_shapes(
+    inputs: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    token_type_ids: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    labels: torch.Tensor | None = None,
+    past: int = 0,
+) -> None:
+    """Raises ValueError for what does not fit the tokens, and would be read askew.
+
+    Args:
+        inputs: (B, T) token ids or (B, T, H) embeddings.
+        attention_mask: (B, P + T). What is not a tensor, or has four dimensions, is the attention function's affair.
+        token_type_ids, position_ids: what broadcasts against (B, T).
+        labels: (B, T).
+        past: P, the tokens that a cache holds.
+    """
+    if is_tracing(inputs):
+        return
+    tokens = tuple(inputs.shape[:2])
+    masks_pairs = attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() == 4)
+    wanted = {
+        "attention_mask": (None if masks_pairs else attention_mask, (tokens[0], past + tokens[1])),
+        "labels": (labels, tokens),
+        "token_type_ids": (token_type_ids, tokens),
+        "position_ids": (position_ids, tokens),
+    }
+    for name, (given, shape) in wanted.items():
+        if given is None or given.shape == shape or (name.endswith("_ids") and _spreads_over(given, shape)):
+            continue
+        after = f", after {past} in the cache" if past else ""
+        raise ValueError(f"{name} is {tuple(given.shape)}, but must be {shape}: the tokens are {tokens}{after}.")
+
+
+def _spreads_over(given: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether the tensor broadcasts against the shape without changing it."""
+    sizes = zip(reversed(given.shape), reversed(shape), strict=False)
+    return 0 < given.dim() <= len(shape) and all(size in (1, whole) for size, whole in sizes)
+
+
+def check_choices(inputs: torch.Tensor, **given: torch.Tensor | None) -> None:
+    """Raises ValueError for a tensor of three dimensions that are not those of the choices, (B, K, T)."""
+    choices = tuple(inputs.shape[:3])
+    for name, tensor in given.items():
+        if tensor is not None and tensor.dim() == 3 and tensor.shape != choices:
+            raise ValueError(
+                f"{name} is {tuple(tensor.shape)}, but must be {choices}, as the tokens of the choices are."
+            )
+
+
 def is_recorded(config, name: str, kwargs: dict) -> bool:
     """Whether the caller wants `hidden_states` or `attentions`, the way `capture_outputs` decides it."""
     wanted = kwargs.get(f"output_{name}", getattr(config, f"output_{name}", False))
