@@ -52,6 +52,7 @@ from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 from .modeling_onednn import linear
 from .modeling_packing import (
     PackedSequences,
+    attention_implementation,
     check_shapes,
     eager_attention_forward,
     is_listened_to,
@@ -60,6 +61,7 @@ from .modeling_packing import (
     mask_arguments,
     packed_attention,
     plan_sequences,
+    split_heads,
     zero_padding,
 )
 
@@ -103,11 +105,11 @@ class ZooGPTAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
+            attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
         )
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         states = self.c_attn(hidden_states).chunk(3, -1)
-        query, key, value = (state.unflatten(-1, (-1, self.head_dim)) for state in states)  # (..., A, D)
+        query, key, value = (split_heads(state, self.head_dim) for state in states)  # (..., A, D)
         if last_tokens is not None:
             query = choose_tokens(query, last_tokens, sequences)
         if sequences is not None:
@@ -310,7 +312,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
         positions = inputs.shape[1] + past
         if position_ids is not None:  # a packed row may be longer than its sequences
-            positions = position_ids.max() + 1
+            positions = position_ids.max() + 1 if position_ids.numel() else 0
         if torch.is_tensor(positions) and positions.device.type != "cpu":
             return
         if positions > self.config.n_positions:

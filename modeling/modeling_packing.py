@@ -231,7 +231,10 @@ def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tenso
     """Whether a label stands on padding, so that the loss needs the states there. While tracing, one may."""
     if labels is None or attention_mask is None or attention_mask.dim() != 2:
         return False
-    return is_tracing(labels) or bool(((labels != IGNORED) & (attention_mask == 0).to(labels.device)).any())
+    mask = attention_mask[:, -labels.shape[1] :]  # without what a cache holds
+    if mask.shape != labels.shape:
+        return False  # the model will refuse it
+    return is_tracing(labels) or bool(((labels != IGNORED) & (mask == 0).to(labels.device)).any())
 
 
 def is_listened_to(model: nn.Module) -> bool:
@@ -326,6 +329,11 @@ def mask_arguments(
                 "sequences apart only where padding is not computed: leave unpad on, give no labels to padding, ask "
                 "for neither a cache nor hidden states nor attentions, or choose eager, sdpa or flex_attention."
             )
+        if torch.jit.is_tracing():
+            raise ValueError(
+                "TorchScript cannot trace the masks that keep rows packed with position_ids apart (GPT's task heads "
+                "make these from a mask): use torch.export, or torch.onnx.export with dynamo=True."
+            )
         sequence = sequence_starts(position_ids.expand(hidden_states.shape[:2])).cumsum(-1)
         overlay = packed_sequence_mask_function(sequence)
     given = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
@@ -337,6 +345,30 @@ def zero_padding(states: torch.Tensor, attention_mask: torch.Tensor | None) -> t
     if attention_mask is None or attention_mask.dim() != 2:
         return states
     return states.masked_fill((attention_mask[:, : states.shape[1], None] == 0).to(states.device), 0)
+
+
+def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
+    """The configuration's attention function; the eager one where sdpa shows no attentions, or takes no empty batch.
+
+    Raises ValueError where attentions are asked for and only another setting can give them.
+    """
+    implementation = config._attn_implementation
+    shows = is_recorded(config, "attentions", kwargs)
+    if shows and (is_flash_attention_requested(config) or implementation == "flex_attention"):  # trf-ignore: TRF051
+        raise ValueError(
+            f"output_attentions=True, but the attention {implementation!r} has none to show: call "
+            'model.set_attn_implementation("eager") first, or "sdpa".'
+        )
+    empty = not is_tracing(states) and not states.numel()
+    return "eager" if implementation == "sdpa" and (shows or empty) else implementation  # trf-ignore: TRF051
+
+
+def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """(..., A * D) -> (..., A, D), of a batch without rows too; under tensor parallelism A is a process's share.
+
+    Not by `unflatten`, which would write the traced sizes into TorchScript's ONNX graphs.
+    """
+    return states.reshape(*states.shape[:-1], states.shape[-1] // head_dim, head_dim)
 
 
 def eager_attention_forward(

@@ -276,3 +276,28 @@ def test_the_configuration_decides_unless_the_call_does(cases, head, packs, tmp_
     assert packs(saved, **inputs, unpad=True)
     saved.config.unpad = True
     assert packs(saved, **inputs) and not packs(saved, **inputs, unpad=False)
+
+
+# Attentions
+
+
+@EACH_HEAD
+@torch.no_grad()
+def test_attentions_are_given_whatever_the_attention_function_was(cases, head, tmp_path):
+    stock, ours = cases.pair(head, tmp_path)
+    stock.set_attn_implementation("eager")
+    case = cases.case(head)
+    inputs = case.inputs if cases is bert_cases else case.for_stock
+    assert ours.config._attn_implementation == "sdpa"
+    found = ours(**case.inputs, output_attentions=True)
+    cases.assert_same_outputs(found, stock(**inputs, output_attentions=True), case.real)
+    assert len(found.attentions) == 3
+    assert ours(**case.inputs).get("attentions") is None
+
+
+@EACH_FAMILY
+def test_attention_that_has_none_to_show_says_what_to_do(cases, head, tmp_path):
+    model = cases.pair(head, tmp_path)[1]
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(ValueError, match=r"'flex_attention' has none to show: call model.set_attn_implementation"):
+        model(**cases.batch(), output_attentions=True)
