@@ -415,11 +415,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         """
         if labels is not None and use_cache is None:
             use_cache = False
-        if labels is not None:
-            past = 0 if past_key_values is None else past_key_values.get_seq_length()
-            check_shapes(
-                input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels, past=past
-            )
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         if predicts_from_padding(labels, kwargs.get("shift_labels"), attention_mask):
             kwargs["unpad"] = False
         outputs = self.transformer(

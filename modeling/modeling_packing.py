@@ -172,7 +172,7 @@ def find_sequences(
 
 
 def check_shapes(
-    inputs: torch.Tensor,
+    inputs: torch.Tensor | None,
     attention_mask: torch.Tensor | None = None,
     token_type_ids: torch.Tensor | None = None,
     position_ids: torch.Tensor | None = None,
@@ -188,7 +188,7 @@ def check_shapes(
         labels: (B, T).
         past: P, the tokens that a cache holds.
     """
-    if is_tracing(inputs):
+    if inputs is None or is_tracing(inputs):  # that there are none, the model will say
         return
     tokens = tuple(inputs.shape[:2])
     masks_pairs = attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() == 4)
