@@ -59,6 +59,10 @@ class ZooBertConfig(PreTrainedConfig):
 
     position_embedding_type (`str`, *optional*, defaults to `"absolute"`):
         Only the paper's learned absolute positions; found in older files.
+    unpad (`bool`, *optional*, defaults to `True`):
+        Whether padding is left out of the computation wherever it can be. With `False`, every module sees states of
+        shape `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument of the same
+        name of `forward` wins.
 
     Raises:
         ValueError: when the hidden size is not a multiple of the heads, and for what this encoder does not do:
@@ -106,6 +110,7 @@ class ZooBertConfig(PreTrainedConfig):
     add_cross_attention: bool = False
     tie_word_embeddings: bool = True
     position_embedding_type: str = "absolute"
+    unpad: bool = True
 
     def validate_head_size(self):
         """Every head gets the same number of dimensions."""

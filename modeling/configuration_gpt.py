@@ -82,6 +82,10 @@ class ZooGPTConfig(PreTrainedConfig):
         for similarity (section 3.3). It finds the sentences around the token `sep_token_id`.
     sep_token_id (`int`, *optional*):
         The delimiter between two sentences.
+    unpad (`bool`, *optional*, defaults to `True`):
+        Whether padding is left out of the computation wherever it can be. With `False`, every module sees states of
+        shape `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument of the same
+        name of `forward` wins.
 
     Raises:
         ValueError: when the width is not a multiple of the heads, for an unknown activation, for the variants of a
@@ -129,6 +133,7 @@ class ZooGPTConfig(PreTrainedConfig):
     summary_first_dropout: float | int = 0.1
     lm_loss_weight: float | int = 0.0
     both_orders: bool = False
+    unpad: bool = True
     use_cache: bool = True
     pad_token_id: int | None = None
     bos_token_id: int | None = None

@@ -22,7 +22,8 @@ PyTorch checkpoint. What differs from the released code is how it is computed, n
 - where only [CLS] is read, the last layer asks for [CLS] alone.
 
 Letters: B rows, T columns, N real tokens of a batch, S sequences, H hidden size, A heads, D = H / A, V vocabulary,
-C classes. Hidden states are (B, T, H), or (N, H) while packed; `(..., H)` is either.
+C classes, P keys and values in front of a row (prefix tuning). Hidden states are (B, T, H), or (N, H) while packed;
+`(..., H)` is either.
 """
 
 from collections.abc import Callable
@@ -32,6 +33,7 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -54,12 +56,17 @@ from .configuration_bert import ZooBertConfig
 from .modeling_losses import IGNORED, class_loss, sequence_classification_loss
 from .modeling_packing import (
     PackedSequences,
+    attention_implementation,
+    check_choices,
+    check_shapes,
     eager_attention_forward,
+    is_listened_to,
     is_recorded,
     labels_need_padding,
     mask_arguments,
     packed_attention,
     plan_sequences,
+    split_heads,
     zero_padding,
 )
 
@@ -100,7 +107,7 @@ class ZooBertSelfAttention(nn.Module):
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = config.attention_probs_dropout_prob
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(
         self,
@@ -108,21 +115,24 @@ class ZooBertSelfAttention(nn.Module):
         queries: torch.Tensor,  # the states that ask: all of them, or the first of each sequence
         attention_mask: torch.Tensor | None = None,
         sequences: PackedSequences | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
+            attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
         )
-        kwargs |= {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling}
-        query = self.query(queries).unflatten(-1, (-1, self.head_dim))  # (..., A, D)
-        key = self.key(hidden_states).unflatten(-1, (-1, self.head_dim))
-        value = self.value(hidden_states).unflatten(-1, (-1, self.head_dim))
+        kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
+        query = split_heads(self.query(queries), self.head_dim)  # (..., A, D)
+        key = split_heads(self.key(hidden_states), self.head_dim)
+        value = split_heads(self.value(hidden_states), self.head_dim)
         if sequences is not None:
             states = (query, key, value)
             return packed_attention(attention_interface, self, *states, sequences, attention_mask, **kwargs), None
-        heads_first = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
-        output, probabilities = attention_interface(self, *heads_first, attention_mask, **kwargs)
-        return output.flatten(2), probabilities  # (B, T, H), (B, A, T, T) where the implementation shows them
+        query, key, value = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)  # (B, A, P + T, D)
+        output, probabilities = attention_interface(self, query, key, value, attention_mask, **kwargs)
+        return output.flatten(2), probabilities  # (B, T, H), (B, A, T, P + T) where the implementation shows them
 
 
 class ZooBertResidual(nn.Module):
@@ -328,36 +338,49 @@ class ZooBertModel(ZooBertPreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        unpad: bool = True,
+        past_key_values: Cache | None = None,
+        unpad: bool | None = None,
         first_token_only: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPooling:
         r"""
-        unpad (`bool`, *optional*, defaults to `True`):
+        past_key_values (`Cache`, *optional*):
+            Keys and values of P tokens in front of each row, as prefix tuning learns them. `attention_mask` then has
+            P more columns, the tokens' positions begin after them, and padding is computed.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to compute the real tokens only, wherever the mask shows padding or `position_ids` restart inside a
-            row. While attentions are asked for, or shapes must be static (a traced graph, XLA), padding is computed,
-            and its state set to zero: `last_hidden_state` is zero there either way. `False` returns the states of
-            padding.
+            row. While attentions are asked for, shapes must be static (a traced graph, XLA), or, unless `True` is
+            given here, a hook listens to a module inside, padding is computed, and its state set to zero:
+            `last_hidden_state` is zero there either way. `False` returns the states of padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether only the first token's state is wanted: `last_hidden_state` is then `(batch_size, 1, hidden_size)`.
-            Has no effect when hidden states or attentions are asked for.
+            Has no effect when hidden states or attentions are asked for, or where a hook may expect all of them.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         inputs = input_ids if input_ids is not None else inputs_embeds
-        position_ids = None if position_ids is None else torch.atleast_2d(position_ids)
-        self._check(inputs, position_ids, kwargs)
+        if past_key_values is not None and not isinstance(past_key_values, Cache):
+            raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; give a DynamicCache")
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
+        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
+        self._check(inputs, position_ids, past, kwargs)
         record = {name: is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions")}
-        first_token_only = first_token_only and not any(record.values())
+        listened = unpad is not True and not is_tracing(inputs) and is_listened_to(self)
+        unpad = self.config.unpad if unpad is None else unpad
+        first_token_only = first_token_only and not listened and not any(record.values())
 
         sequences = None
-        if unpad and not record["attentions"]:
+        if unpad and not listened and not record["attentions"] and past_key_values is None:
             sequences = plan_sequences(self.config, inputs, attention_mask, position_ids)
+        if position_ids is None and past:
+            position_ids = torch.arange(past, past + inputs.shape[1], device=inputs.device).unsqueeze(0)  # (1, T)
         hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, sequences)
-        mask = self._create_mask(hidden_states, attention_mask, position_ids, sequences)
+        mask = self._create_mask(hidden_states, attention_mask, position_ids, past_key_values, sequences)
         # flash and flex attention describe masks in forms that cannot be cut down to one query
         one_query = first_token_only and (mask is None or (torch.is_tensor(mask) and mask.dim() == 4))
 
+        kwargs["past_key_values"] = past_key_values
         hidden_states = self.encoder(hidden_states, mask, sequences, one_query, record["hidden_states"], **kwargs)
         if sequences is not None and one_query:
             hidden_states = sequences.of_rows(hidden_states)  # (S, H) -> (B, 1, H)
@@ -366,34 +389,35 @@ class ZooBertModel(ZooBertPreTrainedModel):
         if first_token_only:
             hidden_states = hidden_states[:, :1]
         pooled = self.pooler(hidden_states) if self.pooler is not None else None
-        if sequences is None and unpad:
+        if sequences is None and unpad and past_key_values is None:
             hidden_states = zero_padding(hidden_states, attention_mask)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
-    def _check(self, inputs: torch.Tensor, position_ids: torch.Tensor | None, kwargs: dict):
+    def _check(self, inputs: torch.Tensor, position_ids: torch.Tensor | None, past: int, kwargs: dict):
         """Refuses what would be ignored, or fail in a lookup: a decoder's inputs, more tokens than positions."""
-        decoders = ("encoder_hidden_states", "encoder_attention_mask", "past_key_values", "use_cache")
+        decoders = ("encoder_hidden_states", "encoder_attention_mask", "use_cache")
         given = [name for name in decoders if kwargs.get(name) is not None and kwargs[name] is not False]
         if given:
             raise ValueError(
                 f"{', '.join(given)}: ZooBert is an encoder, without cache and cross-attention. Use "
                 "transformers.BertLMHeadModel to decode with a BERT checkpoint."
             )
-        positions, longest = inputs.shape[1], self.config.max_position_embeddings
+        positions, longest = past + inputs.shape[1], self.config.max_position_embeddings
         if position_ids is not None:  # a packed row may be longer than its sequences
             if inputs.device.type != "cpu" or is_tracing(inputs):
                 return  # to look would make the program wait for the device
-            positions = int(position_ids.max()) + 1
+            positions = int(position_ids.max()) + 1 if position_ids.numel() else 0
         if positions > longest and not is_tracing(inputs):
             raise ValueError(
                 f"The input is {positions} tokens long and the model has {longest} positions: pass truncation=True, "
                 f"max_length={longest} to the tokenizer, or cut the text into windows."
             )
 
-    def _create_mask(self, hidden_states, attention_mask, position_ids, sequences):
+    def _create_mask(self, hidden_states, attention_mask, position_ids, past_key_values, sequences):
         """What the attention implementation wants as a mask, packed rows kept apart; None where nothing is masked."""
-        arguments = mask_arguments(self.config, hidden_states, attention_mask, position_ids, sequences)
-        return None if arguments is None else create_bidirectional_mask(**arguments)
+        restarts = position_ids if past_key_values is None else None  # what is in front is in front of one sequence
+        arguments = mask_arguments(self.config, hidden_states, attention_mask, restarts, sequences)
+        return None if arguments is None else create_bidirectional_mask(**arguments, past_key_values=past_key_values)
 
     def _embed(self, input_ids, inputs_embeds, token_type_ids, position_ids, sequences) -> torch.Tensor:
         """(B, T, H), or (N, H) of the real tokens."""
@@ -442,7 +466,7 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
             return self.cls.predictions(hidden_states), None
         labels = labels.to(hidden_states.device)
         kwargs["vocab_size"] = self.config.vocab_size
-        if not self.training or is_tracing(labels) or labels.device.type == "xla":
+        if not self.training or is_tracing(labels) or labels.device.type == "xla" or is_listened_to(self.cls):
             logits = self.cls.predictions(hidden_states)
             return logits, self.loss_function(logits=logits, labels=labels, **kwargs)
         labelled = labels != IGNORED  # (B, T), n of them true
@@ -478,6 +502,7 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
             The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
             only, for the loss, and `logits` is NaN.
         """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         if labels_need_padding(labels, attention_mask):
             kwargs["unpad"] = False
         outputs = self.bert(
@@ -546,6 +571,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         next_sentence_label (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             0 where the second segment follows the first, 1 where it is a random one.
         """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         if labels_need_padding(labels, attention_mask):
             kwargs["unpad"] = False
         outputs = self.bert(
@@ -613,16 +639,10 @@ class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
         )
 
 
-class ZooBertClassifier(nn.Linear):
-    """Dropout, then one linear layer: all that fine-tuning adds (section 4)."""
-
-    def __init__(self, config: ZooBertConfig, classes: int):
-        super().__init__(config.hidden_size, classes)
-        dropout = config.classifier_dropout
-        self.dropout = config.hidden_dropout_prob if dropout is None else dropout
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return super().forward(nn.functional.dropout(states, self.dropout, self.training))  # (..., H) -> (..., C)
+def classifier_dropout(config: ZooBertConfig) -> nn.Dropout:
+    """What comes before the one linear layer that fine-tuning adds (section 4)."""
+    dropout = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
 
 
 @auto_docstring(custom_intro="BERT with a classifier, or a regression, on the pooled [CLS] state (GLUE).")
@@ -631,7 +651,8 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.bert = ZooBertModel(config)
-        self.classifier = ZooBertClassifier(config, config.num_labels)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.loss_function = sequence_classification_loss
         self.post_init()
 
@@ -662,7 +683,7 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        logits = self.classifier(outputs.pooler_output)  # (B, C)
+        logits = self.classifier(self.dropout(outputs.pooler_output))  # (B, C)
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
@@ -676,7 +697,8 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
         self.bert = ZooBertModel(config)
-        self.classifier = ZooBertClassifier(config, 1)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
         self.loss_function = class_loss
         self.post_init()
 
@@ -704,19 +726,16 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The right choice.
         """
-        choices = (input_ids if input_ids is not None else inputs_embeds).shape[1]
-        flat = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-        }
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        flat = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
+        check_choices(inputs, **flat)
+        flat["input_ids"] = input_ids
         for name, tensor in flat.items():  # (B, choices, T) -> (B * choices, T)
             flat[name] = tensor.view(-1, tensor.shape[-1]) if tensor is not None else None
         if inputs_embeds is not None:
             inputs_embeds = inputs_embeds.view(-1, *inputs_embeds.shape[-2:])
         outputs = self.bert(**flat, inputs_embeds=inputs_embeds, first_token_only=True, return_dict=True, **kwargs)
-        logits = self.classifier(outputs.pooler_output).view(-1, choices)  # (B, choices)
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, inputs.shape[1])  # (B, choices)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return MultipleChoiceModelOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -729,7 +748,8 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.bert = ZooBertModel(config, add_pooling_layer=False)
-        self.classifier = ZooBertClassifier(config, config.num_labels)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -748,6 +768,7 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The class of each token, -100 where it does not count.
         """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         if labels_need_padding(labels, attention_mask):
             kwargs["unpad"] = False
         outputs = self.bert(
@@ -759,7 +780,7 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        logits = self.classifier(outputs.last_hidden_state)  # (B, T, C)
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))  # (B, T, C)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
@@ -813,7 +834,7 @@ class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
         if with_loss:
             loss = self.loss_function(*logits.unbind(-1), start_positions, end_positions, **kwargs)
         if attention_mask is not None and attention_mask.dim() == 2:
-            padding = (attention_mask == 0).unsqueeze(-1).to(logits.device)
+            padding = (attention_mask[:, -logits.shape[1] :] == 0).unsqueeze(-1).to(logits.device)
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
         start_logits, end_logits = (scores.contiguous() for scores in logits.unbind(-1))  # (B, T) each
         return QuestionAnsweringModelOutput(

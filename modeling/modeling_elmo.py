@@ -62,7 +62,7 @@ class ElmoLayer(GradientCheckpointingLayer):
         self.forward_lstm = ElmoLSTM(*sizes)
         self.backward_lstm = ElmoLSTM(*sizes)
         self.clips = (config.cell_clip, config.proj_clip)
-        self.dropout = config.hidden_dropout_prob
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.adds_input = config.use_skip_connections and layer_idx > 0
 
     def forward(
@@ -78,11 +78,11 @@ class ElmoLayer(GradientCheckpointingLayer):
         With `tokens`, inputs are a table of distinct words, and `tokens` (M,) says which one each step reads.
         """
         inputs = (forward_inputs, backward_inputs)
-        drops = self.training and self.dropout > 0
+        drops = self.dropout.training and self.dropout.p > 0
         if tokens is not None and drops:  # each reading of a word has a dropout of its own
             inputs = tuple(table[which] for table, which in zip(inputs, tokens, strict=True))
         if drops:
-            inputs = tuple(nn.functional.dropout(states, self.dropout) for states in inputs)
+            inputs = tuple(self.dropout(states) for states in inputs)
         lstms = (self.forward_lstm, self.backward_lstm)
         gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
         if tokens is not None and not drops:
@@ -210,6 +210,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.token_encoder = ElmoTokenEncoder(config)
         self.layers = nn.ModuleList([ElmoLayer(config, index) for index in range(config.num_hidden_layers)])
         self.mixes = nn.ModuleList([ElmoScalarMix(config) for _ in range(config.num_mixes)])
+        self.dropout = nn.Dropout(config.mix_dropout)
         sizes = (config.num_hidden_layers, 2)
         self.initial_hidden = nn.Buffer(torch.zeros(*sizes, config.projection_size))
         self.initial_cell = nn.Buffer(torch.zeros(*sizes, config.cell_size))
@@ -279,7 +280,7 @@ class ElmoModel(ElmoPreTrainedModel):
         if wanted:  # mixed as they are returned, so that the gradient of the mix reaches them
             layers, packed = [pad(layer) for layer in layers], None
         mixes = [mix(layers, None if packed else mask[..., None]) for mix in self.mixes]
-        mixes = [pad(nn.functional.dropout(mixed, self.config.mix_dropout, self.training)) for mixed in mixes]
+        mixes = [pad(self.dropout(mixed)) for mixed in mixes]
         return ElmoModelOutput(
             last_hidden_state=mixes[0],
             mixes=torch.stack(mixes, 1),

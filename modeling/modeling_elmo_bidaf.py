@@ -35,7 +35,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_elmo import ElmoConfig
-from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, variational_dropout
+from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
 from .modeling_elmo_pairs import attend, max_pool, read_apart, refuse_taglm, sentence_masks
 from .modeling_losses import IGNORED, class_loss
 
@@ -116,14 +116,14 @@ class ElmoSelfAttention(nn.Module):
         self.scores = ElmoTrilinear(size)
         self.nothing = nn.Parameter(torch.empty(1))  # the score of looking at none, as in the released code
         self.projection = nn.Linear(3 * size, size)
-        self.dropout = dropout
+        self.dropout = VariationalDropout(dropout)
 
     def reset(self) -> None:
         init.constant_(self.nothing, -1.0)
 
     def forward(self, inputs: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         """(B, T, 2R) and a (B, T) mask -> (B, T, 2R)."""
-        states = variational_dropout(self.rnn(inputs, context), self.dropout, self.training)
+        states = self.dropout(self.rnn(inputs, context))
         itself = torch.eye(states.shape[1], dtype=torch.bool, device=states.device)
         others = context.unsqueeze(2) & context.unsqueeze(1) & ~itself  # (B, T, T)
         scores = self.scores(states, states)
@@ -183,6 +183,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         self.projection = nn.Linear(4 * (size + self.late_size), size)
         self.self_attention = ElmoSelfAttention(size, config.task_dropout)
         self.span = ElmoSpan(config)
+        self.dropout = VariationalDropout(config.task_dropout)
         self.post_init()
 
     @can_return_tuple
@@ -238,13 +239,12 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         self, words: torch.Tensor, question: torch.Tensor, context: torch.Tensor, late: torch.Tensor | None
     ) -> torch.Tensor:
         """What the question makes of each word of the context: (B, T, D) -> (B, T, 2R)."""
-        dropout = self.config.task_dropout
         states = read_apart(self.sentence_rnn, words, question, context)
-        states = variational_dropout(states, dropout, self.training)  # (B, T, 2R)
+        states = self.dropout(states)  # (B, T, 2R)
         if late is not None:
             states = torch.cat([states, late], -1)  # (B, T, E)
         states = self.projection(self.attention(states, question, context)).relu()  # (B, T, 2R)
-        return variational_dropout(self.self_attention(states, context), dropout, self.training)
+        return self.dropout(self.self_attention(states, context))
 
 
 __all__ = ["ElmoForQuestionAnswering"]

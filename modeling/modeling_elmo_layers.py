@@ -119,6 +119,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
         Raises:
             ValueError: where what the config's networks read is missing, or a row of the word vectors is.
         """
+        _check_words(input_ids, vector_ids, layer_states, attention_mask=attention_mask, token_type_ids=token_type_ids)
         mask = _word_mask(attention_mask, input_ids, vector_ids, layer_states)
         features, late, hidden_states = [], None, None
         if self.config.num_word_vectors:
@@ -172,6 +173,21 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
             return loss
         share = 1 if num_items_in_batch is None else (labels != IGNORED).sum() / num_items_in_batch
         return loss + share * self.elmo.mix_penalty()
+
+
+def _check_words(
+    input_ids: torch.Tensor | None, vector_ids: torch.Tensor | None, layer_states: torch.Tensor | None, **numbers
+) -> None:
+    """Raises ValueError where what is given is not of the same words, (B, T)."""
+    inputs = {"input_ids": input_ids, "vector_ids": vector_ids, "layer_states": layer_states}
+    given = {name: tuple(tensor.shape[:2]) for name, tensor in inputs.items() if tensor is not None}
+    given |= {name: tuple(tensor.shape) for name, tensor in numbers.items() if tensor is not None}
+    first, *others = given.items() or [(None, None)]
+    for name, shape in others:
+        if shape != first[1]:
+            raise ValueError(
+                f"{name} has words of shape {shape}, but {first[0]} of {first[1]}: give one for each word."
+            )
 
 
 def _word_mask(attention_mask: torch.Tensor | None, *inputs: torch.Tensor | None) -> torch.Tensor:
@@ -262,7 +278,7 @@ class BiLSTM(nn.Module):
         super().__init__()
         sizes = [input_size, 2 * rnn_size + late_size] + [2 * rnn_size] * layers
         self.layers = nn.ModuleList(self.layer_class(size, rnn_size, bidirectional=True) for size in sizes[:layers])
-        self.dropout = dropout
+        self.dropout = VariationalDropout(dropout)
         self.output_size = sizes[layers]
 
     def forward(
@@ -276,17 +292,20 @@ class BiLSTM(nn.Module):
         padded = partial(_run_padded, mask=mask, run_direction=self.run_direction)
         run = padded if static else partial(_run_packed, packing=_pack(mask))
         for index, layer in enumerate(self.layers):
-            states = run(layer, variational_dropout(states, self.dropout, self.training))  # (B, T, 2R)
+            states = run(layer, self.dropout(states))  # (B, T, 2R)
             if index == 0 and late is not None:
                 states = torch.cat([states, late], -1)
         return states
 
 
-def variational_dropout(states: torch.Tensor, probability: float, training: bool) -> torch.Tensor:
-    """Drops the same features of all words of a row: (B, T, D) -> (B, T, D)."""
-    if not training or not probability:
-        return states
-    return states * nn.functional.dropout(torch.ones_like(states[:, :1]), probability)
+class VariationalDropout(nn.Dropout):
+    """Drops the same features of all words of a row."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(B, T, D) -> (B, T, D)"""
+        if not self.training or not self.p:
+            return states
+        return states * super().forward(torch.ones_like(states[:, :1]))
 
 
 class _Packing(NamedTuple):

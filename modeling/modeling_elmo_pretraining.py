@@ -139,6 +139,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         super().__init__(config)
         self.elmo = ElmoModel(config, trains=True)
         self.lm_head = ElmoSoftmax(config.projection_size, config.lm_vocab_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.loss_type = "ForMaskedLM"  # written out below; without a type, transformers warns
         self.post_init()
         self.train()
@@ -180,7 +181,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         mask = self.elmo.words_of(input_ids, attention_mask, token_type_ids)
         packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
         word, outputs = self.elmo.read(input_ids[mask], packed)
-        states = [self.drop(direction) for direction in outputs[-1]]
+        states = [self.dropout(direction) for direction in outputs[-1]]
         if labels is None:
             sides = zip(states, packed.steps_before(), strict=True)
             scores = [packed.pad(self.lm_head(side[steps])) for side, steps in sides]
@@ -230,11 +231,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         losses = []
         for states, targets in zip(outputs[-1], labels, strict=True):
             targets = targets.T.flatten()
-            losses.append(self.losses(self.drop(states)[targets != IGNORED], targets[targets != IGNORED]))
+            losses.append(self.losses(self.dropout(states)[targets != IGNORED], targets[targets != IGNORED]))
         return self.both(losses)
-
-    def drop(self, states: torch.Tensor) -> torch.Tensor:
-        return nn.functional.dropout(states, self.config.hidden_dropout_prob, self.training)
 
     def losses(self, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """(N, P), (N,) -> (N,): in training against sampled words, one sample for all."""

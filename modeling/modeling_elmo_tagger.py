@@ -28,7 +28,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_crf import ConditionalRandomField
-from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, variational_dropout
+from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
 from .modeling_losses import IGNORED, class_loss
 
 
@@ -52,6 +52,7 @@ class ElmoForTokenClassification(ElmoTaskModel):
             late_size=self.late_size if between else 0,
         )
         self.classifier = nn.Linear(self.rnn.output_size + (0 if between else self.late_size), config.num_labels)
+        self.dropout = VariationalDropout(config.task_dropout)
         self.crf = None
         if config.use_crf:
             names = [config.id2label[index] for index in range(config.num_labels)]
@@ -90,7 +91,7 @@ class ElmoForTokenClassification(ElmoTaskModel):
         states = self.rnn(read.words, read.mask, read.late if between else None)  # (B, T, R)
         if read.late is not None and not between:
             states = torch.cat([states, read.late], -1)
-        emissions = self.classifier(variational_dropout(states, self.config.task_dropout, self.training))  # (B, T, C)
+        emissions = self.classifier(self.dropout(states))  # (B, T, C)
         loss = None
         if labels is not None:
             labels = labels.to(emissions.device).masked_fill(~read.mask, IGNORED)

@@ -89,7 +89,6 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
             config.rnn_layers,
             batch_first=True,
             bidirectional=True,
-            dropout=config.dropout * (config.rnn_layers > 1),  # torch's is between layers, and of one it warns
         )
         self.classifier = nn.Linear(2 * config.rnn_size, config.num_labels)
         self.post_init()
@@ -165,6 +164,7 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
         lengths = mask.sum(1).clamp(min=1)  # no row may be empty
         order = mask.int().argsort(dim=1, descending=True, stable=True)[:, : int(lengths.max())]  # (B, W)
         features = features.gather(1, order.unsqueeze(-1).expand(-1, -1, features.shape[-1]))  # (B, W, F)
+        self.rnn.dropout = self.dropout.p  # between its layers, where torch has a number instead of a module
         packed = nn.utils.rnn.pack_padded_sequence(
             self.dropout(features), lengths.cpu(), batch_first=True, enforce_sorted=False
         )

@@ -52,12 +52,16 @@ from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 from .modeling_onednn import linear
 from .modeling_packing import (
     PackedSequences,
+    attention_implementation,
+    check_shapes,
     eager_attention_forward,
+    is_listened_to,
     is_recorded,
     labels_need_padding,
     mask_arguments,
     packed_attention,
     plan_sequences,
+    split_heads,
     zero_padding,
 )
 
@@ -88,8 +92,8 @@ class ZooGPTAttention(nn.Module):
         self.scaling = self.head_dim**-0.5
         self.c_attn = ZooGPTProjection(3 * config.n_embd, config.n_embd)  # query, key and value in one
         self.c_proj = ZooGPTProjection(config.n_embd, config.n_embd)
+        self.attn_dropout = nn.Dropout(config.attn_pdrop)
         self.resid_dropout = nn.Dropout(config.resid_pdrop)
-        self.dropout = config.attn_pdrop
 
     def forward(
         self,
@@ -101,11 +105,11 @@ class ZooGPTAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
+            attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
         )
-        kwargs |= {"dropout": self.dropout if self.training else 0.0, "scaling": self.scaling}
+        kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         states = self.c_attn(hidden_states).chunk(3, -1)
-        query, key, value = (state.unflatten(-1, (-1, self.head_dim)) for state in states)  # (..., A, D)
+        query, key, value = (split_heads(state, self.head_dim) for state in states)  # (..., A, D)
         if last_tokens is not None:
             query = choose_tokens(query, last_tokens, sequences)
         if sequences is not None:
@@ -242,7 +246,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        unpad: bool = True,
+        unpad: bool | None = None,
         last_token_only: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPast:
@@ -251,10 +255,10 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         use_cache (`bool`, *optional*):
             Whether to return `past_key_values`; by default `config.use_cache`, but not in training mode.
-        unpad (`bool`, *optional*, defaults to `True`):
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to compute the real tokens only, wherever the mask shows padding after them or `position_ids`
-            restart inside a row; padding's state is then zero. Only without a cache, and while neither hidden states
-            nor attentions are asked for.
+            restart inside a row; padding's state is then zero. Only without a cache, while neither hidden states nor
+            attentions are asked for, and, unless `True` is given here, while no hook listens to a module inside.
         last_token_only (`bool`, *optional*, defaults to `False`):
             Whether only the state of each row's last real token is wanted: `last_hidden_state` is then
             `(batch_size, 1, hidden_size)`.
@@ -262,18 +266,20 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         inputs = input_ids if input_ids is not None else inputs_embeds
-        position_ids = None if position_ids is None else torch.atleast_2d(position_ids)
+        self._check(inputs, attention_mask, token_type_ids, position_ids, past_key_values)
+        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
         keeps = past_key_values is not None or (use_cache and not self.training)
         recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
-        self._check(inputs, position_ids, past_key_values)
+        listened = unpad is not True and not is_tracing(inputs) and is_listened_to(self)
+        unpad = self.config.unpad if unpad is None else unpad
 
         sequences = None
-        if unpad and not keeps and not recorded:
+        if unpad and not (keeps or recorded or listened):
             sequences = plan_sequences(self.config, inputs, attention_mask, position_ids)
         hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values, sequences)
         mask = self._create_mask(hidden_states, attention_mask, position_ids, past_key_values, sequences)
         last_tokens, last_mask = None, mask
-        if last_token_only and not recorded:
+        if last_token_only and not (recorded or listened):
             last_tokens, last_mask = self._ask_for_the_last(inputs, attention_mask, mask, sequences)
 
         if keeps and past_key_values is None:
@@ -296,17 +302,19 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
         )
 
-    def _check(self, inputs: torch.Tensor, position_ids: torch.Tensor | None, past_key_values: Cache | None):
-        """Refuses more tokens than positions, which would fail in a lookup."""
+    def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values):
+        """Refuses what does not fit the tokens, and more tokens than positions, which would fail in a lookup."""
         if is_tracing(inputs):
             return
-        positions = inputs.shape[1]
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if torch.is_tensor(past):  # a static cache's; to look would make the program wait for the device
+            attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
+        positions = inputs.shape[1] + past
         if position_ids is not None:  # a packed row may be longer than its sequences
-            positions = position_ids.max() + 1
-        elif past_key_values is not None:
-            positions = positions + past_key_values.get_seq_length()
+            positions = position_ids.max() + 1 if position_ids.numel() else 0
         if torch.is_tensor(positions) and positions.device.type != "cpu":
-            return  # to look would make the program wait for the device
+            return
         if positions > self.config.n_positions:
             raise ValueError(
                 f"The input reaches position {int(positions)} and the model has {self.config.n_positions}: pass "
@@ -407,6 +415,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         """
         if labels is not None and use_cache is None:
             use_cache = False
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         if predicts_from_padding(labels, kwargs.get("shift_labels"), attention_mask):
             kwargs["unpad"] = False
         outputs = self.transformer(

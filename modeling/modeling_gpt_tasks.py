@@ -48,7 +48,7 @@ from .modeling_gpt import (
 )
 from .modeling_losses import class_loss, sequence_classification_loss
 from .modeling_onednn import linear
-from .modeling_packing import labels_need_padding
+from .modeling_packing import check_choices, check_shapes, labels_need_padding
 from .modeling_word_loss import word_loss
 
 
@@ -89,6 +89,15 @@ def positions_of_real_tokens(inputs: torch.Tensor, attention_mask: torch.Tensor 
     return (columns - real.int().argmax(-1, keepdim=True)).clamp(min=0)
 
 
+def flatten_choices(inputs: torch.Tensor, **given: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """(B, K, T) -> (B * K, T); what has two dimensions already has rows of choices.
+
+    Raises ValueError for another shape than that of the inputs, which are (B, K, T) or (B, K, T, H).
+    """
+    check_choices(inputs, **given)
+    return [None if tensor is None else tensor.reshape(-1, tensor.shape[-1]) for tensor in given.values()]
+
+
 @auto_docstring(custom_intro="What the heads share: rows in, the state of each row's last token and its LM loss out.")
 class ZooGPTTaskModel(ZooGPTPreTrainedModel):
     def mask_padding(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -113,6 +122,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         That is None without labels, or without a weight. Trainer's items are labels.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
+        check_shapes(inputs, attention_mask, position_ids=position_ids)
         with_lm_loss = labels is not None and self.config.lm_loss_weight > 0
         if with_lm_loss and input_ids is None:
             raise ValueError("lm_loss_weight needs words to predict: give input_ids instead of inputs_embeds")
@@ -223,9 +233,11 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
             raise ValueError("both_orders finds the two sentences by their tokens: give input_ids, not inputs_embeds")
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
+        check_shapes(input_ids, attention_mask, token_type_ids, position_ids)
         order = second_order(input_ids, attention_mask, self.config.sep_token_id)
         moved = [
-            None if each is None else torch.cat([each, each.gather(1, order)]) for each in (input_ids, token_type_ids)
+            None if each is None else torch.cat([each, each.gather(1, order)])
+            for each in (input_ids, None if token_type_ids is None else token_type_ids.expand(input_ids.shape))
         ]
         kept = [
             None if each is None else each.expand(input_ids.shape).repeat(2, 1)
@@ -281,10 +293,16 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The right choice. The loss includes `config.lm_loss_weight` times the language modeling loss.
         """
-        choices = (input_ids if input_ids is not None else inputs_embeds).shape[1]
-        rows = [input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds]
-        rows = [None if each is None else each.flatten(0, 1) for each in rows]  # (B * K, T)
-        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = rows
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        choices = inputs.shape[1]
+        input_ids, attention_mask, token_type_ids, position_ids = flatten_choices(
+            inputs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+        )  # (B * K, T)
+        inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
         attention_mask = self.mask_padding(input_ids, attention_mask)
         outputs, states, lm_loss = self.read(
             input_ids,
@@ -369,9 +387,16 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
         shape = inputs.shape[:2]  # (B, K)
-        rows = [input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels]
-        rows = [None if each is None else each.flatten(0, 1) for each in rows]  # (B * K, T)
-        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, labels = rows
+        input_ids, attention_mask, token_type_ids, position_ids, labels = flatten_choices(
+            inputs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            labels=labels,
+        )  # (B * K, T)
+        inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
+        check_shapes(input_ids if inputs_embeds is None else inputs_embeds, attention_mask, labels=labels)
         if predicts_from_padding(labels, None, attention_mask):
             kwargs["unpad"] = False
         outputs = self.transformer(
@@ -429,6 +454,7 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The class of each token, -100 where it does not count.
         """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels)
         if labels_need_padding(labels, attention_mask):
             kwargs["unpad"] = False
         if position_ids is None:
@@ -482,6 +508,7 @@ class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
         end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The index of its last token.
         """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask)
         if position_ids is None:
             position_ids = positions_of_real_tokens(
                 input_ids if input_ids is not None else inputs_embeds, attention_mask

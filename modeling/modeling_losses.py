@@ -25,10 +25,19 @@ from transformers.configuration_utils import PreTrainedConfig
 IGNORED = -100  # the label that no loss counts
 
 
+def check_labels(labels: torch.Tensor, count: int, shape: tuple[int, ...]) -> None:
+    """Raises ValueError for more or fewer labels than there are scores to compare them with."""
+    if labels.numel() != count:
+        raise ValueError(
+            f"labels are {tuple(labels.shape)}, but the scores are {tuple(shape)}: these need {count} labels in all."
+        )
+
+
 def class_loss(
     logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
 ) -> torch.Tensor:
     """Cross-entropy of (B, C) logits with (B,) labels; IGNORED rows do not count."""
+    check_labels(labels, logits.shape[0], logits.shape)
     labels = labels.view(-1).to(logits.device)
     reduction = "mean" if num_items_in_batch is None else "sum"
     loss = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction=reduction)
@@ -65,6 +74,7 @@ def sequence_classification_loss(
             f"config.problem_type={config.problem_type!r} is not known; choose {', '.join(losses)} or "
             "single_label_classification, or leave it None to have it told from the labels."
         )
+    check_labels(labels, pooled_logits.numel(), pooled_logits.shape)
     labels = labels.view_as(pooled_logits).to(pooled_logits.dtype)
     per_item = losses[config.problem_type](pooled_logits, labels, reduction="none")
     return per_item.mean() if num_items_in_batch is None else per_item.sum() / num_items_in_batch

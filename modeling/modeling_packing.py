@@ -29,11 +29,12 @@ A heads, D dimensions of a head.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 
 import torch
 import torch.nn as nn
+import torch.nn.modules.module as every_module
 from transformers.masking_utils import packed_sequence_mask_function
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -44,6 +45,10 @@ from .modeling_losses import IGNORED
 
 
 GROUPED_DEVICES = ("cpu",)
+# Where hooks come from that take states of any shape: they record, place, gather or watch what passes as a whole.
+INDIFFERENT = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
+PARTICULAR = ("transformers.integrations.neftune",)  # its noise is scaled by the columns
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,56 @@ def find_sequences(
     )
 
 
+def check_shapes(
+    inputs: torch.Tensor | None,
+    attention_mask: torch.Tensor | None = None,
+    token_type_ids: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    labels: torch.Tensor | None = None,
+    past: int = 0,
+) -> None:
+    """Raises ValueError for what does not fit the tokens, and would be read askew.
+
+    Args:
+        inputs: (B, T) token ids or (B, T, H) embeddings.
+        attention_mask: (B, P + T). What is not a tensor, or has four dimensions, is the attention function's affair.
+        token_type_ids, position_ids: what broadcasts against (B, T).
+        labels: (B, T).
+        past: P, the tokens that a cache holds.
+    """
+    if inputs is None or is_tracing(inputs):  # that there are none, the model will say
+        return
+    tokens = tuple(inputs.shape[:2])
+    masks_pairs = attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() == 4)
+    wanted = {
+        "attention_mask": (None if masks_pairs else attention_mask, (tokens[0], past + tokens[1])),
+        "labels": (labels, tokens),
+        "token_type_ids": (token_type_ids, tokens),
+        "position_ids": (position_ids, tokens),
+    }
+    for name, (given, shape) in wanted.items():
+        if given is None or given.shape == shape or (name.endswith("_ids") and _spreads_over(given, shape)):
+            continue
+        after = f", after {past} in the cache" if past else ""
+        raise ValueError(f"{name} is {tuple(given.shape)}, but must be {shape}: the tokens are {tokens}{after}.")
+
+
+def _spreads_over(given: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether the tensor broadcasts against the shape without changing it."""
+    sizes = zip(reversed(given.shape), reversed(shape), strict=False)
+    return 0 < given.dim() <= len(shape) and all(size in (1, whole) for size, whole in sizes)
+
+
+def check_choices(inputs: torch.Tensor, **given: torch.Tensor | None) -> None:
+    """Raises ValueError for a tensor of three dimensions that are not those of the choices, (B, K, T)."""
+    choices = tuple(inputs.shape[:3])
+    for name, tensor in given.items():
+        if tensor is not None and tensor.dim() == 3 and tensor.shape != choices:
+            raise ValueError(
+                f"{name} is {tuple(tensor.shape)}, but must be {choices}, as the tokens of the choices are."
+            )
+
+
 def is_recorded(config, name: str, kwargs: dict) -> bool:
     """Whether the caller wants `hidden_states` or `attentions`, the way `capture_outputs` decides it."""
     wanted = kwargs.get(f"output_{name}", getattr(config, f"output_{name}", False))
@@ -176,7 +231,39 @@ def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tenso
     """Whether a label stands on padding, so that the loss needs the states there. While tracing, one may."""
     if labels is None or attention_mask is None or attention_mask.dim() != 2:
         return False
-    return is_tracing(labels) or bool(((labels != IGNORED) & (attention_mask == 0).to(labels.device)).any())
+    mask = attention_mask[:, -labels.shape[1] :]  # without what a cache holds
+    if mask.shape != labels.shape:
+        return False  # the model will refuse it
+    return is_tracing(labels) or bool(((labels != IGNORED) & (mask == 0).to(labels.device)).any())
+
+
+def is_listened_to(model: nn.Module) -> bool:
+    """Whether someone reads or changes states inside the model who may count on their shape being (B, T, ...).
+
+    By hooks on its modules or on all modules of the process, or by another `forward` in the place of a module's. The
+    model itself does not matter: what goes in and comes out is never packed. Hooks come and go: each call looks anew.
+    """
+    listeners = [hook for name in HOOKS for hook in getattr(every_module, f"_global{name}").values()]
+    modules = list(model._modules.values())
+    for module in modules:  # which grows
+        if module is None:
+            continue
+        if module._modules:
+            modules += module._modules.values()
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            listeners += [hook for name in HOOKS for hook in getattr(module, name).values()]
+        if "forward" in module.__dict__:
+            listeners.append(module.forward)
+    return any(minds_shapes(listener) for listener in listeners)
+
+
+def minds_shapes(listener: Callable) -> bool:
+    """Whether a hook may count on states of shape (B, T, ...), told by the module that defines it."""
+    while isinstance(listener, partial):
+        listener = listener.func
+    origin = f"{getattr(listener, '__module__', None)}."
+    indifferent = origin.startswith(tuple(f"{name}." for name in INDIFFERENT))
+    return not indifferent or origin.startswith(tuple(f"{name}." for name in PARTICULAR))
 
 
 def plan_sequences(
@@ -242,6 +329,11 @@ def mask_arguments(
                 "sequences apart only where padding is not computed: leave unpad on, give no labels to padding, ask "
                 "for neither a cache nor hidden states nor attentions, or choose eager, sdpa or flex_attention."
             )
+        if torch.jit.is_tracing():
+            raise ValueError(
+                "TorchScript cannot trace the masks that keep rows packed with position_ids apart (GPT's task heads "
+                "make these from a mask): use torch.export, or torch.onnx.export with dynamo=True."
+            )
         sequence = sequence_starts(position_ids.expand(hidden_states.shape[:2])).cumsum(-1)
         overlay = packed_sequence_mask_function(sequence)
     given = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
@@ -253,6 +345,30 @@ def zero_padding(states: torch.Tensor, attention_mask: torch.Tensor | None) -> t
     if attention_mask is None or attention_mask.dim() != 2:
         return states
     return states.masked_fill((attention_mask[:, : states.shape[1], None] == 0).to(states.device), 0)
+
+
+def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
+    """The configuration's attention function; the eager one where sdpa shows no attentions, or takes no empty batch.
+
+    Raises ValueError where attentions are asked for and only another setting can give them.
+    """
+    implementation = config._attn_implementation
+    shows = is_recorded(config, "attentions", kwargs)
+    if shows and (is_flash_attention_requested(config) or implementation == "flex_attention"):  # trf-ignore: TRF051
+        raise ValueError(
+            f"output_attentions=True, but the attention {implementation!r} has none to show: call "
+            'model.set_attn_implementation("eager") first, or "sdpa".'
+        )
+    empty = not is_tracing(states) and not states.numel()
+    return "eager" if implementation == "sdpa" and (shows or empty) else implementation  # trf-ignore: TRF051
+
+
+def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """(..., A * D) -> (..., A, D), of a batch without rows too; under tensor parallelism A is a process's share.
+
+    Not by `unflatten`, which would write the traced sizes into TorchScript's ONNX graphs.
+    """
+    return states.reshape(*states.shape[:-1], states.shape[-1] // head_dim, head_dim)
 
 
 def eager_attention_forward(

@@ -15,6 +15,7 @@ from transformers import BertTokenizer, Trainer, TrainingArguments, pipeline
 
 import modeling
 from modeling import ZooBertConfig
+from tests import bert_cases, gpt_cases
 from tests.bert_cases import SIZES, batch, case, pair
 from tests.conftest import ROOT
 
@@ -159,7 +160,7 @@ def test_gradient_checkpointing_changes_memory_not_gradients(head, tmp_path):
         if checkpointing:
             ours.gradient_checkpointing_enable()
         ours.train().zero_grad()
-        ours(**this.inputs, **this.labels).loss.backward()
+        ours(**this.inputs, **this.labels, unpad=True).loss.backward()
         gradients.append({name: parameter.grad.clone() for name, parameter in ours.named_parameters()})
     assert len(layers) == 3  # once, then once more in the backward pass
     for name, gradient in gradients[0].items():
@@ -214,6 +215,42 @@ def test_onnx_runtime_gives_our_logits(head, tmp_path):
     (logits,) = session.run(None, {name: tensor.numpy() for name, tensor in other.items()})
     expected, actual = ours(**other).logits, torch.from_numpy(logits)
     torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+class FirstOutput(torch.nn.Module):
+    """What a graph can be made of: two tensors in, one out."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids, attention_mask=attention_mask)[0]
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated, and warns of all that it takes for constant
+@pytest.mark.parametrize("cases, head", [(bert_cases, "ForTokenClassification"), (gpt_cases, "LMHeadModel")])
+@torch.no_grad()
+def test_torchscripts_onnx_takes_batches_of_any_size_and_length(cases, head, tmp_path):
+    ours = FirstOutput(cases.pair(head, tmp_path)[1]).eval()
+    ours.model.config.use_cache = False
+    names, axes = ["input_ids", "attention_mask"], {0: "rows", 1: "columns"}
+    inputs, other = (tuple(cases.batch(lengths)[name] for name in names) for lengths in ([5, 8], [4, 12, 3]))
+    path = tmp_path / "model.onnx"
+    torch.onnx.export(ours, inputs, path, dynamo=False, input_names=names, dynamic_axes=dict.fromkeys(names, axes))
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, dict(zip(names, (each.numpy() for each in other), strict=True)))
+    real = other[1].bool()
+    torch.testing.assert_close(torch.from_numpy(logits)[real], ours(*other)[real], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_torchscript_cannot_trace_is_one_clear_error(tmp_path):
+    _, ours = pair("Model", tmp_path)
+    ours.config.return_dict = False
+    packed = {"input_ids": torch.randint(1, 90, (2, 6)), "position_ids": torch.arange(3).repeat(1, 2)}
+    with pytest.raises(ValueError, match="use torch.export, or torch.onnx.export with dynamo=True"):
+        torch.jit.trace(ours, example_kwarg_inputs=packed)
 
 
 PARALLEL = """

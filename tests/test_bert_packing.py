@@ -6,6 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, DataCollatorWithFlattening
 
 from modeling import modeling_packing
+from modeling.modeling_bert import ZooBertIntermediate, ZooBertLMPredictionHead
 from modeling.modeling_packing import find_sequences
 from tests.bert_cases import COLUMNS, ROWS, assert_same_gradients, assert_same_outputs, batch, case, pair
 
@@ -71,11 +72,15 @@ def test_a_batch_is_left_as_it_is_when_packing_gains_nothing_or_a_row_begins_wit
     assert find_sequences((2, 3), torch.device("cpu"), mask, None) is None
 
 
-def test_padding_is_not_computed(tmp_path):
+def test_padding_is_not_computed(tmp_path, monkeypatch):
     _, ours = pair("ForSequenceClassification", tmp_path)
-    seen = []
-    for layer in ours.bert.encoder.layer:
-        layer.intermediate.register_forward_hook(lambda module, args, output: seen.append(output.shape[:-1]))
+    seen, forward = [], ZooBertIntermediate.forward
+
+    def recorded(self, states):  # not a hook, for which padding would be computed
+        seen.append(states.shape[:-1])
+        return forward(self, states)
+
+    monkeypatch.setattr(ZooBertIntermediate, "forward", recorded)
     inputs = batch(lengths=[2, 3, 19, 5, 3, 2, 2])
     ours(**inputs)
     assert seen == [(36,), (36,), (7,)]  # 36 real tokens of 133, then [CLS] alone
@@ -256,11 +261,16 @@ def test_flex_attention_gives_the_stock_models_outputs(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining"])
-def test_in_training_words_are_predicted_at_the_labelled_positions_only(head, tmp_path):
+def test_in_training_words_are_predicted_at_the_labelled_positions_only(head, tmp_path, monkeypatch):
     stock, ours = pair(head, tmp_path)
     this = case(head)
-    rows = []
-    ours.cls.predictions.register_forward_hook(lambda module, args, output: rows.append(output.shape))
+    rows, forward = [], ZooBertLMPredictionHead.forward
+
+    def recorded(self, states):  # not a hook, for which all are predicted
+        rows.append((*states.shape[:-1], 97))
+        return forward(self, states)
+
+    monkeypatch.setattr(ZooBertLMPredictionHead, "forward", recorded)
     labelled = this.labels["labels"] != -100
     name = "logits" if head == "ForMaskedLM" else "prediction_logits"
 
@@ -271,6 +281,10 @@ def test_in_training_words_are_predicted_at_the_labelled_positions_only(head, tm
 
     evaluated = ours.eval()(**this.inputs, **this.labels)[name]
     torch.testing.assert_close(evaluated[this.real], stock(**this.inputs)[name][this.real], atol=1e-5, rtol=1e-5)
+
+    ours.cls.predictions.register_forward_hook(lambda *call: None)
+    watched = ours.train()(**this.inputs, **this.labels)[name]
+    assert rows[-1] == logits.shape and torch.equal(watched, evaluated)
 
 
 def test_padding_never_answers_a_question(tmp_path):

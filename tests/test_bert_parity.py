@@ -256,9 +256,7 @@ def test_exactly_one_kind_of_input_is_wanted(tmp_path):
         ours()
 
 
-@pytest.mark.parametrize(
-    "given", [{"encoder_hidden_states": torch.ones(1, 2, 36)}, {"past_key_values": ()}, {"use_cache": True}]
-)
+@pytest.mark.parametrize("given", [{"encoder_hidden_states": torch.ones(1, 2, 36)}, {"use_cache": True}])
 def test_the_inputs_of_a_decoder_are_refused(given, tmp_path):
     _, ours = pair("ForMaskedLM", tmp_path)
     ours(**batch(), use_cache=False, encoder_hidden_states=None)

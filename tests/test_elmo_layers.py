@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from modeling import ElmoConfig
-from modeling.modeling_elmo_layers import BiLSTM, ElmoTaskCharacters, ElmoTaskModel, variational_dropout
+from modeling.modeling_elmo_layers import BiLSTM, ElmoTaskCharacters, ElmoTaskModel, VariationalDropout
 from modeling.tokenization_elmo import WORD_PADDING
 
 
@@ -240,11 +240,12 @@ def test_a_traced_graph_computes_the_same():
 
 def test_dropout_is_the_same_for_all_words_of_a_row_and_none_in_evaluation():
     states = torch.ones(50, 4, 20)
-    dropped = variational_dropout(states, 0.4, training=True)
+    dropout = VariationalDropout(0.4)
+    dropped = dropout(states)
     torch.testing.assert_close(dropped.unique(), torch.tensor([0, 1 / 0.6]))
     assert (dropped == dropped[:, :1]).all() and not (dropped == dropped[:1]).all()
     assert abs((dropped == 0).float().mean() - 0.4) < 0.06
-    assert torch.equal(variational_dropout(states, 0.4, training=False), states)
+    assert torch.equal(dropout.eval()(states), states)
     rnn = BiLSTM(4, 3, layers=2, dropout=0.5)
     inputs = torch.randn(*MASK.shape, 4)
     assert not torch.equal(rnn(inputs, MASK), rnn(inputs, MASK))

@@ -144,7 +144,7 @@ def test_taglm_reads_the_top_layer_beside_the_first_layers_states():
         states = second(torch.cat([states, model.elmo.mixes[0].gamma * top[row, :length]], -1))[0]
         logits.append(model.classifier(states))
     found = model.train()  # emission scores; no dropout, so that they can be compared
-    found.config.task_dropout = found.rnn.dropout = found.config.mix_dropout = 0.0
+    found.dropout.p = found.rnn.dropout.p = found.elmo.dropout.p = 0.0
     emissions = found(**batch).logits
     for row, length in enumerate(LENGTHS):
         torch.testing.assert_close(emissions[row, :length], logits[row], atol=1e-5, rtol=0)
@@ -156,7 +156,7 @@ def test_the_states_of_the_rnn_are_joined_by_the_second_mix():
     with torch.no_grad():
         model.classifier.weight[:, :8] = 0
         model.classifier.bias.zero_()
-    model.config.task_dropout = model.rnn.dropout = model.config.mix_dropout = 0.0
+    model.dropout.p = model.rnn.dropout.p = model.elmo.dropout.p = 0.0
     mix = model.elmo(batch["input_ids"], batch["attention_mask"]).mixes[:, 1]
     emissions = model.train()(**batch).logits
     torch.testing.assert_close(emissions, mix @ model.classifier.weight[:, 8:].T, atol=1e-5, rtol=0)

@@ -307,3 +307,18 @@ def test_the_base_model_returns_transformers_output_type(tmp_path):
     _, ours = pair("Model", tmp_path)
     output = ours(**batch(), use_cache=False)
     assert isinstance(output, BaseModelOutputWithPast) and list(output) == ["last_hidden_state"]
+
+
+@pytest.mark.parametrize("head", STOCK_HEADS)
+@pytest.mark.parametrize("labelled", [False, True])
+def test_a_batch_without_rows_gives_what_the_stock_model_gives(head, labelled, tmp_path):
+    stock, ours = pair(head, tmp_path)
+    this = case(head)
+    inputs = {name: tensor[:0] for name, tensor in this.inputs.items()}
+    labels = {name: tensor[:0] for name, tensor in this.labels.items()} if labelled else {}
+    expected = stock(**inputs | {"attention_mask": inputs["attention_mask"].flatten(0, -2)}, **labels)
+    found = ours(**inputs, **labels)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, equal_nan=True)
+    without_mask = {name: tensor for name, tensor in inputs.items() if name != "attention_mask"}
+    assert ours(**without_mask).logits.shape == expected.logits.shape

@@ -1,10 +1,12 @@
 """What the files around the code say of it, and of each other, is so."""
 
 import ast
+import io
 import re
 import runpy
 import shlex
 import sys
+from contextlib import redirect_stdout
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from unittest.mock import patch
@@ -17,7 +19,7 @@ from packaging.utils import canonicalize_name
 from tests.conftest import ROOT
 
 
-GUIDES = ["README.md", "CONTRIBUTING.md"]
+GUIDES = ["README.md", "CONTRIBUTING.md", "docs/other_libraries.md"]
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,18 @@ def test_each_command_of_a_guide_finds_its_files(guide):
         for word in words:
             names_a_file = re.fullmatch(r"(configs|demo|tests|metrics)/\S+|run_\w+\.py|reproduce\.py", word)
             assert not names_a_file or (ROOT / word).exists() or word.startswith("demo/output"), words
+
+
+@pytest.mark.parametrize("guide", ["docs/other_libraries.md"])
+def test_each_example_of_a_guide_runs(guide):
+    examples = re.findall(r"^```python\n(.*?)^```", read(guide), flags=re.DOTALL | re.MULTILINE)
+    assert examples
+    for example in examples:
+        shown = io.StringIO()
+        with redirect_stdout(shown):
+            exec(example, {})
+        promised = re.findall(r"^print\(.*\)  # (.*)$", example, flags=re.MULTILINE)
+        assert shown.getvalue().splitlines() == promised
 
 
 @pytest.mark.parametrize("guide", [*GUIDES, "CHANGELOG.md"])

@@ -1,0 +1,69 @@
+"""peft's prompt learning on our models: prefixes of keys and values, and prompts of embeddings."""
+
+import pytest
+import torch
+from peft import PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
+
+from tests import bert_cases, gpt_cases
+
+
+TASKS = {
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+    "ForQuestionAnswering": "QUESTION_ANS",
+}
+PREFIXES = [{}, {"prefix_projection": True, "encoder_hidden_size": 11}]
+
+
+def assert_learns_alike(cases, head: str, folder, attention: str, config) -> None:
+    """Loss, logits and the gradients of what is learned are the stock model's."""
+    this, outputs, gradients = cases.case(head), [], []
+    for model in cases.pair(head, folder, attention):
+        torch.manual_seed(0)
+        tuned = get_peft_model(model, config)
+        outputs.append(tuned(**this.inputs, **this.labels))
+        outputs[-1].loss.backward()
+        gradients.append({name: each.grad for name, each in tuned.named_parameters() if each.grad is not None})
+    for name, expected in outputs[0].items():
+        torch.testing.assert_close(
+            outputs[1][name], expected, atol=1e-5, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert gradients[0].keys() == gradients[1].keys()
+    assert any("prompt_encoder" in name and gradient.any() for name, gradient in gradients[0].items())
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("fields", PREFIXES, ids=["plain", "projected"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("head", TASKS)
+def test_bert_learns_the_prefix_that_the_stock_model_learns(head, attention, fields, tmp_path):
+    config = PrefixTuningConfig(task_type=TASKS[head], num_virtual_tokens=4, **fields)
+    assert_learns_alike(bert_cases, head, tmp_path, attention, config)
+
+
+@pytest.mark.parametrize("method", [PromptTuningConfig, PromptEncoderConfig])
+def test_bert_learns_the_prompt_that_the_stock_model_learns(method, tmp_path):
+    config = method(task_type="SEQ_CLS", num_virtual_tokens=4)
+    assert_learns_alike(bert_cases, "ForSequenceClassification", tmp_path, "sdpa", config)
+
+
+def test_what_stands_in_front_must_be_a_cache(tmp_path):
+    _, ours = bert_cases.pair("Model", tmp_path)
+    with pytest.raises(ValueError, match="past_key_values is a tuple; give a DynamicCache"):
+        ours(**bert_cases.batch(), past_key_values=())
+
+
+@torch.no_grad()
+def test_gpt_generates_behind_a_prefix_what_it_predicts_there():
+    model = gpt_cases.zoo("LMHeadModel")
+    tuned = get_peft_model(model, PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)).eval()
+    for parameter in tuned.prompt_encoder.parameters():
+        parameter.normal_()
+    ids = torch.randint(1, 90, (2, 5))
+    generated = tuned.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=4)
+    for _ in range(4):
+        logits = tuned(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        ids = torch.cat([ids, logits[:, -1:].argmax(-1)], 1)
+    assert torch.equal(generated, ids)
+    assert not torch.equal(ids, model.generate(ids[:, :5], max_new_tokens=4)), "the prefix changed nothing"
