@@ -40,7 +40,7 @@ def commands(guide: str) -> list[list[str]]:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", read("Makefile"), flags=re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", read("Makefile"), flags=re.MULTILINE))
 
 
 def test_the_version_is_the_same_wherever_it_stands(package):
@@ -101,7 +101,17 @@ def test_each_link_of_a_guide_leads_somewhere(guide):
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_continuous_integration_runs_targets_that_exist():
+def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
     (line,) = re.findall(r"^make .*", read(".ci/run"), flags=re.MULTILINE)
-    called = {word for word in line.split()[1:] if not word.startswith("-")}
-    assert called == {"lint", "test"} and called | {"demo"} <= make_targets()
+    called = [word for word in line.split()[1:] if not word.startswith("-")]
+    assert called == ["lint", "test-clients", "test"] and {*called, "demo"} <= make_targets()
+
+
+def test_the_suite_needs_nothing_of_the_clients(package):
+    clients = {canonicalize_name(Requirement(line).name) for line in package["extras_require"]["clients"]}
+    users = [
+        path.relative_to(ROOT / "tests")
+        for path in (ROOT / "tests").rglob("*.py")
+        if clients & {canonicalize_name(name) for name in imported_packages(path)}
+    ]
+    assert users and {path.parts[0] for path in users} == {"clients"}
