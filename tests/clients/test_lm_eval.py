@@ -48,9 +48,8 @@ def test_a_folder_of_ours_is_evaluated_as_the_stock_model(tmp_path):
     stock, ours, tokenizer = gpt_pair("LMHeadModel", tmp_path)
     ours.save_pretrained(tmp_path / "ours")
     tokenizer.save_pretrained(tmp_path / "ours")
-    loaded = [
-        HFLM(pretrained=str(tmp_path / "ours"), device="cpu", trust_remote_code=trust) for trust in (False, True)
-    ]
+    folder = str(tmp_path / "ours")
+    loaded = [HFLM(pretrained=folder, device="cpu", trust_remote_code=trust) for trust in (False, True)]
     assert [type(model.model).__name__ for model in loaded] == ["OpenAIGPTLMHeadModel", "ZooGPTLMHeadModel"]
     pairs = [(text, " is good") for text in SENTENCES]
     expected = HFLM(pretrained=stock, tokenizer=tokenizer).loglikelihood(requests("loglikelihood", *pairs))
