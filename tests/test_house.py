@@ -107,6 +107,26 @@ def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
     assert called == ["lint", "test-clients", "test"] and {*called, "demo"} <= make_targets()
 
 
+def test_commands_without_make_are_those_of_the_makefile():
+    exports = dict(re.findall(r"^demo .*: export (\w+) = (\w+)$", read("Makefile"), flags=re.MULTILINE))
+    runs = re.findall(r"^\t\$\(BIN\)/(python -m (?:pytest|demo).*)$", read("Makefile"), flags=re.MULTILINE)
+    runs = [run.replace("$(WORKERS)", "2") for run in runs]
+    (windows,) = re.findall(r"^```powershell\n(.*?)^```", read("README.md"), flags=re.DOTALL | re.MULTILINE)
+    assert (
+        rf".venv\Scripts\{runs[0]}" in windows.splitlines() and "-m pip install -c constraints.txt -e .\n" in windows
+    )
+    for run in runs[1:]:
+        words = [f"{name}={value}" for name, value in exports.items()] + run.split()
+        assert words in commands("CONTRIBUTING.md")
+
+
+def test_only_the_benchmarks_need_unix(package):
+    of_unix = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+    files = [path for name in ("demo", *package["packages"]) for path in (ROOT / name).rglob("*.py")]
+    for path in [*files, *(ROOT / f"{name}.py" for name in package["py_modules"])]:
+        assert not imported_packages(path) & of_unix, path
+
+
 def test_the_suite_needs_nothing_of_the_clients(package):
     clients = {canonicalize_name(Requirement(line).name) for line in package["extras_require"]["clients"]}
     users = [
