@@ -9,7 +9,7 @@ from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from modeling import ZooGPTTokenizer
 from tests import bert_cases, gpt_cases
 from tests.glue_sample import VOCABULARY
-from tests.gpt_sample import vocabulary, write_gpt_tokenizer
+from tests.gpt_sample import merges, vocabulary
 
 
 # Of 2 to 9 words, so that most rows of a batch are padded.
@@ -21,6 +21,7 @@ SENTENCES = [
     "the plot is not good , but not bad ?",
     "is a dull film bad ?",
 ]
+LINE_BREAK = "\n</w>"
 Pair = tuple[PreTrainedModel, PreTrainedModel, PreTrainedTokenizerBase]
 
 
@@ -32,9 +33,11 @@ def bert_pair(head: str, folder: Path, **changes: object) -> Pair:
 
 
 def gpt_pair(head: str, folder: Path, **changes: object) -> Pair:
-    """transformers' GPT and ours, and our tokenizer, whose texts end with a full stop; `folder` is as above."""
-    stock, ours = gpt_cases.pair(head, folder, vocab_size=len(vocabulary()), **changes)
-    return stock, ours, ZooGPTTokenizer.from_pretrained(write_gpt_tokenizer(folder, eos_token=".</w>"))
+    """transformers' GPT and ours, and our tokenizer, where a line break ends a text; `folder` is as above."""
+    words = vocabulary() | {LINE_BREAK: len(vocabulary())}
+    stock, ours = gpt_cases.pair(head, folder, vocab_size=len(words), **changes)
+    ZooGPTTokenizer(vocab=words, merges=merges(), eos_token=LINE_BREAK).save_pretrained(folder)
+    return stock, ours, ZooGPTTokenizer.from_pretrained(folder)
 
 
 def training_arguments(folder: Path, **changes: object) -> dict[str, object]:
