@@ -33,7 +33,7 @@ ORIGINS = {"stock": "transformers.", "registered": "modeling.", "remote code": "
 
 
 def load(folder, way: str, kind: type = SentenceTransformer):
-    """sentence-transformers' model of the folder, with transformers' BERT in it or ours, found one way or the other."""
+    """sentence-transformers' model of the folder; what computes in it is found the way that is asked for."""
     if way == "registered":
         modeling.register()
     model = kind(str(folder), device="cpu", trust_remote_code=way == "remote code")
