@@ -1,4 +1,5 @@
-# make demo | test | test-clients | lint | clean. Needs python3 (3.10 or later) and make; everything else goes into $(VENV).
+# make demo | test | test-clients | lint | clean. Needs python3 (3.10 or later) and make; everything else goes into
+# $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
