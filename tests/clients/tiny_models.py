@@ -41,7 +41,7 @@ def gpt_pair(head: str, folder: Path, **changes: object) -> Pair:
 
 
 def training_arguments(folder: Path, **changes: object) -> dict[str, object]:
-    """A few steps of plain gradient descent on batches of 2 or 3 sentences, each step's loss in the log."""
+    """A few steps of plain gradient descent on batches of 3 sentences, each step's loss in the log."""
     values = {
         "output_dir": str(folder),
         "max_steps": 4,
