@@ -43,6 +43,11 @@ LINT = ["ruff>=0.12", "transformers-mlinter>=0.1.5"]
 TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 TEST += ["seqeval>=1.2.2", "torchmetrics>=1.4"]
 
+# Libraries that people put the models into, for the tests in tests/clients. torchao is not among them: where it is
+# installed, transformers imports it with every model, and it writes to the screen.
+CLIENTS = ["captum>=0.8", "lm-eval>=0.4.10", "minicons>=0.3.39", "nnsight>=0.8", "sentence-transformers>=6"]
+CLIENTS += ["setfit>=1.2", "trl>=1"]
+
 setup(
     name="elmo-gpt-bert",
     version="0.1.0",
@@ -72,6 +77,7 @@ setup(
         "onnx": ONNX,
         "plots": PLOTS,
         "trackers": TRACKERS,
+        "clients": CLIENTS,
         "test": TEST + LINT + CONVERT + ONNX + PLOTS + TRACKERS,
     },
 )

@@ -42,7 +42,7 @@ def commands(guide: str) -> list[list[str]]:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", read("Makefile"), flags=re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", read("Makefile"), flags=re.MULTILINE))
 
 
 def test_the_version_is_the_same_wherever_it_stands(package):
@@ -115,7 +115,36 @@ def test_each_link_of_a_guide_leads_somewhere(guide):
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_continuous_integration_runs_targets_that_exist():
+def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
     (line,) = re.findall(r"^make .*", read(".ci/run"), flags=re.MULTILINE)
-    called = {word for word in line.split()[1:] if not word.startswith("-")}
-    assert called == {"lint", "test"} and called | {"demo"} <= make_targets()
+    called = [word for word in line.split()[1:] if not word.startswith("-")]
+    assert called == ["lint", "test-clients", "test"] and {*called, "demo"} <= make_targets()
+
+
+def test_commands_without_make_are_those_of_the_makefile():
+    exports = dict(re.findall(r"^demo .*: export (\w+) = (\w+)$", read("Makefile"), flags=re.MULTILINE))
+    runs = re.findall(r"^\t\$\(BIN\)/(python -m (?:pytest|demo).*)$", read("Makefile"), flags=re.MULTILINE)
+    runs = [run.replace("$(WORKERS)", "2") for run in runs]
+    (windows,) = re.findall(r"^```powershell\n(.*?)^```", read("README.md"), flags=re.DOTALL | re.MULTILINE)
+    assert rf".venv\Scripts\{runs[0]}" in windows.splitlines()
+    assert r".venv\Scripts\python -m pip install -c constraints.txt -e ." in windows.splitlines()
+    for run in runs[1:]:
+        words = [f"{name}={value}" for name, value in exports.items()] + run.split()
+        assert words in commands("CONTRIBUTING.md")
+
+
+def test_only_the_benchmarks_need_unix(package):
+    of_unix = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+    files = [path for name in ("demo", *package["packages"]) for path in (ROOT / name).rglob("*.py")]
+    for path in [*files, *(ROOT / f"{name}.py" for name in package["py_modules"])]:
+        assert not imported_packages(path) & of_unix, path
+
+
+def test_the_suite_needs_nothing_of_the_clients(package):
+    clients = {canonicalize_name(Requirement(line).name) for line in package["extras_require"]["clients"]}
+    users = [
+        path.relative_to(ROOT / "tests")
+        for path in (ROOT / "tests").rglob("*.py")
+        if clients & {canonicalize_name(name) for name in imported_packages(path)}
+    ]
+    assert users and {path.parts[0] for path in users} == {"clients"}
