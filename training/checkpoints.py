@@ -40,7 +40,7 @@ from training.checksums import damage, sync, write_checksums
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
 FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples", "feature_cache"}
-FREE |= {"save_outputs"}
+FREE |= {"save_outputs", "dataloader_num_workers"}
 
 FOLDER = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)")

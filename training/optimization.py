@@ -12,6 +12,19 @@ from transformers import PreTrainedModel
 from training.arguments import RunArguments
 
 
+def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[int, int]:
+    """(updates of the whole run, updates an epoch) over `examples`."""
+    per_update = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
+    per_epoch = math.ceil(examples / per_update)
+    total = args.max_steps if args.max_steps > 0 else math.ceil(round(args.num_train_epochs * per_epoch, 6))
+    return total, per_epoch
+
+
+def warm_up_updates(args: RunArguments, total: int) -> int:
+    """How many of the `total` updates have a rising learning rate."""
+    return args.warmup_steps or math.ceil(round(args.warmup_ratio * total, 6))  # 0.1 * 30 is a little more than 3
+
+
 def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.AdamW:
     """AdamW, or BertAdam, that decays matrices and embeddings but not biases and LayerNorms, as both papers.
 
