@@ -27,12 +27,16 @@ def claim(args: RunArguments) -> Iterator[None]:
     """The output folder belongs to this run alone while the context lasts.
 
     Raises FileExistsError where it holds something and neither --resume nor --overwrite_output_dir is given,
-    BlockingIOError where another run is writing to it.
+    BlockingIOError where another run is writing to it, OSError where this one cannot.
     """
     output, state = Path(args.output_dir), PartialState()
-    if output.exists() and not output.is_dir():
+    try:
+        is_file = output.exists() and not output.is_dir()
+        held = output.is_dir() and any(path.name != ".lock" for path in output.iterdir())
+    except OSError as error:
+        raise OSError(f"cannot read --output_dir {output}: {error.strerror}: choose another") from error
+    if is_file:
         raise FileExistsError(f"--output_dir {output} is a file")
-    held = output.is_dir() and any(path.name != ".lock" for path in output.iterdir())
     if held and not (args.overwrite_output_dir or args.resume):
         raise FileExistsError(
             f"--output_dir {output} exists and is not empty: choose another, --resume the run in it, or "
@@ -47,6 +51,10 @@ def claim(args: RunArguments) -> Iterator[None]:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"cannot make --output_dir {output}: {error.strerror}: choose another") from error
+    try:
+        (output / ".lock").touch()
+    except OSError as error:
+        raise OSError(f"cannot write to --output_dir {output}: {error.strerror}: choose another") from error
     lock = FileLock(output / ".lock", blocking=False)
     try:
         lock.acquire()

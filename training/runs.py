@@ -27,6 +27,7 @@ from training.arguments import RunArguments, hub_model_id
 from training.checkpoints import FREE, folders
 from training.ensembles import members
 from training.launching import check_launch, claim
+from training.streams import lasting_streams
 
 
 Run = Callable[[RunArguments], dict[str, float]]
@@ -43,6 +44,12 @@ def command(main: Callable[[], object]) -> None:
     Errors from below this project's own files keep their traceback: they are nobody's mistake in a command.
     """
     Stopwatch.before = time.time() - psutil.Process().create_time()  # the interpreter's start and the imports
+    with lasting_streams():
+        _call(main)
+    PartialState().destroy_process_group()
+
+
+def _call(main: Callable[[], object]) -> None:
     try:
         main()
     except KeyboardInterrupt as stop:
@@ -54,7 +61,6 @@ def command(main: Callable[[], object]) -> None:
             raise
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
         sys.exit(1)
-    PartialState().destroy_process_group()
 
 
 class Interrupted(KeyboardInterrupt):
@@ -76,7 +82,8 @@ def stop_signals() -> Iterator[list[int]]:
 
     def receive(number: int, frame: object) -> None:
         if not received:
-            os.write(2, b"\nstopping after this update; Ctrl-C once more stops at once\n")  # print is not re-entrant
+            with contextlib.suppress(OSError):  # nobody reads it
+                os.write(2, b"\nstopping after this update; Ctrl-C once more stops at once\n")  # print: not re-entrant
         received.append(number)
         signal.signal(signal.SIGINT, handlers[signal.SIGINT])
 
