@@ -34,6 +34,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments
 from training.checksums import damage, sync, write_checksums
+from training.optimization import may_differ, schedule
 
 
 # What may differ between a run and its continuation.
@@ -146,6 +147,7 @@ class Checkpoints:
             **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in FREE},
             "processes": self.accelerator.num_processes,
             "distribution": self.accelerator.distributed_type.value,
+            **schedule(len(self.train_set), self.args, self.accelerator.num_processes),
             "training data": digest(self.train_set),
         }
 
@@ -221,7 +223,8 @@ class Checkpoints:
             return None
         values = self._read(update)
         theirs = values.pop("identity")
-        for name in sorted(self.identity.keys() | theirs.keys()):
+        longer = may_differ(self.identity, theirs, self.path(update), update)
+        for name in sorted((self.identity.keys() | theirs.keys()) - longer):
             if self.identity.get(name) != theirs.get(name):
                 raise ValueError(
                     f"{self.path(update)} is of a run with {name} {theirs.get(name)}, not {self.identity.get(name)}: "

@@ -267,15 +267,18 @@ class _Training:
         whole = {name: value for name, value in progress.results.items() if not is_of_a_type(name, progress.results)}
         scores = "".join(f"  {name} {value:.4f}" for name, value in whole.items())
         self.print(f"update {progress.update}/{self.total}:{scores}")
-        if progress.worse == self.args.early_stopping_patience and not self.finished:
-            progress.stopped = True
-            self.log()
-            self.print(f"stopped early: update {progress.best_update} was better")
+        if progress.worse == self.args.early_stopping_patience:
+            progress.stopped = True  # at the last update, too: a longer run would have stopped there
+            if progress.update < self.total:
+                self.log()
+                self.print(f"stopped early: update {progress.best_update} was better")
         return improved
 
     def end_epoch(self) -> None:
         self.read_losses()
-        mean, self.progress.epoch = self.progress.epoch.value, Mean()
+        mean = self.progress.epoch.value
+        if self.progress.update % self.per_epoch == 0:  # a longer run goes on with the same epoch
+            self.progress.epoch = Mean()
         epoch = math.ceil(self.progress.update / self.per_epoch)
         self.print(f"epoch {epoch}/{math.ceil(self.total / self.per_epoch)}: train_loss {mean:.4f}")
 
