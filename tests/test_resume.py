@@ -357,6 +357,35 @@ def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, 
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
+def test_workers_let_a_run_that_is_told_to_stop_with_them_save_and_go_on(flags, tmp_path, monkeypatch, capfd):
+    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--save_strategy", "no"]
+    update = loop._Training.update
+
+    def wait_at_7(self, *args):
+        update(self, *args)
+        if self.progress.update == 7:
+            (tmp_path / "at-7").touch()
+            while not self.signals:
+                time.sleep(0.01)
+
+    def with_workers() -> None:
+        os.setpgid(0, 0)
+        run_glue.main([*argv, "--dataloader_num_workers", "2"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Training, "update", wait_at_7)
+        (started,) = fork(with_workers)
+    while started.is_alive() and not (tmp_path / "at-7").exists():
+        time.sleep(0.01)
+    os.killpg(started.pid, signal.SIGTERM)  # all processes of the run, as a scheduler does
+    assert wait([started]) == [130]
+    error = capfd.readouterr().err
+    assert "checkpoint-7 is whole" in error and error.count("stopping after this update") == 1
+    run_glue.main([*argv, "--resume"])  # without workers
+    run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
 def test_of_two_processes_one_that_is_told_to_stop_stops_both(flags, tmp_path, monkeypatch, capfd):
     argv = [*flags, "--output_dir", str(tmp_path / "out")]
     update = loop._Training.update

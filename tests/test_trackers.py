@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from accelerate.tracking import WandBTracker
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from wandb.errors import UsageError
 
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
@@ -47,6 +49,13 @@ def test_all_trackers_are_those_that_are_installed(run, monkeypatch):
     assert names() == list(TRACKERS)
     monkeypatch.setattr(launching, "get_available_trackers", lambda: ["mlflow", "trackio"])
     assert names() == ["trackio"]
+
+
+def test_a_tracker_that_cannot_begin_is_one_line_with_a_remedy(run, monkeypatch):
+    accelerator = launching.start(run(report_to="wandb"))
+    monkeypatch.setattr(WandBTracker, "start", lambda _: (_ for _ in ()).throw(UsageError("No API key.")))
+    with pytest.raises(RuntimeError, match="--report_to wandb: No API key. WANDB_MODE=offline keeps"):
+        launching.start_trackers(run(report_to="wandb"), accelerator)
 
 
 @pytest.fixture

@@ -5,11 +5,13 @@ import dataclasses
 import fcntl
 import math
 import os
+import pickle
 import pty
 import re
 import struct
 import sys
 import termios
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +23,12 @@ from accelerate.state import AcceleratorState
 from datasets import Dataset, Features, List, Value, concatenate_datasets, load_from_disk
 from datasets.table import InMemoryTable
 
+import run_ner
+import run_squad
+import run_swag
+from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tests.glue_sample import VOCABULARY, write_model
+from tests.gpt_sample import write_gpt_tokenizer
 from tests.processes import fork, wait
 from tests.tiny_run import fit, prepare, weights
 from training import loading, loop
@@ -375,6 +382,18 @@ def test_workers_are_processes_of_their_own_and_batches_keep_their_order(data_se
     assert [rows for _, rows in helped] == [rows for _, rows in plain]
     assert {process for process, _ in plain} == {os.getpid()}
     assert len({process for process, _ in helped}) == 2 and os.getpid() not in {process for process, _ in helped}
+
+
+@pytest.mark.parametrize("collate", [run_ner.collate, run_squad.collate, run_swag.collate])
+def test_what_collates_in_a_script_can_be_sent_to_workers(run, tmp_path, collate):
+    tokenizers = [loading.load_tokenizer(run()), ElmoTokenizer()]
+    tokenizers += [ZooGPTTokenizer.from_pretrained(write_gpt_tokenizer(tmp_path / "gpt"))]
+    for tokenizer in tokenizers:
+        rows = [dict(tokenizer([text], is_split_into_words=True)) for text in ("good", "bad film")]
+        rows = [{name: [row[name]] * 2 for name in row} for row in rows] if collate is run_swag.collate else rows
+        ours = partial(collate, tokenizer=tokenizer)
+        for name, values in pickle.loads(pickle.dumps(ours))(rows).items():
+            assert torch.equal(values, ours(rows)[name])
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -47,10 +47,7 @@ LAUNCH = "accelerate launch --config_file configs/accelerate/FILE.yaml spreads a
 PRECISION = "--mixed_precision no, fp16 or bf16 says how to compute, when evaluating, too"
 LOADER = "--dataloader_num_workers is all that can be said of how batches are made ready"
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN: a token has no place among recorded arguments"
-COMPILE = (
-    "compiled graphs need --pad_to_max_length, which computes padding too: leaving padding out is faster, and the "
-    "default"
-)
+COMPILE = "the scripts do not compile: they leave padding out, so each batch has another shape"
 CPU = "ACCELERATE_USE_CPU=true in the environment keeps a run on the CPU"
 UPLOAD = "--push_to_hub uploads the output folder once, at the end, to the main branch of --hub_model_id"
 EVALUATE = "--eval_strategy and --eval_steps say when to evaluate: all of a set, whose outputs are gathered on the CPU"

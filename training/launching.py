@@ -145,7 +145,15 @@ def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
 
 
 def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
-    """Begins the curves of --report_to: TensorBoard's in OUTPUT_DIR/runs, others' under the output folder's name."""
+    """Begins the curves of --report_to: TensorBoard's in OUTPUT_DIR/runs, others' under the output folder's name.
+
+    Raises RuntimeError where a tracker cannot begin, as for want of a login or network.
+    """
     names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
     config = {name: str(value) for name, value in dataclasses.asdict(args).items()}  # TensorBoard takes no None
-    accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
+    try:
+        accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
+    except Exception as error:  # each tracker has its own
+        problem = " ".join(str(error).split())
+        remedy = "WANDB_MODE=offline keeps wandb's curves here"
+        raise RuntimeError(f"--report_to {args.report_to}: {problem} {remedy}") from error
