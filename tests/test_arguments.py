@@ -159,7 +159,7 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--report_to all wandb", "none and all stand alone"),
         ("--fp16 False", "argument --fp16: --mixed_precision no, fp16 or bf16"),
         ("--overwrite_cach", "unknown argument --overwrite_cach; did you mean --overwrite_cache?"),
-        ("--torch_compile", "--torch_compile: compiled graphs need"),
+        ("--torch_compile", "--torch_compile: the scripts do not compile"),
         ("--hub_token hf_secret", "--hub_token: log in with `hf auth login`"),
         ("--resume_form_the_last_one", "unknown argument --resume_form_the_last_one; --help lists what exists"),
     ],

@@ -114,7 +114,7 @@ HINTS: dict[str, str] = {
         ("model_type", "a checkpoint, or a configuration's JSON, as --model_name_or_path knows its model"),
         ("cache_dir", "HF_HOME in the environment says where downloads are kept"),
         ("model_revision", "download it with `hf download ID --revision R --local-dir FOLDER`, and give the folder"),
-        ("ignore_mismatched_sizes", "a head of another size is made anew in any case, and said so"),
+        ("ignore_mismatched_sizes", "a head of another size is made anew in any case"),
         (
             "use_fast_tokenizer use_slow_tokenizer",
             "--tokenizer_name decides; its fast tokenizer is used if it has one",
