@@ -84,7 +84,7 @@ class NerArguments(DataArguments):
     """What this script adds."""
 
     dataset_name: str | None = HfArg(default=None, help="on the Hub, e.g. lhoestq/conll2003")
-    dataset_config_name: str | None = None
+    dataset_config_name: str | None = HfArg(default=None, help="its configuration, where it has several")
     data_dir: str | None = HfArg(default=None, help="folder with train.txt, valid.txt, test.txt, or eng.train, ...")
     train_file: str | None = HfArg(default=None, help="CoNLL columns, or json, of your own")
     text_column_name: str | None = HfArg(

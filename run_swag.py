@@ -185,7 +185,7 @@ def run(args: SwagArguments) -> dict[str, float]:
     remove_earlier_results(args, accelerator)
     padding = {"padding": "max_length", "max_length": args.max_seq_length} if args.pad_to_max_length else {}
     batch = partial(collate, tokenizer=tokenizer, **padding)
-    scores = {split: partial(compute_metrics, parts=list(examples["part"])) for split, examples in data.items()}
+    scores = {split: partial(compute_metrics, parts=examples["part"][:]) for split, examples in data.items()}
     results = {}
     if args.do_train:
         eval_sets = {"": features["validation"]} if args.do_eval else {}

@@ -42,7 +42,7 @@ def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
         if task.splits[split].labelled:
             values["label"] = [_hub_label(label, task) for label in rows[task.hub_label][:]]
             values |= {column: rows[column] for column in task.metric_columns}
-        examples = Dataset.from_dict({column: list(value) for column, value in values.items()})
+        examples = Dataset.from_dict({column: value[:] for column, value in values.items()})
         data[split] = _with_gold_labels(examples, f"{task.hub}, {task.splits[split].hub}")
     return data
 
@@ -158,15 +158,16 @@ def read_own_files(
     if len({"text_pair" in data[split].column_names for split in data}) > 1:
         raise ValueError("some of the files have one text an example, some two")
     if "train" in data:
-        labels = _own_labels(data["train"]["label"], problem_type, files["train"])
+        labels = _own_labels(data["train"]["label"][:], problem_type, files["train"])
     else:
         labels = () if config.num_labels == 1 else tuple(config.id2label.values())
     text = PAIR if "text_pair" in next(iter(data.values())).column_names else ("sentence",)
     task = Task("", text, labels, ("glue", "rte" if labels else "stsb"))
     for split in data.keys() - {"test"}:
-        labels = enumerate(data[split]["label"], start=1)
-        known = [_own_label(label, task, f"{files[split]}, example {number}") for number, label in labels]
-        data[split] = data[split].remove_columns("label").add_column("label", known)
+        values = data[split][:]
+        labels = enumerate(values["label"], start=1)
+        values["label"] = [_own_label(label, task, f"{files[split]}, example {number}") for number, label in labels]
+        data[split] = Dataset.from_dict(values)
     return task, data
 
 
@@ -194,13 +195,12 @@ def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) 
     return to_dataset(rows, path)
 
 
-def _own_labels(labels: Iterable[str], problem_type: str | None, file: str) -> tuple[str, ...]:
+def _own_labels(labels: list[str], problem_type: str | None, file: str) -> tuple[str, ...]:
     """The classes in order, none for a regression.
 
     Whole numbers are classes, in whichever way the file writes them: 1 and 1.0 are the class 1. Raises ValueError
     where one label keeps the others from being numbers, which they might as well be.
     """
-    labels = list(labels)
     names = set(labels)
     whole = all(map(_is_whole, names))
     decimals = any(_is_number(name) and not _is_whole(name) for name in names)

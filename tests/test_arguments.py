@@ -1,10 +1,18 @@
 """Recipes and flags."""
 
 import dataclasses
+import re
+import tracemalloc
 
 import pytest
+from transformers import TrainingArguments
 
+import run_glue
+import run_ner
+import run_squad
+import run_swag
 from tests.tiny_run import Arguments, recipe
+from training import aliases
 from training.arguments import RunArguments, parse_arguments
 
 
@@ -36,13 +44,16 @@ def test_arguments_are_read_only(run):
     [
         ("learning_rat: 1", "recipe.yaml: key learning_rat; did you mean learning_rate?"),
         ("zzz: 1", "recipe.yaml: key zzz; --help lists what exists"),
-        ("learning_rate: fast", "recipe.yaml: argument --learning_rate/--learning-rate: invalid float value: 'fast'"),
-        ("mixed_precision: fp8", "recipe.yaml: argument --mixed_precision/--mixed-precision: invalid choice: 'fp8'"),
+        ("learning_rate: fast", "recipe.yaml: argument --learning_rate: invalid float value: 'fast'"),
+        ("mixed_precision: fp8", "recipe.yaml: argument --mixed_precision: invalid choice: 'fp8'"),
         ("seed: 1.5", "invalid int value: '1.5'"),
         ("seed: [1, 2]", "recipe.yaml: seed needs one value, not [1, 2]"),
         ("seed:", "recipe.yaml: seed needs one value, not None"),
         ("- seed", "a recipe is a YAML mapping"),
         ("seed: [", "cannot read the recipe"),
+        ("seed: 1\nlearning_rate: 1\nseed: 2", "seed stands there twice"),
+        ("seed: {a: 1}", "more than one value, or a list of them"),
+        ("deepspeed: x", "recipe.yaml: key deepspeed: accelerate launch"),
     ],
 )
 def test_a_mistake_in_a_recipe_is_one_line_that_names_it(tmp_path, capsys, text, message):
@@ -67,6 +78,8 @@ def test_a_mistake_in_a_recipe_is_one_line_that_names_it(tmp_path, capsys, text,
         (["--do_train", "False"], "nothing to do"),
         (["--model_name_or_path", "bert.json"], "give --tokenizer_name"),
         (["--seed", "1", "late.yaml"], "unknown argument late.yaml"),
+        (["--output_dir", "x" * 300], "--output_dir xxxxxxxxxxxxxxxxxxxx... has a name longer than 255 bytes"),
+        (["--" + "x" * 300], "unknown argument --xxx"),
     ],
 )
 def test_a_wrong_flag_is_one_line_that_names_it(capsys, flags, message):
@@ -80,3 +93,133 @@ def test_a_flag_that_overrides_the_recipe_is_not_blamed_on_it(tmp_path, capsys):
 
 def test_a_recipe_that_does_not_exist_is_an_error(capsys):
     assert "cannot read the recipe nowhere.yaml" in error_of(["nowhere.yaml", *REQUIRED], capsys)
+
+
+def test_a_recipe_of_aliases_is_refused_before_it_grows(tmp_path, capsys):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    path = recipe(tmp_path, "\n".join(lines))
+    tracemalloc.start()
+    line = error_of([path, *REQUIRED], capsys)
+    assert "the alias *a0" in line and len(line) < 300 and tracemalloc.get_traced_memory()[1] < 2e6
+    tracemalloc.stop()
+    assert "more than one value" in error_of([recipe(tmp_path, "a: " + "[" * 5000), *REQUIRED], capsys)
+
+
+# Flags of transformers' scripts
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("--fp16", "--mixed_precision fp16"),
+        ("--bf16 true", "--mixed_precision bf16"),
+        ("--bf16 --mixed_precision bf16", "--mixed_precision bf16"),
+        ("--tf32 True", "--matmul_precision high"),
+        ("--resume_from_checkpoint True", "--resume"),
+        ("--per_gpu_train_batch_size 3", "--per_device_train_batch_size 3"),
+        ("--per-device-train-batch-size 3", "--per_device_train_batch_size=3"),
+        ("--max_train_steps 7", "--max_steps 7"),
+        ("--num_warmup_steps 7", "--warmup_steps 7"),
+        ("--warmup_steps 0.1", "--warmup_ratio 0.1"),
+        ("--optim adamw_torch", "--optim adamw"),
+        ("--evaluation_strategy epoch --do_eval", "--eval_strategy epoch --do_eval"),
+        ("--report_to tensorboard wandb", "--report_to tensorboard,wandb"),
+        ("--train_sampling_strategy group_by_length", "--group_by_length"),
+        ("--tokenizer x", "--tokenizer_name x"),
+        ("--no_do_lower_case", "--do_lower_case false"),
+        ("--overwrite_cache --use_fast_tokenizer --save_safetensors True --logging_strategy steps", ""),
+    ],
+)
+def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, theirs, ours):
+    asked, meant = (parse_arguments(Arguments, [*REQUIRED, *flags.split()]) for flags in (theirs, ours))
+    assert asked == meant
+    keys = [flag.replace("-", "_").replace("=", " ").split() for flag in re.split("(?:^| )--", theirs)[1:]]
+    if not any(key[0].startswith("no_") for key in keys):
+        lines = [f"{name}: {values[0] if len(values) == 1 else values or True}" for name, *values in keys]
+        text = "\n".join(lines).replace("'", "")
+        assert parse_arguments(Arguments, [recipe(tmp_path, text), *REQUIRED]) == meant
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--fp16 --bf16", "argument --bf16 contradicts --fp16: both say what --mixed_precision is, give one of them"),
+        ("--fp16 --mixed_precision bf16", "--mixed_precision contradicts --fp16"),
+        ("--warmup_steps 5 --warmup_ratio 0.1", "both say how long the learning rate rises: give one of them"),
+        ("--warmup_steps 5 --lr_scheduler_type constant", "--warmup_steps needs another --lr_scheduler_type"),
+        ("--warmup_steps -1", "--warmup_steps must not be negative, not -1"),
+        ("--eval_strategy steps --do_eval", "--eval_strategy steps needs --eval_steps"),
+        (
+            "--eval_strategy epoch",
+            "--eval_strategy says when training stops to evaluate: give --do_train and --do_eval",
+        ),
+        ("--eval_strategy no --do_eval --load_best_model_at_end", "--load_best_model_at_end needs evaluations"),
+        ("--report_to mlflow", "--report_to mlflow is none of none, all, tensorboard, wandb, trackio"),
+        ("--report_to all wandb", "none and all stand alone"),
+        ("--fp16 False", "argument --fp16: --mixed_precision no, fp16 or bf16"),
+        ("--overwrite_cach", "unknown argument --overwrite_cach; did you mean --overwrite_cache?"),
+        ("--torch_compile", "--torch_compile: the scripts do not compile"),
+        ("--hub_token hf_secret", "--hub_token: log in with `hf auth login`"),
+        ("--resume_form_the_last_one", "unknown argument --resume_form_the_last_one; --help lists what exists"),
+    ],
+)
+def test_what_has_no_place_here_says_what_to_use_instead(capsys, flags, message):
+    line = error_of([*REQUIRED, *flags.split()], capsys)
+    assert message in line and "secret" not in line
+
+
+def test_a_flag_wins_over_a_key_of_the_recipe_that_has_another_name(tmp_path):
+    def parse(text: str, *flags: str) -> RunArguments:
+        return parse_arguments(Arguments, [recipe(tmp_path, text), *REQUIRED, *flags])
+
+    assert parse("fp16: true", "--mixed_precision", "no").mixed_precision == "no"
+    assert parse("mixed_precision: bf16", "--fp16").mixed_precision == "fp16"
+    steps = parse("warmup_ratio: 0.1", "--warmup_steps", "5")
+    assert (steps.warmup_ratio, steps.warmup_steps) == (0.0, 5)
+    assert parse("max_steps: 3", "--num_train_epochs", "2").max_steps == -1
+
+
+def test_each_flag_of_transformers_is_one_of_ours_or_has_an_answer():
+    theirs = {field.name for field in dataclasses.fields(TrainingArguments)}
+    ours = {field.name for field in dataclasses.fields(RunArguments)}
+    answered = ours | {"resume_from_checkpoint"} | aliases.NAMES.keys() | aliases.HINTS.keys()
+    assert theirs <= answered
+    assert aliases.VALUES.keys() <= answered and not ours & aliases.HINTS.keys()
+
+
+def test_resume_from_checkpoint_takes_the_checkpoint_that_resume_would(tmp_path, capsys):
+    out = tmp_path / "out"
+    for number in (9, 10):
+        (out / f"checkpoint-{number}").mkdir(parents=True)
+    (tmp_path / "other" / "checkpoint-3").mkdir(parents=True)
+    argv = [*REQUIRED, "--output_dir", str(out), "--resume_from_checkpoint"]
+    for path in (out, out / "checkpoint-10"):
+        assert parse_arguments(Arguments, [*argv, str(path)]).resume
+    assert "its newest checkpoint, which is checkpoint-10" in error_of([*argv, str(out / "checkpoint-9")], capsys)
+    for path in (out / "checkpoint-11", tmp_path / "other" / "checkpoint-3"):
+        assert "in its own --output_dir; to train on from another" in error_of([*argv, str(path)], capsys)
+
+
+# --help
+
+CLASSES = [run_glue.GlueArguments, run_ner.NerArguments, run_squad.SquadArguments, run_swag.SwagArguments]
+
+
+@pytest.mark.parametrize("arguments", CLASSES)
+def test_help_lists_each_flag_once_in_groups_that_fit_a_terminal(arguments, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(arguments, ["--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0 and max(map(len, text.splitlines())) <= 80
+    flags = re.findall("^  (?:-h, )?--([a-z0-9_-]+)", text, flags=re.MULTILINE)
+    assert sorted(flags) == sorted(["help", *(field.name for field in dataclasses.fields(arguments))])
+    groups = dict(re.findall("^([a-z ]+):\n(.*?)(?:\n\n|\\Z)", text, flags=re.MULTILINE | re.DOTALL))
+    assert [*groups][1:] == [
+        *("model", "run", "training", "evaluation", "checkpoints", "repetition", "computation", "reports"),
+        "data and task",
+    ]
+    assert "--learning_rate" in groups["training"] and "--train_file" in groups["data and task"]
+    described = re.findall("^  --[a-z0-9_]+(?: \\[?[A-Z]+\\]?)?(?:\n {24}|  +)[^ ]", text, flags=re.MULTILINE)
+    assert len(described) == len(flags) - 1

@@ -2,10 +2,12 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
+from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification, BertTokenizer
 
 import modeling
+import run_ner
 from modeling import FeatureTaggerConfig, FeatureTaggerForTokenClassification
 from tests.processes import fork, wait
 from training import features
@@ -204,6 +207,16 @@ def test_batches_from_the_cache_give_the_logits_of_the_encoder(cached):
     kept = plain["attention_mask"].bool()
     torch.testing.assert_close(ours[kept], model(**plain).logits[kept], atol=1e-6, rtol=0)
     assert data["labels"] == cached.data["labels"]
+
+
+def test_a_worker_without_this_processs_memory_reads_the_same_states(cached):
+    data, _, folder = cached(tagger())
+    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])})
+    collate = partial(run_ner.collate, tokenizer=tokenizer)
+    rows = [{**data[row], "attention_mask": [1] * len(data[row]["input_ids"])} for row in (9, 0, 4)]
+    ours = features.Reader(files(folder), collate)
+    sent = pickle.loads(pickle.dumps(ours))
+    assert all(torch.equal(values, ours(rows)[name]) for name, values in sent(rows).items())
 
 
 def test_tokens_that_are_only_context_are_not_kept(cached):

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import resource
 import signal
 import time
@@ -183,6 +184,80 @@ def test_another_run_does_not_go_on_from_this_ones_checkpoint(stopped, flag, val
         run_glue.main([*stopped, "--resume", flag, value])
 
 
+CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_ratio", "0"]
+
+
+@pytest.mark.parametrize(
+    ("shorter", "longer"),
+    [
+        (["--num_train_epochs", "2"], ["--num_train_epochs", "3"]),
+        (["--num_train_epochs", "2"], ["--max_steps", "14"]),
+        (["--max_steps", "7"], ["--max_steps", "13"]),  # in the middle of an epoch
+        (
+            ["--max_steps", "8", "--lr_scheduler_type", "constant_with_warmup", "--warmup_ratio", "0.5"],
+            ["--max_steps", "13", "--lr_scheduler_type", "constant_with_warmup", "--warmup_steps", "4"],
+        ),
+        (
+            ["--max_steps", "8", "--load_best_model_at_end", "--eval_steps", "4"],
+            ["--max_steps", "16", "--load_best_model_at_end", "--eval_steps", "4"],
+        ),
+        (
+            ["--max_steps", "6", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
+            ["--max_steps", "9", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
+        ),
+        (
+            ["--max_steps", "2", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
+            ["--max_steps", "9", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("save", ["steps", "epoch"])
+def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(flags, tmp_path, shorter, longer, save):
+    flags += [*CONSTANT, "--save_strategy", save]
+    run_glue.main([*flags, *shorter, "--output_dir", str(tmp_path / "out")])
+    run_glue.main([*flags, *longer, "--output_dir", str(tmp_path / "out"), "--resume"])
+    run_glue.main([*flags, *longer, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("shorter", "longer", "message"),
+    [
+        ("", "--max_steps 9", "of a run with max_steps 7, not 9: with --lr_scheduler_type linear the learning rate"),
+        (
+            "--lr_scheduler_type constant --warmup_ratio 0",
+            "--max_steps 6",
+            "7 updates, and goes on to as many or more",
+        ),
+        (
+            "--lr_scheduler_type constant_with_warmup",
+            "--max_steps 20",
+            "its warm-up has 1 updates, not 2; --warmup_steps keeps it",
+        ),
+        (
+            "--lr_scheduler_type constant --warmup_ratio 0 --load_best_model_at_end --eval_steps 2",
+            "--max_steps 9",
+            "it chose among models after update 7, its last, where a longer run evaluates none. To train on from",
+        ),
+        ("", "--max_steps 9 --per_device_train_batch_size 3", "--lr_scheduler_type linear"),
+        ("", "--per_device_train_batch_size 3", "with per_device_train_batch_size 2, not 3"),
+    ],
+)
+def test_a_run_whose_past_depends_on_its_length_says_what_to_do_instead(flags, tmp_path, shorter, longer, message):
+    argv = [*flags, "--max_steps", "7", "--output_dir", str(tmp_path / "out"), *shorter.split()]
+    run_glue.main(argv)
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        run_glue.main([*argv, *longer.split(), "--resume"])
+    if "max_steps" in longer:
+        assert f"begin another run with --model_name_or_path {tmp_path / 'out' / 'checkpoint-7'}" in str(error.value)
+
+
+def test_the_same_length_in_other_words_is_the_same_run(stopped, flags, tmp_path):
+    run_glue.main([*stopped, "--resume", "--max_steps", "40", "--warmup_ratio", "0", "--warmup_steps", "4"])
+    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
 def test_what_changes_no_weight_may_change_when_a_run_is_resumed(stopped, flags, tmp_path):
     run_glue.main([*stopped, "--resume", "--logging_steps", "2", "--save_steps", "11", "--do_predict"])
     run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
@@ -279,6 +354,35 @@ def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, 
             run_glue.main(argv)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     run_glue.main([*argv, "--resume"])
+    run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+def test_workers_let_a_run_that_is_told_to_stop_with_them_save_and_go_on(flags, tmp_path, monkeypatch, capfd):
+    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--save_strategy", "no"]
+    update = loop._Training.update
+
+    def wait_at_7(self, *args):
+        update(self, *args)
+        if self.progress.update == 7:
+            (tmp_path / "at-7").touch()
+            while not self.signals:
+                time.sleep(0.01)
+
+    def with_workers() -> None:
+        os.setpgid(0, 0)
+        run_glue.main([*argv, "--dataloader_num_workers", "2"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Training, "update", wait_at_7)
+        (started,) = fork(with_workers)
+    while started.is_alive() and not (tmp_path / "at-7").exists():
+        time.sleep(0.01)
+    os.killpg(started.pid, signal.SIGTERM)  # all processes of the run, as a scheduler does
+    assert wait([started]) == [130]
+    error = capfd.readouterr().err
+    assert "checkpoint-7 is whole" in error and error.count("stopping after this update") == 1
+    run_glue.main([*argv, "--resume"])  # without workers
     run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 

@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import select
 import signal
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -92,11 +94,12 @@ def test_an_output_folder_that_cannot_be_written_to_is_one_line_before_the_work(
         folder.mkdir()
         monkeypatch.setattr(launching.FileLock, "acquire", refuse)
     with (
-        pytest.raises(OSError, match="^cannot write to --output_dir .*: [A-Z][a-z ]+: choose another$"),
+        pytest.raises(OSError, match="^cannot write to --output_dir .*: [A-Z][a-z ]+: choose another$") as error,
         launching.claim(run(output_dir=str(folder))),
     ):
         pytest.fail("claimed")
     assert not list(tmp_path.glob("*/*"))
+    assert error.traceback[-1].path == Path(launching.__file__)  # so that the command line shows one line
 
 
 def test_a_run_that_is_refused_leaves_no_empty_folder(flags, tmp_path):
@@ -138,6 +141,35 @@ def test_a_mistake_below_this_project_keeps_its_traceback():
         runs.command(lambda: json.loads("[1]", parse_int=lambda _: int("x")))
     with pytest.raises(KeyError):
         runs.command(lambda: {}["a bug"])
+
+
+def command_on_a_pipe(main) -> tuple:
+    """The process of a command whose standard output and error are a pipe, and the end of it that is read."""
+    reading, writing = os.pipe()
+
+    def run() -> None:
+        os.close(reading), os.dup2(writing, 1), os.dup2(writing, 2)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        runs.command(main)
+
+    (started,) = fork(run)
+    os.close(writing)
+    return started, reading
+
+
+def test_a_run_whose_output_nobody_reads_any_more_goes_on_to_its_end(flags, tmp_path):
+    started, reading = command_on_a_pipe(lambda: run_glue.main([*flags, "--logging_steps", "1"]))
+    first = os.read(reading, 10)  # as head -1 does
+    os.close(reading)
+    assert wait([started]) == [0] and first and metrics_of(tmp_path / "out")["train_updates"] == 6
+
+
+def test_a_line_reaches_a_log_file_when_it_is_printed():
+    started, reading = command_on_a_pipe(lambda: (print("update 50/300"), time.sleep(60)))
+    ready, _, _ = select.select([reading], [], [], 20)
+    assert ready and os.read(reading, 100) == b"update 50/300\n"
+    started.kill()
+    wait([started])
 
 
 # Start

@@ -8,11 +8,15 @@ import subprocess
 import sys
 
 import pytest
+from accelerate.tracking import WandBTracker
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from wandb.errors import UsageError
 
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.tiny_run import fit
+from training import launching
+from training.arguments import TRACKERS
 
 
 RATES = {2: 0.01 * 2 / 3, 4: 0.01 * 2 / 3, 6: 0.0}  # of six updates, three of them warm-up
@@ -26,15 +30,43 @@ def test_tensorboard_receives_losses_and_learning_rates(run, data_set, tmp_path)
     assert [event.step for event in curves.Scalars("train_loss")] == [2, 4, 6]
 
 
+@pytest.mark.parametrize("stops_early", [False, True])
+def test_a_run_of_fewer_updates_than_logging_steps_reports_its_loss_once(run, data_set, tmp_path, stops_early):
+    changes = {"max_steps": 5, "eval_steps": 1, "do_eval": True, "early_stopping_patience": 2 if stops_early else None}
+    scores = {"": data_set}, lambda *_: {"accuracy": 0.5}
+    results, _ = fit(run(report_to="tensorboard", **changes), data_set, *scores)
+    (events,) = (tmp_path / "out" / "runs").glob("events*")
+    curves = EventAccumulator(str(events)).Reload()
+    (event,) = curves.Scalars("train_loss")
+    assert event.step == results["train_updates"] == (3 if stops_early else 5)
+    assert event.value == pytest.approx(results["train_loss"])
+
+
+def test_all_trackers_are_those_that_are_installed(run, monkeypatch):
+    def names() -> list[str]:
+        return [getattr(tracker, "name", tracker) for tracker in launching._trackers(run(report_to="all"))]
+
+    assert names() == list(TRACKERS)
+    monkeypatch.setattr(launching, "get_available_trackers", lambda: ["mlflow", "trackio"])
+    assert names() == ["trackio"]
+
+
+def test_a_tracker_that_cannot_begin_is_one_line_with_a_remedy(run, monkeypatch):
+    accelerator = launching.start(run(report_to="wandb"))
+    monkeypatch.setattr(WandBTracker, "start", lambda _: (_ for _ in ()).throw(UsageError("No API key.")))
+    with pytest.raises(RuntimeError, match="--report_to wandb: No API key. WANDB_MODE=offline keeps"):
+        launching.start_trackers(run(report_to="wandb"), accelerator)
+
+
 @pytest.fixture
 def tracked(tmp_path):
     """Runs RTE in miniature in a process of its own, where a tracker may leave its threads, without any server."""
 
-    def track(tracker: str, environment: dict[str, str]) -> None:
+    def track(trackers: list[str], environment: dict[str, str]) -> None:
         flags = ["--model_name_or_path", write_model(tmp_path), "--tokenizer_name", write_vocabulary(tmp_path)]
         flags += ["--task_name", "rte", "--data_dir", write_task(tmp_path, "RTE"), "--max_seq_length", "24"]
         flags += ["--do_train", "--do_eval", "--output_dir", "out", "--max_steps", "6", "--logging_steps", "2"]
-        flags += ["--warmup_ratio", "0.5", "--learning_rate", "0.01", "--report_to", tracker]
+        flags += ["--warmup_ratio", "0.5", "--learning_rate", "0.01", "--report_to", *trackers]
         command = [sys.executable, ROOT / "run_glue.py", *flags]
         subprocess.run(list(map(str, command)), cwd=tmp_path, env=os.environ | environment, check=True, timeout=120)
 
@@ -42,15 +74,16 @@ def tracked(tmp_path):
 
 
 def test_wandb_receives_the_curves_and_keeps_them_in_the_output_folder(tracked, tmp_path):
-    tracked("wandb", {"WANDB_MODE": "offline"})
+    tracked(["tensorboard", "wandb"], {"WANDB_MODE": "offline"})
     (folder,) = (tmp_path / "out" / "wandb").glob("offline-run-*")
     (records,) = folder.glob("*.wandb")
     content = records.read_bytes()
     assert b"train_loss" in content and b"learning_rate" in content and b"eval_accuracy" in content
+    assert [*(tmp_path / "out" / "runs").glob("events*")]  # TensorBoard's, beside them
 
 
 def test_trackio_receives_the_curves(tracked, tmp_path):
-    tracked("trackio", {"TRACKIO_DIR": str(tmp_path / "trackio")})
+    tracked(["trackio"], {"TRACKIO_DIR": str(tmp_path / "trackio")})
     with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "elmo-gpt-bert.db")) as database:
         rows = database.execute("select step, metrics from metrics where run_name = 'out'").fetchall()
     curves = [(step, json.loads(values)) for step, values in rows]

@@ -1,7 +1,17 @@
 """The order of examples, the training loop and prediction, on models of a few hundred parameters."""
 
+import contextlib
 import dataclasses
+import fcntl
 import math
+import os
+import pickle
+import pty
+import re
+import struct
+import sys
+import termios
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +23,13 @@ from accelerate.state import AcceleratorState
 from datasets import Dataset, Features, List, Value, concatenate_datasets, load_from_disk
 from datasets.table import InMemoryTable
 
+import run_ner
+import run_squad
+import run_swag
+from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tests.glue_sample import VOCABULARY, write_model
+from tests.gpt_sample import write_gpt_tokenizer
+from tests.processes import fork, wait
 from tests.tiny_run import fit, prepare, weights
 from training import loading, loop
 from training.checkpoints import digest
@@ -209,6 +225,13 @@ def test_training_is_adamw_with_clipping_and_a_schedule(run, data_set, schedule)
     assert results["train_updates"] == total
 
 
+def test_warm_up_in_updates_is_its_share_of_them(run, data_set):
+    shared, _ = fit(run(warmup_ratio=0.25, max_steps=8), data_set)
+    counted, _ = fit(run(output_dir=run().output_dir + "2", warmup_steps=2, max_steps=8), data_set)
+    other, _ = fit(run(output_dir=run().output_dir + "3", warmup_steps=3, max_steps=8), data_set)
+    assert shared["train_loss"] == counted["train_loss"] != other["train_loss"]
+
+
 def test_layers_that_start_anew_do_so_when_training_begins(run, data_set):
     standing_still = {"learning_rate": 0.0, "max_steps": 1}
     _, trained = fit(run(reinit_layers=1, **standing_still), data_set)
@@ -288,6 +311,103 @@ def test_evaluation_follows_each_epoch(run, data_set, capsys):
     )
     assert len(seen) == 16 and results["eval_accuracy"] == seen[-2] and results["eval_accuracy_mm"] == seen[-1]
     assert capsys.readouterr().out.count("eval_accuracy_mm") == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "times"),
+    [
+        ({"eval_strategy": "no"}, 1),
+        ({"eval_strategy": "epoch", "eval_steps": 2}, 3),
+        ({"eval_strategy": "steps", "eval_steps": 4}, 5),  # of 18 updates: 4, 8, 12, 16, 18
+        ({"eval_steps": 4}, 5),
+    ],
+)
+def test_the_strategy_says_when_training_stops_to_evaluate(run, data_set, changes, times):
+    seen = []
+    results, _ = fit(
+        run(do_eval=True, **changes), data_set, {"": data_set}, lambda *_: {"a": seen.append(1) or len(seen)}
+    )
+    assert len(seen) == results["eval_a"] == times
+
+
+def test_the_loss_is_a_line_each_logging_steps_where_there_is_no_terminal(run, data_set, capsys):
+    fit(run(logging_steps=4, max_steps=10, lr_scheduler_type="constant"), data_set)
+    lines = re.findall(r"^update (\d+)/10: train_loss (\d\.\d{4}), learning_rate 0.01$", capsys.readouterr().out, re.M)
+    assert [int(update) for update, _ in lines] == [4, 8, 10]
+    results, _ = fit(run(output_dir=run().output_dir + "2", max_steps=10, lr_scheduler_type="constant"), data_set)
+    (once,) = re.findall(r"^update 10/10: train_loss (\S+),", capsys.readouterr().out, flags=re.M)
+    assert float(once) == pytest.approx(results["train_loss"], abs=1e-4)
+    # Of an epoch's 21 examples five updates have 4, the last one: the mean weighs the examples.
+    weights = [16, 13, 8]  # updates 1 to 4; 5, 6, 7 and 8; 9 and 10
+    assert np.average([float(loss) for _, loss in lines], weights=weights) == pytest.approx(float(once), abs=1e-4)
+
+
+def screen(output: bytes) -> list[str]:
+    """What a terminal shows: a carriage return goes back to the beginning of the line, to be written over."""
+    lines = []
+    for line in output.decode().replace("\r\n", "\n").split("\n"):
+        shown = ""
+        for part in line.split("\r"):
+            shown = part + shown[len(part) :]
+        lines.append(re.sub(r"\x1b\[A", "", shown).rstrip())
+    return lines
+
+
+def test_on_a_terminal_the_loss_is_a_line_of_its_own_above_the_bar(run, data_set):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+
+    def on_a_terminal() -> None:
+        os.dup2(theirs, 1), os.dup2(theirs, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+        fit(run(logging_steps=2, max_steps=6, num_train_epochs=1), data_set)
+
+    (started,) = fork(on_a_terminal)
+    os.close(theirs)
+    output = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while content := os.read(ours, 4096):
+            output += content
+    assert wait([started]) == [0] and b"train:" in output and b"/6 [" in output  # the bar was there
+    losses = [line for line in screen(output) if "train_loss" in line and "update" in line]
+    assert len(losses) == 3
+    assert all(re.fullmatch(r"update [246]/6: train_loss \d\.\d{4}, learning_rate \S+", line) for line in losses)
+
+
+def test_workers_are_processes_of_their_own_and_batches_keep_their_order(data_set):
+    batches = [[3, 1], [0], [2, 4], [5]]
+    plain, helped = (
+        list(loop.load_batches(data_set, batches, lambda rows: (os.getpid(), rows), workers)) for workers in (0, 2)
+    )
+    assert [rows for _, rows in helped] == [rows for _, rows in plain]
+    assert {process for process, _ in plain} == {os.getpid()}
+    assert len({process for process, _ in helped}) == 2 and os.getpid() not in {process for process, _ in helped}
+
+
+@pytest.mark.parametrize("collate", [run_ner.collate, run_squad.collate, run_swag.collate])
+def test_what_collates_in_a_script_can_be_sent_to_workers(run, tmp_path, collate):
+    tokenizers = [loading.load_tokenizer(run()), ElmoTokenizer()]
+    tokenizers += [ZooGPTTokenizer.from_pretrained(write_gpt_tokenizer(tmp_path / "gpt"))]
+    for tokenizer in tokenizers:
+        rows = [dict(tokenizer([text], is_split_into_words=True)) for text in ("good", "bad film")]
+        rows = [{name: [row[name]] * 2 for name in row} for row in rows] if collate is run_swag.collate else rows
+        ours = partial(collate, tokenizer=tokenizer)
+        for name, values in pickle.loads(pickle.dumps(ours))(rows).items():
+            assert torch.equal(values, ours(rows)[name])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_that_make_batches_ready_change_no_bit(run, data_set, tmp_path, workers):
+    dropout = {"model_name_or_path": str(write_model(tmp_path, hidden_dropout_prob=0.3)), "group_by_length": True}
+    loss = {"": data_set}, lambda outputs, _: {"sum": float(np.sum(outputs["logits"]))}
+    alone, model = fit(run(**dropout), data_set, *loss)
+    helped, same = fit(
+        run(output_dir=run().output_dir + "2", dataloader_num_workers=workers, **dropout), data_set, *loss
+    )
+    assert torch.equal(weights(same), weights(model))
+    assert {k: v for k, v in helped.items() if "runtime" not in k} == {
+        k: v for k, v in alone.items() if "runtime" not in k
+    }
 
 
 def test_evaluation_changes_nothing_about_training(run, data_set, tmp_path):

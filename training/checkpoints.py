@@ -34,13 +34,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments
 from training.checksums import damage, follow_umask, sync, write_checksums
+from training.optimization import may_differ, schedule
 
 
 # What may differ between a run and its continuation.
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
 FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples", "feature_cache"}
-FREE |= {"save_outputs", "hub_private_repo"}
+FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers"}
 
 FOLDER = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)")
@@ -146,6 +147,7 @@ class Checkpoints:
             **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in FREE},
             "processes": self.accelerator.num_processes,
             "distribution": self.accelerator.distributed_type.value,
+            **schedule(len(self.train_set), self.args, self.accelerator.num_processes),
             "training data": digest(self.train_set),
         }
 
@@ -223,7 +225,8 @@ class Checkpoints:
             return None
         values = self._read(update)
         theirs = values.pop("identity")
-        for name in sorted(self.identity.keys() | theirs.keys()):
+        longer = may_differ(self.identity, theirs, self.path(update), update)
+        for name in sorted((self.identity.keys() | theirs.keys()) - longer):
             if self.identity.get(name) != theirs.get(name):
                 raise ValueError(
                     f"{self.path(update)} is of a run with {name} {theirs.get(name)}, not {self.identity.get(name)}: "

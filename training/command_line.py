@@ -5,6 +5,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from training.streams import lasting_streams
+
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN = {ROOT, *(ROOT / name for name in ("metrics", "modeling", "tasks", "training"))}
@@ -16,6 +18,11 @@ def run_command(main: Callable[[], object], interrupted: str = "interrupted") ->
     Errors from below this project's own files keep their traceback: they are nobody's mistake in a command.
     `interrupted` is what Ctrl-C says where the exception itself says nothing.
     """
+    with lasting_streams():
+        _call(main, interrupted)
+
+
+def _call(main: Callable[[], object], interrupted: str) -> None:
     try:
         main()
     except KeyboardInterrupt as stop:

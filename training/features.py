@@ -186,8 +186,11 @@ class Reader:
     """A collate function that adds to a batch the states of its examples."""
 
     def __init__(self, files: list[Path], collate: Collate) -> None:
-        self.collate = collate
+        self.files, self.collate = files, collate
         self.slices = [safe_open(path, "pt").get_slice(STATES) for path in files]
+
+    def __reduce__(self) -> tuple:  # in a worker that does not share this process's memory
+        return Reader, (self.files, self.collate)
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         rows = []

@@ -13,11 +13,12 @@ import transformers
 from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
+from accelerate.tracking import TensorBoardTracker, get_available_trackers
 from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 from transformers.integrations import unset_hf_deepspeed_config
 
-from training.arguments import RunArguments, published
+from training.arguments import TRACKERS, RunArguments, published
 
 
 @contextlib.contextmanager
@@ -106,10 +107,7 @@ def start(args: RunArguments) -> Accelerator:
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     torch.set_float32_matmul_precision(args.matmul_precision)
-    tracker = None if args.report_to == "none" else args.report_to
-    accelerator = Accelerator(
-        mixed_precision=args.mixed_precision, log_with=tracker, project_dir=Path(args.output_dir)
-    )
+    accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=_trackers(args) or None)
     _check_launcher(args, accelerator)
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         # Under ZeRO-3 transformers would make empty weights, whose shapes do not tell what decays. DeepSpeed divides
@@ -117,10 +115,20 @@ def start(args: RunArguments) -> Accelerator:
         unset_hf_deepspeed_config()
     if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
         raise ValueError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
-    if tracker and not accelerator.log_with:  # accelerate would go on without
-        raise ImportError(f"--report_to {tracker} needs a package that is not installed: pip install {tracker}")
     set_seed(args.seed)
     return accelerator
+
+
+def _trackers(args: RunArguments) -> list[str | TensorBoardTracker]:
+    """Those of --report_to as Accelerator takes them. Raises ImportError for one that is not installed."""
+    installed = [str(tracker) for tracker in get_available_trackers()]
+    names = {"none": [], "all": [name for name in TRACKERS if name in installed]}
+    names = names.get(args.report_to, args.report_to.split(","))
+    for name in names:
+        if name not in installed:  # accelerate would go on without
+            raise ImportError(f"--report_to {name} needs a package that is not installed: pip install {name}")
+    # TensorBoard would name its folder after the project.
+    return [TensorBoardTracker("runs", args.output_dir) if name == "tensorboard" else name for name in names]
 
 
 def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
@@ -138,11 +146,16 @@ def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
         )
 
 
-def start_tracker(args: RunArguments, accelerator: Accelerator) -> None:
-    """Begins the curves of --report_to: TensorBoard's in OUTPUT_DIR/runs, others' under the output folder's name."""
-    if args.report_to == "none":
-        return
-    project = "runs" if args.report_to == "tensorboard" else "elmo-gpt-bert"
+def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
+    """Begins the curves of --report_to: TensorBoard's in OUTPUT_DIR/runs, others' under the output folder's name.
+
+    Raises RuntimeError where a tracker cannot begin, as for want of a login or network.
+    """
     names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
     config = {name: str(value) for name, value in published(args).items()}  # TensorBoard takes no None
-    accelerator.init_trackers(project, config, init_kwargs=names)
+    try:
+        accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
+    except Exception as error:  # each tracker has its own
+        problem = " ".join(str(error).split())
+        remedy = "WANDB_MODE=offline keeps wandb's curves here"
+        raise RuntimeError(f"--report_to {args.report_to}: {problem} {remedy}") from error

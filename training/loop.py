@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import inspect
 import math
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,8 +26,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 from training.arguments import RunArguments
 from training.checkpoints import Checkpoints, Mean, Progress
 from training.ensembles import average, save_outputs
-from training.launching import start_tracker
-from training.optimization import build_optimizer, reinitialize_layers
+from training.launching import start_trackers
+from training.optimization import build_optimizer, count_updates, reinitialize_layers, warm_up_updates
 from training.reporting import is_of_a_type
 from training.runs import Interrupted, Stopwatch, score, stop_signals
 
@@ -110,7 +111,7 @@ class _Training:
             )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         # Not prepared: a prepared scheduler ticks once a process.
-        warm_up = math.ceil(round(args.warmup_ratio * self.total, 6))  # 0.1 * 30 is a little more than 3
+        warm_up = warm_up_updates(args, self.total)
         self.scheduler = get_scheduler(args.lr_scheduler_type, optimizer, warm_up, self.total)
         accelerator.register_for_checkpointing(self.scheduler)
         self.checkpoints = Checkpoints(model, tokenizer, train_set, args, accelerator)
@@ -121,7 +122,7 @@ class _Training:
         accelerator.print(f"train: {len(train_set):,} examples, {self.total:,} updates, on {accelerator.device.type}")
         if restored:
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
-        start_tracker(args, accelerator)
+        start_trackers(args, accelerator)
         self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
 
     @property
@@ -136,7 +137,9 @@ class _Training:
             updates = updates[done : self.total - epoch * self.per_epoch]
             self.model.train()
             inputs = (self.train_set, self.items, updates, self.collate)
-            for share, items in _losses(self.model, *inputs, self.static, self.accelerator):
+            for share, items in _losses(
+                self.model, *inputs, self.static, self.args.dataloader_num_workers, self.accelerator
+            ):
                 self.update(share, items)
                 self.between_updates()
                 if self.finished:
@@ -172,9 +175,11 @@ class _Training:
         """Whatever is due after an update: a line in the log, an evaluation, a checkpoint, the end."""
         args, update = self.args, self.progress.update
         ends = update % self.per_epoch == 0 or update == self.total  # an epoch, or the run
-        if update % args.logging_steps == 0:
+        if update % args.logging_steps == 0 or update == self.total:
             self.log()
-        improved = self.judge() if self.evaluate and self.is_due(args.eval_steps, ends) else False
+        strategy = args.eval_strategy or ("epoch" if args.eval_steps is None else "steps")
+        evaluate = {"no": update == self.total, "steps": self.is_due(args.eval_steps, ends), "epoch": ends}
+        improved = self.judge() if self.evaluate and evaluate[strategy] else False
         if ends:
             self.end_epoch()
         save = {"no": False, "steps": self.is_due(args.save_steps, ends), "epoch": ends}
@@ -227,11 +232,19 @@ class _Training:
         )
 
     def log(self) -> None:
+        """The mean loss since the last call, on the console and to trackers."""
         self.read_losses()
+        if not self.progress.logged.updates:
+            return
         mean, self.progress.logged = self.progress.logged.value, Mean()
-        self.bar.set_postfix(loss=f"{mean:.4f}", refresh=False)
         rate = self.scheduler.get_last_lr()[0]
+        self.print(f"update {self.progress.update}/{self.total}: train_loss {mean:.4f}, learning_rate {rate:.3g}")
         self.accelerator.log({"train_loss": mean, "learning_rate": rate}, step=self.progress.update)
+
+    def print(self, line: str) -> None:
+        """A line above the bar, which is drawn again with the next update."""
+        self.bar.clear()
+        self.accelerator.print(line)
 
     def judge(self) -> bool:
         """Evaluates; True where this is the best model so far. Stops the run where that has been long ago."""
@@ -253,19 +266,21 @@ class _Training:
             progress.worse += 1
         whole = {name: value for name, value in progress.results.items() if not is_of_a_type(name, progress.results)}
         scores = "".join(f"  {name} {value:.4f}" for name, value in whole.items())
-        self.bar.clear()
-        self.accelerator.print(f"update {progress.update}/{self.total}:{scores}")
-        if progress.worse == self.args.early_stopping_patience and not self.finished:
-            progress.stopped = True
-            self.accelerator.print(f"stopped early: update {progress.best_update} was better")
+        self.print(f"update {progress.update}/{self.total}:{scores}")
+        if progress.worse == self.args.early_stopping_patience:
+            progress.stopped = True  # at the last update, too: a longer run would have stopped there
+            if progress.update < self.total:
+                self.log()
+                self.print(f"stopped early: update {progress.best_update} was better")
         return improved
 
     def end_epoch(self) -> None:
         self.read_losses()
-        mean, self.progress.epoch = self.progress.epoch.value, Mean()
+        mean = self.progress.epoch.value
+        if self.progress.update % self.per_epoch == 0:  # a longer run goes on with the same epoch
+            self.progress.epoch = Mean()
         epoch = math.ceil(self.progress.update / self.per_epoch)
-        self.bar.clear()
-        self.accelerator.print(f"epoch {epoch}/{math.ceil(self.total / self.per_epoch)}: train_loss {mean:.4f}")
+        self.print(f"epoch {epoch}/{math.ceil(self.total / self.per_epoch)}: train_loss {mean:.4f}")
 
     def save(self) -> None:
         self.read_losses()
@@ -284,14 +299,6 @@ class _Training:
             return False
         told = torch.tensor(len(self.signals), device=self.accelerator.device)
         return bool(self.accelerator.reduce(told, "sum").item())
-
-
-def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[int, int]:
-    """(updates of the whole run, updates an epoch) over `examples`."""
-    per_update = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
-    per_epoch = math.ceil(examples / per_update)
-    total = args.max_steps if args.max_steps > 0 else math.ceil(round(args.num_train_epochs * per_epoch, 6))
-    return total, per_epoch
 
 
 def count_tokens(data_set: Dataset) -> list[int]:
@@ -348,6 +355,7 @@ def _losses(
     updates: list[list[list[int]]],
     collate: Collate,
     static: dict[str, bool],
+    workers: int,
     accelerator: Accelerator,
 ) -> Iterator[tuple[torch.Tensor, int]]:
     """Yields this process's share of each update's mean loss, its gradient ready, and the update's number of items.
@@ -359,14 +367,7 @@ def _losses(
     rank, processes = accelerator.process_index, accelerator.num_processes
     mine = [batch[rank::processes] or batch[:1] for update in updates for batch in update]
     pinned = accelerator.device.type == "cuda"
-    loader = DataLoader(
-        train_set,
-        batch_sampler=mine,
-        collate_fn=collate,
-        pin_memory=pinned,
-        generator=torch.Generator(),  # of its own: beginning an epoch, or its rest, draws none of dropout's numbers
-    )
-    batches = iter(loader)
+    batches = iter(load_batches(train_set, mine, collate, workers, pinned))
     for update in updates:
         total = sum(items[index] for batch in update for index in batch)
         share = torch.zeros((), device=accelerator.device)
@@ -380,6 +381,27 @@ def _losses(
                 accelerator.backward(loss * processes)  # the gradient is averaged over processes
             share += loss.detach()
         yield share, total
+
+
+def load_batches(
+    data_set: Dataset, batches: list[list[int]], collate: Collate, workers: int = 0, pinned: bool = False
+) -> DataLoader:
+    """The `batches` of examples in their order; `workers` processes, if any, read and collate them ahead."""
+    return DataLoader(
+        data_set,
+        batch_sampler=batches,
+        collate_fn=collate,
+        num_workers=workers,
+        worker_init_fn=_ignore_signals,
+        pin_memory=pinned,
+        generator=torch.Generator(),  # of its own: to begin draws none of dropout's numbers
+    )
+
+
+def _ignore_signals(worker: int) -> None:
+    """What stops a run is sent to all its processes, but its last checkpoint still needs batches."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def static_shapes(model: PreTrainedModel, args: RunArguments) -> dict[str, bool]:
@@ -427,8 +449,7 @@ def _compute(
     order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     mine = _my_batches(order, args, accelerator)
     bar = tqdm(total=len(mine), desc="predict", leave=False, disable=not sys.stderr.isatty())
-    # A generator of its own: an evaluation during training draws none of training's random numbers.
-    loader = DataLoader(data_set, batch_sampler=mine, collate_fn=collate, generator=torch.Generator())
+    loader = load_batches(data_set, mine, collate, args.dataloader_num_workers)
     static = static_shapes(model, args)
     computed = {}
     for indices, batch in zip(mine, loader, strict=True):

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,65 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from training.arguments import RunArguments
+
+
+def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[int, int]:
+    """(updates of the whole run, updates an epoch) over `examples`."""
+    per_update = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
+    per_epoch = math.ceil(examples / per_update)
+    total = args.max_steps if args.max_steps > 0 else math.ceil(round(args.num_train_epochs * per_epoch, 6))
+    return total, per_epoch
+
+
+def warm_up_updates(args: RunArguments, total: int) -> int:
+    """How many of the `total` updates have a rising learning rate."""
+    return args.warmup_steps or math.ceil(round(args.warmup_ratio * total, 6))  # 0.1 * 30 is a little more than 3
+
+
+LENGTH = ("max_steps", "num_train_epochs", "updates")
+WARM_UP = ("warmup_ratio", "warmup_steps", "warm-up")
+
+
+def schedule(examples: int, args: RunArguments, processes: int) -> dict[str, int]:
+    """What `may_differ` must know of a run over so many `examples`, for its identity."""
+    total, per_epoch = count_updates(examples, args, processes)
+    return {"updates": total, "updates an epoch": per_epoch, "warm-up": warm_up_updates(args, total)}
+
+
+def may_differ(ours: dict[str, Any], theirs: dict[str, Any], checkpoint: Path, update: int) -> set[str]:
+    """What of their identities may differ between a run and the longer one that goes on from its `checkpoint`.
+
+    A run may be longer where it has done until `update` what the longer one would have done: its learning rate does
+    not depend on its end. Raises ValueError, with what to do instead, where another length was asked for in vain.
+    """
+    changed = [name for name in LENGTH[:2] if ours[name] != theirs.get(name)]
+    same_warm_up = ours["warm-up"] == theirs.get("warm-up")
+    if same_warm_up and ours["updates"] == theirs["updates"]:
+        return {*LENGTH, *WARM_UP}  # the same in other words
+    if not changed or "updates" not in theirs:
+        return set()
+    reason = None
+    if ours["updates"] < theirs["updates"]:
+        reason = f"that run has {theirs['updates']} updates, and goes on to as many or more"
+    elif not ours["lr_scheduler_type"].startswith("constant"):
+        reason = f"with --lr_scheduler_type {ours['lr_scheduler_type']} the learning rate depends on the last update"
+    elif not same_warm_up:
+        reason = f"its warm-up has {theirs['warm-up']} updates, not {ours['warm-up']}; --warmup_steps keeps it"
+    elif update == theirs["updates"] and _chose_at_its_end(theirs):
+        reason = f"it chose among models after update {update}, its last, where a longer run evaluates none"
+    if reason:
+        raise ValueError(
+            f"{checkpoint} is of a run with {changed[0]} {theirs[changed[0]]}, not {ours[changed[0]]}: {reason}. To "
+            f"train on from there, begin another run with --model_name_or_path {checkpoint} and its own --output_dir"
+        )
+    return {*LENGTH, *WARM_UP}
+
+
+def _chose_at_its_end(run: dict[str, Any]) -> bool:
+    """Whether the best model, or early stopping, depends on an evaluation that took place because the run ended."""
+    chooses = run["load_best_model_at_end"] or run["early_stopping_patience"] is not None
+    by_steps = run["eval_strategy"] == "steps" or (run["eval_strategy"] is None and run["eval_steps"] is not None)
+    return chooses and run["updates"] % (run["eval_steps"] if by_steps else run["updates an epoch"]) != 0
 
 
 def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.AdamW:

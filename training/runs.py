@@ -59,7 +59,8 @@ def stop_signals() -> Iterator[list[int]]:
 
     def receive(number: int, frame: object) -> None:
         if not received:
-            os.write(2, b"\nstopping after this update; Ctrl-C once more stops at once\n")  # print is not re-entrant
+            with contextlib.suppress(OSError):  # nobody reads it
+                os.write(2, b"\nstopping after this update; Ctrl-C once more stops at once\n")  # print: not re-entrant
         received.append(number)
         signal.signal(signal.SIGINT, handlers[signal.SIGINT])
 
