@@ -83,9 +83,9 @@ def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp
             pytest.fail("claimed")
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "proc", "locked"])
+@pytest.mark.parametrize("name", ["/proc", "/proc/1/x", "locked"])
 def test_an_output_folder_that_cannot_be_written_to_is_one_line_before_the_work(run, tmp_path, monkeypatch, name):
-    folder = Path("/proc/1/x") if name == "proc" else tmp_path / name
+    folder = tmp_path / name
     if name == "locked":  # as a read-only folder is for anyone but root
 
         def refuse(*_) -> None:
@@ -95,10 +95,9 @@ def test_an_output_folder_that_cannot_be_written_to_is_one_line_before_the_work(
         monkeypatch.setattr(launching.FileLock, "acquire", refuse)
     with (
         pytest.raises(OSError, match="^cannot write to --output_dir .*: [A-Z][a-z ]+: choose another$") as error,
-        launching.claim(run(output_dir=str(folder))),
+        launching.claim(run(output_dir=str(folder), overwrite_output_dir=True)),
     ):
         pytest.fail("claimed")
-    assert not list(tmp_path.glob("*/*"))
     assert error.traceback[-1].path == Path(launching.__file__)  # so that the command line shows one line
 
 

@@ -48,6 +48,7 @@ def claim(args: RunArguments) -> Iterator[None]:
     try:
         with _writing(output):
             output.mkdir(parents=True, exist_ok=True)
+            (output / ".lock").touch()  # FileLock takes some refusals for another run's lock
             lock.acquire()
     except Timeout as error:
         raise BlockingIOError(f"another run is writing to --output_dir {output}: choose another") from error
