@@ -5,7 +5,7 @@
         NAME.shapes                       int64 (examples, axes)
 
 KEY is a digest of what the models read, so that an example, and each token of it, meets itself in every run. A file is
-written under another name, synced to the disk and renamed when it is whole.
+written under another name, synced to the disk and renamed when it is whole; one that was changed since is refused.
 
 The mean is that of the outputs as they are: of logits and, in a regression, of the predicted numbers. The softmax of a
 mean of logits is the geometric mean of the runs' probabilities, made to sum to one. The mean of the probabilities
@@ -25,12 +25,11 @@ from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
 
 from training.arguments import RunArguments
 from training.checkpoints import digest
-from training.checksums import sync
+from training.files import load_tensors, read_json_object, save_tensors
 from training.reporting import versions
 
 
@@ -51,16 +50,12 @@ def save_outputs(
     Raises OSError, having removed what is half written, where the disk does not take them.
     """
     path = folder / file_name(data_set)
-    temporary = path.with_name(f".{path.name}.new")
     tensors = {name: np.concatenate([array.ravel() for array in arrays]) for name, arrays in outputs.items()}
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
     try:
-        save_file(tensors | shapes, temporary, metadata)
-        sync(temporary)
-        os.replace(temporary, path)
+        save_tensors(tensors | shapes, path, metadata)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         raise OSError(
             f"cannot write {path}: {' '.join(str(error).split())}. Make room, choose another --output_dir, or leave "
             "--save_outputs out"
@@ -93,7 +88,7 @@ def members(args: RunArguments) -> list[Path]:
 def _best_seed(folder: Path) -> Path:
     """The folder that keeps the outputs of the run in `folder`: of one with --seeds, OUTPUT_DIR/seed-N."""
     path = folder / "metrics.json"
-    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    record = read_json_object(path) if path.is_file() else {}
     return folder / f"seed-{record['seed']}" if "runs" in record else folder
 
 
@@ -139,10 +134,10 @@ def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], str]:
             "with another tokenizer, --max_seq_length or --max_*_samples, or without --save_outputs"
         )
     try:
-        with safe_open(path, "np") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()["id2label"]  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise OSError(f"{path} cannot be read ({error}): copy it again, or repeat its run") from error
+        tensors, metadata = load_tensors(path)
+        return tensors, metadata["id2label"]
+    except (ValueError, KeyError) as error:
+        raise OSError(f"{path}: {error}. Copy it again, or repeat its run with --save_outputs") from error
 
 
 def _check_shapes(

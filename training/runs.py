@@ -5,7 +5,6 @@ A script's `main` reads its arguments and gives them, with the function of one r
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -24,8 +23,9 @@ from accelerate.utils import parse_flag_from_env
 
 from training import reporting
 from training.arguments import RunArguments, hub_model_id
-from training.checkpoints import FREE, folders
+from training.checkpoints import FREE, IDENTITY, folders
 from training.ensembles import members
+from training.files import read_json_object
 from training.launching import check_launch, claim
 
 
@@ -179,7 +179,7 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> dict[str, float]:
     changes = {"seed": seed, "seeds": 1, "max_restarts": 0, "output_dir": str(folder), "push_to_hub": False}
     ours = dataclasses.replace(args, **changes, hub_model_id=hub_model_id(args))
     if args.resume and (folder / "metrics.json").is_file():
-        record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        record = read_json_object(folder / "metrics.json")
         asked = dataclasses.asdict(ours)
         if any(record["args"].get(name) != value for name, value in asked.items() if name not in FREE):
             raise ValueError(f"{folder} is of a run with other arguments: this one needs its own --output_dir")
@@ -188,7 +188,17 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> dict[str, float]:
                 raise ValueError(f"{folder} has no {what}: --{flag} with --model_name_or_path {args.output_dir}")
         return {name: value for name, value in record.items() if name not in reporting.CIRCUMSTANCES}
     folder.mkdir(parents=True, exist_ok=True)
+    if PartialState().is_main_process:
+        _note_other_seeds(folder, args)
+    PartialState().wait_for_everyone()
     return run(ours)
+
+
+def _note_other_seeds(folder: Path, args: RunArguments) -> None:
+    """Leaves in a seed's folder, for its training to compare, which run a finished seed was; {}: none has finished."""
+    others = [other / IDENTITY for other in folders(folder.parent, reporting.SEED) if other != folder]
+    noted = [path.read_text(encoding="utf-8") for path in others if args.resume and path.is_file()]
+    reporting.write_atomically(folder / IDENTITY, next((text for text in noted if text != "{}"), "{}"))
 
 
 def _keep_results(folder: Path) -> None:
@@ -196,7 +206,7 @@ def _keep_results(folder: Path) -> None:
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
             shutil.rmtree(path)
-        elif path.is_file() and not reporting.RESULTS.fullmatch(path.name):
+        elif path.is_file() and path.name != IDENTITY and not reporting.RESULTS.fullmatch(path.name):
             path.unlink()
 
 
