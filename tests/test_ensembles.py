@@ -374,6 +374,13 @@ def test_a_model_that_numbers_the_classes_otherwise_is_refused(pair, tmp_path):
         pair.main()
 
 
+@pytest.mark.parametrize("text", ['{"runs": {}, "seed": 1, "seed": 2}', "[" * 99_999, '{"runs": {}', "[1]"])
+def test_a_damaged_metrics_json_of_a_member_is_refused_with_its_folders_name(tmp_path, text):
+    (tmp_path / "metrics.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=f"{tmp_path}: metrics.json (is not JSON|must be a JSON object)"):
+        ensembles._best_seed(tmp_path)
+
+
 def flip(path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= 4

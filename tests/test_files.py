@@ -30,7 +30,7 @@ def test_json_of_any_kind_is_read_and_an_object_only_where_one_is_needed(tmp_pat
     assert read_json(tmp_path / "a.json") == read_json_object(tmp_path / "a.json") == content
     (tmp_path / "a.json").write_text("[1, 2]", encoding="utf-8")
     assert read_json(tmp_path / "a.json") == [1, 2]
-    with pytest.raises(ValueError, match=r"a.json must be a JSON object, not \[1, 2\]"):
+    with pytest.raises(ValueError, match=rf"{tmp_path}: a.json must be a JSON object, not \[1, 2\]"):
         read_json_object(tmp_path / "a.json")
 
 

@@ -81,6 +81,12 @@ def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp
             pytest.fail("claimed")
 
 
+def test_an_output_folder_that_cannot_be_written_is_told_before_anything_is_read(run):
+    with pytest.raises(OSError, match="cannot write to --output_dir /proc/self: .*: choose another"):  # noqa: SIM117
+        with launching.claim(run(output_dir="/proc/self", overwrite_output_dir=True)):  # for root, too
+            pytest.fail("claimed")
+
+
 def test_a_run_that_is_refused_leaves_no_empty_folder(flags, tmp_path):
     with pytest.raises(ValueError, match="99 is more than"):
         run_glue.main([*flags, "--max_seq_length", "99"])

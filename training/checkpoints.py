@@ -321,7 +321,7 @@ class Checkpoints:
             {**values.pop("identity"), **values.pop("circumstances")}
             written = Progress.from_dict(values).update
         except (OSError, ValueError, TypeError, KeyError) as error:
-            return f"progress.json is damaged, or of an earlier version ({error!r:.200})"
+            return f"progress.json is damaged, or of an earlier version ({type(error).__name__}: {error})"
         return None if written == update else f"it is the checkpoint of update {written} under another name"
 
     def _damage_of_best(self, update: int) -> str | None:

@@ -27,10 +27,13 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """As `read_json`, and raises ValueError where it is a list, a number, ... too."""
-    content = read_json(path)
+    """As `read_json`, and raises ValueError where it is a list, a number, ... too, with the folder's name."""
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{path.parent}: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path.name} must be a JSON object, not {json.dumps(content):.40}")
+        raise ValueError(f"{path.parent}: {path.name} must be a JSON object, not {json.dumps(content):.40}")
     return content
 
 

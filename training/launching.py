@@ -48,9 +48,12 @@ def claim(args: RunArguments) -> Iterator[None]:
         raise OSError(f"cannot make --output_dir {output}: {error.strerror}: choose another") from error
     lock = FileLock(output / ".lock", blocking=False)
     try:
+        (output / ".lock").touch()  # filelock takes a folder that cannot be written for one that is locked
         lock.acquire()
     except Timeout as error:
         raise BlockingIOError(f"another run is writing to --output_dir {output}: choose another") from error
+    except OSError as error:
+        raise OSError(f"cannot write to --output_dir {output}: {error.strerror}: choose another") from error
     try:
         yield
     finally:

@@ -36,6 +36,10 @@ from training.checksums import verify_checksums
 from training.files import read_json
 
 
+# An Egyptian hieroglyph, for vocabularies that lack it: a letter, which normalisers keep.
+UNKNOWN = "\U00013000"
+
+
 def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
     """The model's own tokenizer, or `--tokenizer_name`; a vocab.txt is read as BERT's word pieces."""
     _choose_implementation(args)
@@ -52,7 +56,7 @@ def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
             tokenizer.task_inputs = True
         if tokenizer.vocab_files_names and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
             raise ValueError("it has no tokenizer files, or no words in them")
-        tokenizer("\ue000", "\ue000")  # no vocabulary has it: damage to unknown tokens and pairs shows only in use
+        tokenizer(UNKNOWN, UNKNOWN)  # damage to unknown tokens and pairs shows only in use
     if tokenizer.pad_token is None:
         raise ValueError(
             f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
