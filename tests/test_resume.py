@@ -258,14 +258,23 @@ def test_no_planted_pickle_of_a_sharded_checkpoint_runs(tmp_path):
     path = shards(0.1)
     path.write_bytes(path.read_bytes().replace(b"__0_0.distcp", b"../.._0.dist"))
     assert "optimizer_0/.metadata" in danger(folder)
+    (folder / "optimizer_0").rename(tmp_path / "elsewhere")
+    (folder / "optimizer_0").symlink_to(tmp_path / "elsewhere")
+    assert danger(folder) == "optimizer_0 is no file"
+    (folder / "optimizer_0").unlink()
+    os.mkfifo(folder / "scaler.pt")
+    assert danger(folder) == "scaler.pt is no file"
     shards(Planted(mark))
     dist_cp.load({"optimizer": {"lr": 0.0}}, checkpoint_id=folder / "optimizer_0", no_dist=True)
     assert mark.exists()  # torch itself would have run it
 
 
 def test_a_checkpoint_has_no_pickle_of_its_own(stopped, tmp_path):
-    names = {path.name for path in (tmp_path / "out" / "checkpoint-18").glob("*.[pb][kti]*")}
-    assert names == {"optimizer.bin", "random_states_0.pkl"}
+    files = (tmp_path / "out" / "checkpoint-18").iterdir()
+    assert {path.name for path in files if path.suffix in (".bin", ".pkl", ".pt", ".pth")} == {
+        "optimizer.bin",
+        "random_states_0.pkl",
+    }
 
 
 # Another run
@@ -304,7 +313,7 @@ def test_what_a_metric_knows_beside_the_features_is_compared_too(run, data_set, 
 
     fit(["yes", "no"])
     fit(["yes", "no"], resume=True)
-    with pytest.raises(ValueError, match="is of a run with validation examples"):
+    with pytest.raises(ValueError, match="is of a run with validation references"):
         fit(["yes", "yes"], resume=True)
 
 

@@ -245,12 +245,15 @@ class Checkpoints:
         found = self.found()
         keep = set(found[: self.args.save_total_limit])
         if self.args.load_best_model_at_end:
-            keep |= {self._read(update)["best_update"] for update in keep if self._damage_of_progress(update) is None}
+            keep |= {self._read(update)[0].best_update for update in keep if self._damage_of_progress(update) is None}
         for update in set(found) - keep:
             remove(self.path(update))
 
-    def _read(self, update: int) -> dict[str, Any]:
-        return read_json_object(self.path(update) / "progress.json")
+    def _read(self, update: int) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
+        """(progress, identity, circumstances). Raises ValueError, TypeError or KeyError where the file lacks one."""
+        values = read_json_object(self.path(update) / "progress.json")
+        identity, circumstances = dict(values.pop("identity")), dict(values.pop("circumstances"))
+        return Progress.from_dict(values), identity, circumstances
 
     def restore(self) -> Progress | None:
         """With --resume goes back to the newest whole checkpoint; None where there is none at all, or a run begins.
@@ -269,14 +272,14 @@ class Checkpoints:
         (update,) = broadcast_object_list([self._newest() if self.accelerator.is_main_process else None])
         if update is None:
             return None
-        values = self._read(update)
-        self._compare(values.pop("identity"), self.path(update))
-        self._tell_circumstances(values.pop("circumstances"), self.path(update))
+        progress, theirs, circumstances = self._read(update)
+        self._compare(theirs, self.path(update))
+        self._tell_circumstances(circumstances, self.path(update))
         self.load(update)
         if self.accelerator.is_main_process:  # what the run will write again
             for newer in [other for other in self.found() if other > update]:
                 remove(self.path(newer))
-        return Progress.from_dict(values)
+        return progress
 
     def _compare(self, theirs: dict[str, Any], path: Path) -> None:
         name = difference(self.identity, theirs)
@@ -317,15 +320,13 @@ class Checkpoints:
 
     def _damage_of_progress(self, update: int) -> str | None:
         try:
-            values = self._read(update)
-            {**values.pop("identity"), **values.pop("circumstances")}
-            written = Progress.from_dict(values).update
+            written = self._read(update)[0].update
         except (OSError, ValueError, TypeError, KeyError) as error:
             return f"progress.json is damaged, or of an earlier version ({type(error).__name__}: {error})"
         return None if written == update else f"it is the checkpoint of update {written} under another name"
 
     def _damage_of_best(self, update: int) -> str | None:
-        best = self._read(update)["best_update"] if self.args.load_best_model_at_end else None
+        best = self._read(update)[0].best_update if self.args.load_best_model_at_end else None
         problem = None if best is None else self._damage_of(best)
         return problem and f"of the best before it, {self.path(best)}, {problem}"
 

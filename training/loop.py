@@ -48,12 +48,13 @@ def train(
     metrics: Metrics,
     args: RunArguments,
     accelerator: Accelerator,
-    examples: Dataset | None = None,
+    references: Dataset | None = None,
 ) -> dict[str, float]:
     """Trains `model` in place, evaluates on `eval_sets` and saves checkpoints as `args` says; with --resume goes on.
 
-    Where `metrics` knows more of the validation set than `eval_sets` hold, `examples` are that: a run that is resumed
-    must have the same.
+    `references` is what `metrics` knows of the validation set beside `eval_sets`: a run that is resumed must have the
+    same.
+
     Returns train_loss (mean over the examples, or labelled tokens, seen), train_updates, the seconds train_runtime,
     eval_runtime and save_runtime, and the results of the last evaluation; with --load_best_model_at_end those of the
     best, its weights, and best_update. With --save_outputs the final model's outputs for `eval_sets` are kept.
@@ -75,8 +76,8 @@ def train(
         few = {suffix: examples.select(range(min(2, len(examples)))) for suffix, examples in eval_sets.items()}
         score(evaluate(model, few, collate, metrics, passing, accelerator), args)
     data = {"training data": train_set} | {f"validation data{suffix}": each for suffix, each in eval_sets.items()}
-    if eval_sets and examples is not None:
-        data["validation examples"] = examples
+    if eval_sets and references is not None:
+        data["validation references"] = references
     with stop_signals() as signals:
         results = _Training(model, tokenizer, train_set, data, collate, evaluating, signals, args, accelerator).run()
     if args.save_outputs and eval_sets:

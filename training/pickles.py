@@ -18,23 +18,29 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import is_deepspeed_available, load
-from torch.distributed.checkpoint import filesystem, metadata
 
 
 TORCH = {".bin", ".ckpt", ".pkl", ".pt", ".pth"}  # what torch.save has written
 CUSTOM = re.compile(r"custom_checkpoint_\d+\.pkl")  # accelerate's, read without weights_only
 RANDOM_STATES = re.compile(r"random_states_\d+\.pkl")
 OF_SHARDS = {
-    *((metadata.__name__, name) for name in [*metadata.__all__, "_MEM_FORMAT_ENCODING"]),
-    *((filesystem.__name__, "_StorageInfo"), ("torch", "Size"), ("torch.serialization", "_get_layout")),
-    *((module, name) for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")),
+    ("torch.distributed.checkpoint.metadata", name)
+    for name in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING")
+    + ("BytesStorageMetadata", "ChunkStorageMetadata", "TensorStorageMetadata")
 }
+OF_SHARDS |= {("torch.distributed.checkpoint.filesystem", "_StorageInfo")}
+OF_SHARDS |= {("torch", "Size"), ("torch.serialization", "_get_layout")}
+OF_SHARDS |= {(module, name) for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")}
 
 
 def danger(folder: Path) -> str | None:
     """What is wrong with the first file of a checkpoint that could run code or that cannot be read; None: nothing."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if not path.is_file():  # a pipe, or a link to a folder, which has not been looked into
+            return f"{name} is no file"
         if CUSTOM.fullmatch(path.name):  # of this project's earlier versions
             return f"{name} could run code when it is read, and no checkpoint needs it any more"
         try:
@@ -71,12 +77,14 @@ def _of_deepspeed() -> list[type]:
 
 def _check_shards(path: Path) -> None:
     """FSDP's list of what its shards hold, and of these what is no tensor: torch reads both without weights_only."""
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
     with path.open("rb") as file:
         content = _Shards(file).load()
     for index, place in content.storage_data.items():
-        if place.relative_path != Path(place.relative_path).name or place.transform_descriptors:
+        if place.relative_path != Path(place.relative_path).name or getattr(place, "transform_descriptors", None):
             raise ValueError("accelerate writes shards beside their list, and as they are")
-        if not isinstance(content.state_dict_metadata[index.fqn], metadata.TensorStorageMetadata):
+        if not isinstance(content.state_dict_metadata[index.fqn], TensorStorageMetadata):
             with (path.parent / place.relative_path).open("rb") as file:
                 file.seek(place.offset)
                 torch.load(io.BytesIO(file.read(place.length)), weights_only=True)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import shutil
 import signal
 import statistics
 import sys
@@ -23,7 +22,7 @@ from accelerate.utils import parse_flag_from_env
 
 from training import reporting
 from training.arguments import RunArguments, hub_model_id
-from training.checkpoints import FREE, IDENTITY, folders
+from training.checkpoints import FREE, IDENTITY, folders, remove
 from training.ensembles import members
 from training.files import read_json_object
 from training.launching import check_launch, claim
@@ -205,7 +204,7 @@ def _keep_results(folder: Path) -> None:
     """Removes a run's weights and checkpoints, since it is not the best; its scores, outputs and curves stay."""
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
-            shutil.rmtree(path)
+            remove(path)
         elif path.is_file() and path.name != IDENTITY and not reporting.RESULTS.fullmatch(path.name):
             path.unlink()
 
