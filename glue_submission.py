@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.glue import EVERY_TASK, Task
-from tasks.rows import columns, plain, read_json, read_tsv, shown
+from tasks.rows import columns, plain, read_json, read_tsv
 from training.command_line import run_command
+from training.files import shown
 
 
 @dataclass(frozen=True)

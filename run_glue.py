@@ -230,7 +230,9 @@ def run(args: GlueArguments) -> dict[str, float]:
     eval_sets = {split.removeprefix("validation"): features[split] for split in features if "validation" in split}
     results = {}
     if args.do_train:
-        results = train(model, tokenizer, features["train"], eval_sets, collate, score, args, accelerator)
+        results = train(
+            model, tokenizer, features["train"], eval_sets, collate, score, args, accelerator, data.get("validation")
+        )
         watch.skip()
     elif args.do_eval:
         results = evaluate(model, eval_sets, collate, score, args, accelerator)

@@ -440,7 +440,9 @@ def run(args: NerArguments) -> dict[str, float]:
     eval_sets = {"": features["validation"]} if args.do_eval else {}
     results = {}
     if args.do_train:
-        results = train(model, tokenizer, features["train"], eval_sets, batch, score, args, accelerator)
+        results = train(
+            model, tokenizer, features["train"], eval_sets, batch, score, args, accelerator, data.get("validation")
+        )
         watch.skip()
     elif args.do_eval:
         results = evaluate(model, eval_sets, batch, score, args, accelerator)

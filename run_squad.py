@@ -236,7 +236,9 @@ def run(args: SquadArguments) -> dict[str, float]:
     results = {}
     if args.do_train:
         train_set, score = windows["train"].features, scorers.get("validation")
-        results = train(model, tokenizer, train_set, eval_sets, batch, score, args, accelerator)
+        results = train(
+            model, tokenizer, train_set, eval_sets, batch, score, args, accelerator, data.get("validation")
+        )
         watch.skip()
     if args.do_eval:
         if not scorers["validation"].has_answers_of(results):  # those of the best model, which was not the last

@@ -190,7 +190,9 @@ def run(args: SwagArguments) -> dict[str, float]:
     if args.do_train:
         eval_sets = {"": features["validation"]} if args.do_eval else {}
         score = scores.get("validation")
-        results = train(model, tokenizer, features["train"], eval_sets, batch, score, args, accelerator)
+        results = train(
+            model, tokenizer, features["train"], eval_sets, batch, score, args, accelerator, data.get("validation")
+        )
         watch.skip()
     elif args.do_eval:
         results = evaluate(model, {"": features["validation"]}, batch, scores["validation"], args, accelerator)

@@ -25,8 +25,9 @@ from typing import Any
 from transformers.hf_argparser import HfArg
 
 from modeling.conversion import command_line
-from tasks.rows import read_json, read_lines, shown
+from tasks.rows import read_json, read_lines
 from tasks.squad_files import check_text, members
+from training.files import shown
 from training.reporting import write_atomically
 
 

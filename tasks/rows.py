@@ -6,22 +6,18 @@ are text.
 
 import csv
 import json
-import reprlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import constants
 
+from training.files import parse_json, shown
+
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-
-_shortener = reprlib.Repr()
-_shortener.maxstring = 80
-shown = _shortener.repr  # of a value in an error: one line, however long the value
 
 
 def plain(text: str) -> str:
@@ -133,25 +129,6 @@ def read_json(path: Path) -> Any:
     except ValueError as error:
         lines = "; a file with one object a line is called .jsonl" if "Extra data" in str(error) else ""
         raise ValueError(f"{path}: not JSON ({error}){lines}") from error
-
-
-def parse_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """`json.loads`, but what is nested too deeply is a ValueError, and so is a name that an object has twice.
-
-    Of its values `json.loads` would keep the last. `parse_constant` is called with NaN, Infinity or -Infinity.
-    """
-    try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=parse_constant)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        name, count = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"an object has the name {shown(name)} {count} times: keep one of them")
-    return values
 
 
 def _no_number(constant: str) -> None:

@@ -8,7 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tasks.rows import listed, read_json, read_json_lines, read_lines, shown, unbroken
+from tasks.rows import listed, read_json, read_json_lines, read_lines, unbroken
+from training.files import shown
 
 
 FLAG = "--version_2_with_negative"

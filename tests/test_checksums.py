@@ -1,11 +1,13 @@
 """What happened to a folder since its SHA256SUMS was written, as sha256sum sees it too."""
 
+import os
 import random
 import shutil
 import subprocess
 
 import pytest
 
+from training import checksums
 from training.checksums import NAME, damage, sync, verify_checksums, write_checksums
 
 
@@ -83,6 +85,79 @@ def test_a_card_may_be_edited_and_notes_added(folder):
     assert damage(folder) is None
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["adapter_config.json", "adapter_model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"]
+    + ["generation_config.json", "tokenizer.model", "vocab.txt", "added_tokens.json", "modeling_own.py"]
+    + ["model.safetensors.index.json", "chat_template.jinja", "custom_checkpoint_0.pkl", "PYTORCH_MODEL.BIN"],
+)
+def test_a_file_that_was_added_and_would_be_read_is_damage(folder, name):
+    (folder / name).write_text("{}", encoding="utf-8")
+    assert damage(folder) == f"{name} is not in SHA256SUMS, but would be read"
+    with pytest.raises(OSError, match=rf"{name} is not .* delete its SHA256SUMS"):
+        verify_checksums(folder)
+
+
+def test_what_a_run_writes_beside_its_model_is_no_damage(folder):
+    names = [
+        "metrics.json",
+        "predictions.json",
+        "nbest_predictions.json",
+        "null_odds.json",
+        "predictions.tsv",
+        ".lock",
+    ]
+    for name in [*names, "outputs-0123456789abcdef.safetensors", ".gitattributes", "LICENSE"]:
+        (folder / name).write_text("{}", encoding="utf-8")
+    for name in ("checkpoint-3", "runs"):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}", encoding="utf-8")
+    assert damage(folder) is None
+
+
+def relist(folder, name):
+    """SHA256SUMS with one file more, as whoever planted that file would write it."""
+    text = (folder / NAME).read_text(encoding="utf-8")
+    (folder / NAME).write_text(f"# 0 bytes  {name}\n{text}{'0' * 64}  {name}\n", encoding="utf-8")
+
+
+def test_a_list_that_names_what_is_no_file_of_the_folder_is_told_at_once(folder):
+    os.mkfifo(folder / "pipe")
+    (folder / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device"):
+        write_checksums(folder)
+        relist(folder, name)
+        assert damage(folder) == f"{name} is no file"
+    for name in ("/etc/passwd", "../outside", "below/../../outside", "/dev/zero"):
+        write_checksums(folder)
+        relist(folder, name)
+        assert damage(folder) == f"SHA256SUMS lists {name}, which is not in the folder"
+    write_checksums(folder)
+    relist(folder, "x" * 300)
+    assert damage(folder) == f"{'x' * 200}: File name too long"
+    write_checksums(folder)
+    relist(folder, "null\0byte")
+    assert "null byte" in damage(folder)
+
+
+def test_a_list_that_is_no_file_or_endless_is_damaged(folder):
+    (folder / NAME).unlink()
+    os.mkfifo(folder / NAME)
+    assert damage(folder) == "SHA256SUMS itself is damaged"
+    (folder / NAME).unlink()
+    with (folder / NAME).open("wb") as file:
+        file.truncate(1 << 40)
+    assert damage(folder) == "SHA256SUMS itself is damaged"
+
+
+def test_links_to_files_as_in_the_hubs_cache_are_followed(folder, tmp_path):
+    (folder / "model.safetensors").rename(tmp_path / "blob")
+    (folder / "model.safetensors").symlink_to(tmp_path / "blob")
+    assert damage(folder) is None
+    flip(tmp_path / "blob")
+    assert damage(folder) == "model.safetensors was changed"
+
+
 def test_a_folder_without_a_list_is_not_whole_but_may_be_loaded(folder):
     (folder / NAME).unlink()
     assert damage(folder) == "there is no SHA256SUMS"
@@ -126,3 +201,12 @@ def test_files_and_folders_can_be_synced(folder):
     sync(folder / "config.json")
     with pytest.raises(FileNotFoundError):
         sync(folder / "absent")
+
+
+def test_windows_opens_no_folder_and_syncs_what_may_be_written(folder, monkeypatch):
+    monkeypatch.setattr(checksums, "WINDOWS", True)
+    opened, opener = [], os.open
+    monkeypatch.setattr(os, "open", lambda path, flags: opened.append((path, flags)) or opener(path, flags))
+    sync(folder)
+    sync(folder / "config.json")
+    assert opened == [(folder / "config.json", os.O_RDWR)]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 import run_glue
@@ -24,7 +24,7 @@ from tests.choices_sample import write_task as write_choices
 from tests.glue_sample import LABELS, SIZES, write_model, write_task, write_vocabulary
 from tests.ner_sample import read_columns, sentence, write_elmo, write_folder
 from tests.processes import fork, wait
-from training import ensembles, loop
+from training import ensembles, files, loop
 from training.arguments import parse_arguments
 
 
@@ -312,7 +312,7 @@ def test_a_disk_too_full_for_the_outputs_is_an_error_with_a_remedy(tmp_path, fla
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(ensembles, "sync", full)
+    monkeypatch.setattr(files, "sync", full)
     data = [*rte(tmp_path), "--output_dir", str(tmp_path / "out")]
     with pytest.raises(OSError, match=r"cannot write .*outputs-\w+.safetensors: .*No space left .*Make room, choose"):
         run_glue.main([*flags, *data, "--do_eval", "--save_outputs"])
@@ -405,10 +405,31 @@ def test_a_model_that_numbers_the_classes_otherwise_is_refused(pair, tmp_path):
         pair.main()
 
 
-def test_a_file_that_was_cut_short_is_refused(pair):
+@pytest.mark.parametrize("text", ['{"runs": {}, "seed": 1, "seed": 2}', "[" * 99_999, '{"runs": {}', "[1]"])
+def test_a_damaged_metrics_json_of_a_member_is_refused_with_its_folders_name(tmp_path, text):
+    (tmp_path / "metrics.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=f"{tmp_path}: metrics.json (is not JSON|must be a JSON object)"):
+        ensembles._best_seed(tmp_path)
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda path: os.truncate(path, path.stat().st_size - 4), "it cannot be read: "),
+        (lambda path: flip(path, -3), "it was changed"),
+        (lambda path: save_file(load_file(path), path), "it has no checksum"),
+    ],
+)
+def test_a_file_that_was_cut_short_or_changed_is_refused(pair, damage, problem):
     (path,) = pair.folders[1].glob("outputs-*")
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(OSError, match=r"b/outputs-\w+.safetensors cannot be read \(.*: copy it again, or repeat"):
+    damage(path)
+    with pytest.raises(OSError, match=rf"b/outputs-\w+.safetensors: {problem}.*\. Copy it again, or repeat its run"):
         pair.main()
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
 from huggingface_hub.errors import StrictDataclassError
-from safetensors.torch import save_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification, BertTokenizer
 
 import modeling
@@ -23,6 +24,7 @@ import run_ner
 from modeling import FeatureTaggerConfig, FeatureTaggerForTokenClassification
 from tests.processes import fork, wait
 from training import features
+from training import files as writing
 from training.features import cache_states
 
 
@@ -277,8 +279,8 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killed_within(tensors: dict, path: Path) -> None:
-    save_file(tensors, path)
+def killed_within(tensors: dict, path: Path, metadata: dict) -> None:
+    save_file(tensors, path, metadata)
     os.truncate(path, path.stat().st_size // 2)
     kill()
 
@@ -296,7 +298,7 @@ def test_a_run_that_is_killed_leaves_whole_files_and_the_next_goes_on_to_the_sam
     cached, monkeypatch, tmp_path, moment
 ):
     model, (name, killed) = tagger(), MOMENTS[moment]
-    place = features.os if name == "os.replace" else features
+    place = {"os.replace": os, "_compute": features}.get(name, writing)
     usual = getattr(place, name.removeprefix("os."))
     in_the_second = lambda *args: (killed if files(tmp_path / "cache") else usual)(*args)  # noqa: E731
     with monkeypatch.context() as patch:
@@ -332,14 +334,27 @@ def test_two_runs_at_once_share_the_work_of_one(cached, monkeypatch, tmp_path):
     assert torch.equal(torch.load(tmp_path / "a"), torch.load(tmp_path / "b"))
 
 
-def test_a_file_that_was_cut_short_is_computed_again(cached, monkeypatch):
-    model = tagger()
+def test_a_file_that_was_cut_short_or_changed_anywhere_is_computed_again(cached, monkeypatch):
+    model, places = tagger(), random.Random(0)
     _, _, folder = cached(model)
     whole = files(folder)[1].read_bytes()
-    files(folder)[1].write_bytes(whole[:-40])
+    for number in range(8):
+        place = places.randrange(len(whole))
+        rest = b"" if number % 4 == 0 else bytes([whole[place] ^ 1 << number]) + whole[place + 1 :]
+        files(folder)[1].write_bytes(whole[:place] + rest)
+        with monkeypatch.context() as patch:
+            calls = computed(patch)
+            cached(model)
+        assert calls == [4] and files(folder)[1].read_bytes() == whole
+
+
+def test_states_of_an_earlier_version_without_checksums_are_computed_again(cached, monkeypatch):
+    model = tagger()
+    _, _, folder = cached(model)
+    save_file(load_file(files(folder)[2]), files(folder)[2])
     calls = computed(monkeypatch)
     cached(model)
-    assert calls == [4] and files(folder)[1].read_bytes() == whole
+    assert calls == [3]
 
 
 def test_files_of_another_number_of_examples_are_computed_again(cached, monkeypatch):
@@ -360,7 +375,7 @@ def test_a_full_disk_is_one_clear_error(cached, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(features, "save_file", full)
+    monkeypatch.setattr(writing, "save_file", full)
     with pytest.raises(OSError, match="cannot write the features in .*No space left on device. Make room"):
         cached(tagger())
 

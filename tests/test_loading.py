@@ -181,6 +181,34 @@ def test_a_broken_tokenizer_is_an_error_that_names_its_folder(evaluation, saved,
     assert ("PanicException" in str(info.value)) == (damage == "a panic of the library")
 
 
+@pytest.mark.parametrize("kind", ["BertTokenizer", "PreTrainedTokenizerFast"])
+def test_a_tokenizer_whose_unknown_token_is_no_entry_is_refused_and_not_met_in_the_data(evaluation, saved, kind):
+    content = json.loads((saved / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["vocab"]["other"] = content["model"]["vocab"].pop("[UNK]")
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[UNK]"]
+    (saved / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    configure(saved / "tokenizer_config.json", tokenizer_class=kind)
+    with pytest.raises(ValueError, match="cannot load .*saved: .*UNK"):
+        loading.load_tokenizer(evaluation)
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [("config.json", loading.load_config), ("tokenizer_config.json", loading.load_tokenizer)]
+    + [("tokenizer.json", loading.load_tokenizer), ("vocab.json", loading.load_tokenizer)],
+)
+def test_a_key_twice_or_endless_nesting_in_a_file_is_refused(evaluation, saved, file, part):
+    text = (saved / file).read_text(encoding="utf-8") if (saved / file).is_file() else "{}"
+    for content, problem in (
+        ('{"a": 1, "a": 2,' + text[1:], "the name 'a' 2 times"),
+        ("[" * 99_999, "nested too deeply"),
+    ):
+        (saved / file).write_text(content.replace(",}", "}"), encoding="utf-8")
+        with pytest.raises(ValueError, match=f"cannot load .*saved: {file} is not JSON .*{problem}") as raised:
+            part(evaluation)
+        assert "\n" not in str(raised.value)
+
+
 def test_the_padding_is_the_tokenizers_where_the_configuration_has_none(run, tmp_path):
     sizes = {"vocab_size": 37, "n_embd": 12, "n_layer": 1, "n_head": 3, "n_positions": 40}
     path = tmp_path / "gpt2.json"
@@ -506,6 +534,10 @@ def test_a_folder_with_checksums_loads_only_as_it_was_written(evaluation, saved,
     checksums.write_checksums(saved)
     (saved / "notes.txt").write_text("mine", encoding="utf-8")
     part(evaluation)
+    (saved / "adapter_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(OSError, match="saved: adapter_config.json is not in SHA256SUMS.* delete its SHA256SUMS"):
+        part(evaluation)
+    (saved / "adapter_config.json").unlink()
     configure(saved / "config.json", hidden_dropout_prob=0.2)
     with pytest.raises(OSError, match="saved: config.json .* delete its SHA256SUMS"):
         part(evaluation)

@@ -88,16 +88,40 @@ def test_an_unknown_task_is_refused_with_the_list():
         metrics.load("glue", "snli")
 
 
-def test_the_module_loads_by_path_from_any_directory_and_leaves_nothing_there(tmp_path):
+def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_there(tmp_path):
     command = "import metrics; print(metrics.load('glue', 'rte').compute(predictions=[1, 0], references=[1, 1]))"
     before = sorted(ROOT.joinpath("metrics").rglob("*.json"))
-    env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+    env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HOME": "/proc/no-home"}
     result = subprocess.run(
         [sys.executable, "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "{'accuracy': 0.5}"
     assert list(tmp_path.iterdir()) == []
     assert sorted(ROOT.joinpath("metrics").rglob("*.json")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("glue", {"predictions": [1, 0], "references": [1, 1]}),
+        ("hans", {"predictions": [1, 0], "references": [1, 1], "heuristic": ["a", "a"]}),
+        ("choices", {"predictions": [1, 0], "references": [1, 1], "parts": ["", ""]}),
+        ("entities", {"predictions": [["B-X"]], "references": [["B-X"]]}),
+        (
+            "squad",
+            {
+                "predictions": [{"id": "a", "prediction_text": "x"}],
+                "references": [{"id": "a", "answers": {"text": ["x"], "answer_start": [0]}}],
+            },
+        ),
+    ],
+)
+def test_no_metric_needs_a_cache_that_can_be_written(monkeypatch, name, inputs):
+    for cache in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
+        monkeypatch.setattr(evaluate.config, cache, "/proc/no-home")
+    configuration = {"glue": "rte", "squad": "v1.1"}.get(name)
+    assert metrics.load(name, configuration).compute(**inputs)
 
 
 def test_evaluate_itself_loads_the_file():

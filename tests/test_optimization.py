@@ -4,6 +4,7 @@ import copy
 import io
 import math
 import re
+import warnings
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import modeling
 from tests.bert_cases import SIZES, pair, stock_config
-from training.optimization import BertAdam, build_optimizer, reinitialize_layers
+from training.optimization import BertAdam, build_optimizer, move_schedule, reinitialize_layers
 
 
 LAYERS = SIZES["num_hidden_layers"]
@@ -333,3 +334,25 @@ def test_a_model_without_a_list_of_its_layers_is_one_clear_error(run):
     with pytest.raises(ValueError, match="--reinit_layers needs .* AlbertModel has 0 .*: leave"):
         reinitialize_layers(shared_layers(), 1)
     assert len(build_optimizer(shared_layers(), run()).param_groups) == 2
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup"])
+@pytest.mark.parametrize("update", [1, 2, 9])
+def test_a_schedule_that_is_moved_goes_on_as_one_that_was_stepped(kind, update):
+    def schedule() -> LambdaLR:
+        groups = [{"params": [torch.zeros(1)], "lr": rate} for rate in (0.1, 0.03)]
+        return transformers.get_scheduler(kind, torch.optim.AdamW(groups), 3, 12)
+
+    stepped, moved = schedule(), schedule()
+    for _ in range(update):
+        stepped.optimizer.step()
+        stepped.step()
+    with warnings.catch_warnings():  # of torch, where a schedule moves before its optimizer
+        warnings.simplefilter("error")
+        move_schedule(moved, update)
+    for _ in range(12 - update):
+        assert moved.get_last_lr() == stepped.get_last_lr()
+        assert [group["lr"] for group in moved.optimizer.param_groups] == moved.get_last_lr()
+        for each in (moved, stepped):
+            each.optimizer.step()
+            each.step()

@@ -16,6 +16,7 @@ from huggingface_hub.utils import filter_repo_objects
 from tests.tiny_run import Arguments, prepare, recipe
 from training import launching, loop, reporting, runs
 from training.arguments import hub_model_id, parse_arguments
+from training.checksums import verify_checksums, write_checksums
 
 
 @pytest.fixture
@@ -36,6 +37,16 @@ def finished(run, data_set, tmp_path):
         return tmp_path / "out"
 
     return finish
+
+
+def test_files_of_an_earlier_model_that_would_be_read_with_the_new_one_go(finished, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "merges.txt").write_text("of another tokenizer", encoding="utf-8")
+    write_checksums(tmp_path / "out")
+    (tmp_path / "out" / "notes.txt").write_text("mine", encoding="utf-8")
+    out = finished(overwrite_output_dir=True)
+    verify_checksums(out)
+    assert not (out / "merges.txt").exists() and (out / "notes.txt").exists()
 
 
 def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):

@@ -2,21 +2,28 @@
 
 import json
 import os
+import pickle
 import random
 import re
 import resource
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dist_cp
 import transformers
+from datasets import Dataset
 
 import run_glue
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
-from tests.tiny_run import checkpoint_names
+from tests.tiny_run import checkpoint_names, prepare
 from training import checkpoints, loop, reporting, runs
+from training.checksums import write_checksums
+from training.pickles import danger
 
 
 @pytest.fixture
@@ -111,6 +118,16 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def forget_random_states(folder: Path) -> None:
+    torch.save({"step": 18, "random_state": None}, folder / "random_states_0.pkl")
+    write_checksums(folder)
+
+
+def rename_progress(folder: Path) -> None:
+    shutil.copyfile(folder.with_name("checkpoint-15") / "progress.json", folder / "progress.json")
+    write_checksums(folder)
+
+
 @pytest.fixture
 def stopped(flags, tmp_path, monkeypatch) -> list[str]:
     """A run that was killed after 20 updates, and so has the checkpoints 15 and 18."""
@@ -136,6 +153,9 @@ def stopped(flags, tmp_path, monkeypatch) -> list[str]:
         (lambda folder: flip(folder / "optimizer.bin"), "optimizer.bin was changed"),
         (lambda folder: (folder / "random_states_0.pkl").unlink(), "random_states_0.pkl: No such file"),
         (lambda folder: (folder / "SHA256SUMS").unlink(), "there is no SHA256SUMS"),
+        (forget_random_states, "random_states_0.pkl is broken, or holds more than tensors and numbers"),
+        (rename_progress, "it is the checkpoint of update 15 under another name"),
+        (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter_config.json is not in SHA256SUMS"),
     ],
 )
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(stopped, flags, tmp_path, capsys, damage, message):
@@ -156,12 +176,173 @@ def test_a_best_checkpoint_that_is_damaged_is_never_taken_for_the_best(flags, tm
         run_glue.main([*argv, "loss", "--save_total_limit", "1", "--resume"])
 
 
+def test_an_older_checkpoint_that_is_damaged_does_not_end_the_run(flags, tmp_path, monkeypatch):
+    out, save = tmp_path / "out", checkpoints.Checkpoints.save
+
+    def damage_the_first(self, progress) -> None:
+        save(self, progress)
+        if progress.update == 1:
+            (out / "checkpoint-1" / "progress.json").write_text("[[", encoding="utf-8")
+
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", damage_the_first)
+    argv = [*flags, "--output_dir", str(out), "--max_steps", "4", "--save_steps", "1", "--save_total_limit", "3"]
+    run_glue.main([*argv, "--load_best_model_at_end", "--eval_steps", "2"])
+    assert checkpoint_names(out) == ["checkpoint-2", "checkpoint-3", "checkpoint-4"]
+
+
+def test_a_linked_checkpoint_is_used_and_what_it_leads_to_is_never_removed(stopped, flags, tmp_path):
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("checkpoint-15", "checkpoint-18"):
+        (out / name).rename(elsewhere / name)
+        (out / name).symlink_to(elsewhere / name)
+    run_glue.main([*stopped, "--resume"])
+    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(out) == outcome(tmp_path / "whole")
+    assert not [path for path in out.iterdir() if path.is_symlink()]
+    assert len(list(elsewhere.glob("checkpoint-1[58]/optimizer.bin"))) == 2
+
+
+# Planted files
+
+
+class Planted:
+    """What makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.folder),)
+
+
+PICKLES = ["optimizer.bin", "random_states_0.pkl", "custom_checkpoint_0.pkl", "scheduler.bin", "sampler.bin"]
+PICKLES += ["scaler.pt", "pytorch_model.bin", "pytorch_model/mp_rank_00_model_states.pt"]
+
+
+def test_no_planted_pickle_runs_whatever_its_name(stopped, tmp_path):
+    mark, out = tmp_path / "mark", tmp_path / "out"
+    shutil.rmtree(out / "checkpoint-15")
+    shutil.copytree(out / "checkpoint-18", tmp_path / "safe")
+    for name in PICKLES:
+        for write in (torch.save, lambda planted, path: path.write_bytes(pickle.dumps(planted, protocol=2))):
+            folder = out / "checkpoint-18"
+            shutil.rmtree(folder)
+            shutil.copytree(tmp_path / "safe", folder)
+            if name == "pytorch_model.bin":  # accelerate looks for it where there is no model.safetensors
+                (folder / "model.safetensors").unlink()
+            (folder / name).parent.mkdir(exist_ok=True)
+            write(Planted(mark), folder / name)
+            write_checksums(folder)
+            with pytest.raises(OSError, match=f"checkpoint-18: {name} .*remove them to begin again") as raised:
+                run_glue.main([*stopped, "--resume"])
+            assert not mark.exists() and "\n" not in str(raised.value)
+    pickle.loads(pickle.dumps(Planted(mark)))
+    assert mark.exists()  # so that the above means something
+
+
+def test_no_planted_pickle_of_a_sharded_checkpoint_runs(tmp_path):
+    mark, folder = tmp_path / "mark", tmp_path / "checkpoint-1"
+
+    def shards(rate: object) -> Path:
+        shutil.rmtree(folder, ignore_errors=True)
+        state = {"optimizer": {"step": torch.ones(3, 5), "lr": rate}}
+        dist_cp.save(state, checkpoint_id=folder / "optimizer_0", no_dist=True)
+        return folder / "optimizer_0" / ".metadata"
+
+    shards(0.1)
+    assert danger(folder) is None
+    shards(Planted(mark))
+    assert "optimizer_0/.metadata is broken, or holds more than tensors and numbers" in danger(folder)
+    path = shards(0.1)
+    path.write_bytes(pickle.dumps(Planted(mark)))
+    assert danger(folder) is not None and not mark.exists()
+    path = shards(0.1)
+    path.write_bytes(path.read_bytes().replace(b"__0_0.distcp", b"../.._0.dist"))
+    assert "optimizer_0/.metadata" in danger(folder)
+    (folder / "optimizer_0").rename(tmp_path / "elsewhere")
+    (folder / "optimizer_0").symlink_to(tmp_path / "elsewhere")
+    assert danger(folder) == "optimizer_0 is no file"
+    (folder / "optimizer_0").unlink()
+    os.mkfifo(folder / "scaler.pt")
+    assert danger(folder) == "scaler.pt is no file"
+    shards(Planted(mark))
+    dist_cp.load({"optimizer": {"lr": 0.0}}, checkpoint_id=folder / "optimizer_0", no_dist=True)
+    assert mark.exists()  # torch itself would have run it
+
+
+def test_a_checkpoint_has_no_pickle_of_its_own(stopped, tmp_path):
+    files = (tmp_path / "out" / "checkpoint-18").iterdir()
+    assert {path.name for path in files if path.suffix in (".bin", ".pkl", ".pt", ".pth")} == {
+        "optimizer.bin",
+        "random_states_0.pkl",
+    }
+
+
+# Another run
+
+
 def test_the_same_texts_with_other_labels_are_another_run(stopped, tmp_path):
     path = tmp_path / "RTE" / "train.tsv"
     lines = path.read_text(encoding="utf-8").replace("not_entailment", "X").replace("entailment", "not_entailment")
     path.write_text(lines.replace("X", "entailment"), encoding="utf-8")
     with pytest.raises(ValueError, match="is of a run with training data"):
         run_glue.main([*stopped, "--resume"])
+
+
+def test_another_validation_file_is_another_run(stopped, tmp_path):
+    path = tmp_path / "RTE" / "dev.tsv"
+    path.write_text(path.read_text(encoding="utf-8").replace("good", "bad"), encoding="utf-8")
+    with pytest.raises(ValueError, match="is of a run with validation data [0-9a-f]{64}, not"):
+        run_glue.main([*stopped, "--resume"])
+
+
+def test_another_configuration_behind_the_models_name_is_another_run(stopped, tmp_path):
+    path = Path(stopped[1])
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | {"hidden_dropout_prob": 0.3}), encoding="utf-8")
+    with pytest.raises(ValueError, match="is of a run with config.hidden_dropout_prob 0.2, not 0.3"):
+        run_glue.main([*stopped, "--resume"])
+
+
+def test_what_a_metric_knows_beside_the_features_is_compared_too(run, data_set, tmp_path):
+    def fit(answers: list[str], **changes: object) -> None:
+        args = run(do_eval=True, num_train_epochs=1, **changes)
+        accelerator, tokenizer, model, collate = prepare(args)
+        examples = Dataset.from_dict({"answers": answers})
+        inputs = (data_set, {"": data_set}, collate, lambda outputs, _: {"n": len(outputs)}, args, accelerator)
+        loop.train(model, tokenizer, *inputs, examples)
+
+    fit(["yes", "no"])
+    fit(["yes", "no"], resume=True)
+    with pytest.raises(ValueError, match="is of a run with validation references"):
+        fit(["yes", "yes"], resume=True)
+
+
+def test_versions_and_threads_may_change_and_that_is_said(stopped, capsys):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    run_glue.main([*stopped, "--resume"])
+    expected = f"checkpoint-18 was written with threads {threads}, now {threads + 1}: the last bits may differ"
+    assert expected in capsys.readouterr().out
+
+
+def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(flags, tmp_path, monkeypatch):
+    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "2", "--save_strategy", "no", "--seeds", "2"]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runs, "_keep_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(runs, "score", lambda results, args: -len(results))
+        run_glue.main(argv)
+    shutil.rmtree(tmp_path / "out" / "seed-43")
+    again = shutil.copytree(tmp_path / "out", tmp_path / "again")
+    path = tmp_path / "RTE" / "train.tsv"
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace("not_entailment", "entailment"), encoding="utf-8")
+    with pytest.raises(ValueError, match="seed-43 is of a run with training data"):
+        run_glue.main([*argv, "--resume"])
+    path.write_text(before, encoding="utf-8")
+    results = run_glue.main([*argv, "--output_dir", str(again), "--resume"])
+    assert {"eval_accuracy_mean"} <= results.keys()
 
 
 def test_nothing_begins_again_where_all_checkpoints_are_damaged(stopped, tmp_path):

@@ -240,7 +240,8 @@ def test_of_the_seeds_that_were_not_best_only_the_results_remain(flags, tmp_path
     assert list(out.rglob("*.safetensors")) == [out / "model.safetensors"]
     best = metrics_of(out)["seed"]
     (other,) = {42, 43} - {best}
-    assert sorted(path.name for path in (out / f"seed-{other}").iterdir()) == ["metrics.json", "predictions.tsv"]
+    kept = sorted(path.name for path in (out / f"seed-{other}").iterdir())
+    assert kept == [".identity.json", "metrics.json", "predictions.tsv"]
     assert (out / "predictions.tsv").exists()
     card = ModelCard.load(out / "README.md")
     assert f"This is seed {best}, the best of 2 on the validation set" in card.text and card.data.model_name == "out"
@@ -251,14 +252,14 @@ def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch
     train = run_glue.train
 
     def killed_in_the_second(*args):
-        if args[-2].seed == 43:
+        if args[6].seed == 43:
             os.kill(os.getpid(), signal.SIGKILL)
         return train(*args)
 
     monkeypatch.setattr(run_glue, "train", killed_in_the_second)
     assert wait(fork(lambda: run_glue.main(argv))) == [-signal.SIGKILL]
     seen = []
-    monkeypatch.setattr(run_glue, "train", lambda *args: seen.append(args[-2].seed) or train(*args))
+    monkeypatch.setattr(run_glue, "train", lambda *args: seen.append(args[6].seed) or train(*args))
     resumed = run_glue.main([*argv, "--resume"])
     assert seen == [43, 44]
     whole = run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])

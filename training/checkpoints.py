@@ -7,7 +7,11 @@
                                                                         but for the parts of a sharded model
         SHA256SUMS                                                      so that damage is noticed
 
-A checkpoint is written under another name, synced to the disk, and renamed when it is whole.
+A checkpoint is written under another name, synced to the disk, and renamed when it is whole. Whoever plants a file can
+list it in SHA256SUMS too, so none of them is read in a way that could run code (pickles.py). The schedule has no file:
+the number of updates says where it is.
+
+    OUTPUT_DIR/seed-N/.identity.json    with --seeds: which run it is, until then which another seed's was
 """
 
 import dataclasses
@@ -34,7 +38,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments
 from training.checksums import damage, follow_umask, sync, write_checksums
+from training.files import read_json_object
 from training.optimization import may_differ, schedule
+from training.pickles import danger
 
 
 # What may differ between a run and its continuation.
@@ -43,6 +49,10 @@ FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "pe
 FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples", "feature_cache"}
 FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers"}
 
+# Fields of a configuration that no result depends on.
+UNUSED = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
+
+IDENTITY = ".identity.json"
 FOLDER = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)")
 
@@ -94,6 +104,35 @@ def folders(output: Path, name: re.Pattern) -> list[Path]:
     return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
 
 
+def remove(folder: Path) -> None:
+    """With all that is in it; of a folder elsewhere that is linked here, the link."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
+
+
+def settings(config: dict[str, Any], prefix: str = "config") -> dict[str, Any]:
+    """What a configuration says of its model, under names like config.hidden_size, config.encoder.hidden_size."""
+    values = {}
+    for name, value in config.items():
+        if isinstance(value, dict) and "model_type" in value:
+            values |= settings(value, f"{prefix}.{name}")
+        elif name not in UNUSED:
+            values[f"{prefix}.{name}"] = value
+    return values
+
+
+def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
+    """The first name with different values; None where both are of the same run.
+
+    A field of the configuration that only one of them has is of another version of transformers.
+    """
+    names = {name for name in ours.keys() ^ theirs.keys() if not name.startswith("config.")}
+    names |= {name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]}
+    return min(names, default=None)
+
+
 def digest(data_set: Dataset) -> str:
     """Tells any other data from these, in whatever pieces they are kept: in memory, on disk, or as part of others."""
     content, tables = hashlib.sha256(), data_set.with_format("arrow")
@@ -133,23 +172,28 @@ class Checkpoints:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        train_set: Dataset,
+        data: dict[str, Dataset],
+        circumstances: dict[str, str | int],
         args: RunArguments,
         accelerator: Accelerator,
     ) -> None:
+        """`data`: all that the results depend on. `circumstances`, as versions, change no more than rounding."""
         self.model, self.tokenizer, self.args, self.accelerator = model, tokenizer, args, accelerator
-        self.train_set, self.folder = train_set, Path(args.output_dir)
+        self.data, self.circumstances, self.folder = data, circumstances, Path(args.output_dir)
+        self.settings = settings(model.config.to_dict())  # before training, which may note its loss there
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What the run and its continuation have in common. Reads all training data, so only when it is needed."""
-        return {
+        """What the run and its continuation have in common, as JSON has it. Reads all data, so only when needed."""
+        identity = {
             **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in FREE},
             "processes": self.accelerator.num_processes,
             "distribution": self.accelerator.distributed_type.value,
-            **schedule(len(self.train_set), self.args, self.accelerator.num_processes),
-            "training data": digest(self.train_set),
+            **schedule(len(self.data["training data"]), self.args, self.accelerator.num_processes),
+            **self.settings,
+            **{name: digest(data_set) for name, data_set in self.data.items()},
         }
+        return json.loads(json.dumps(identity, default=str))
 
     def path(self, update: int) -> Path:
         return self.folder / f"checkpoint-{update}"
@@ -194,7 +238,7 @@ class Checkpoints:
     def _complete(self, temporary: Path, progress: Progress) -> None:
         self.model.config.save_pretrained(temporary)
         self.tokenizer.save_pretrained(temporary)
-        record = {**dataclasses.asdict(progress), "identity": self.identity}
+        record = {**dataclasses.asdict(progress), "identity": self.identity, "circumstances": self.circumstances}
         (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         for path in temporary.rglob("*.safetensors"):
             follow_umask(path)
@@ -205,43 +249,69 @@ class Checkpoints:
         found = self.found()
         keep = set(found[: self.args.save_total_limit])
         if self.args.load_best_model_at_end:
-            keep |= {self._read(update)["best_update"] for update in keep}
+            keep |= {self._read(update)[0].best_update for update in keep if self._damage_of_progress(update) is None}
         for update in set(found) - keep:
-            shutil.rmtree(self.path(update))
+            remove(self.path(update))
 
-    def _read(self, update: int) -> dict[str, Any]:
-        return json.loads((self.path(update) / "progress.json").read_text(encoding="utf-8"))
+    def _read(self, update: int) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
+        """(progress, identity, circumstances). Raises ValueError, TypeError or KeyError where the file lacks one."""
+        values = read_json_object(self.path(update) / "progress.json")
+        identity, circumstances = dict(values.pop("identity")), dict(values.pop("circumstances"))
+        return Progress.from_dict(values), identity, circumstances
 
     def restore(self) -> Progress | None:
-        """Goes back to the newest whole checkpoint; None where there is none at all. To be called by every process.
+        """With --resume goes back to the newest whole checkpoint; None where there is none at all, or a run begins.
 
-        Raises OSError where all are damaged, ValueError where the newest is that of another run.
+        To be called by every process. Raises OSError where all are damaged, ValueError where the newest, or one of
+        the other seeds, is of another run.
         """
+        if not self.args.resume:
+            return None
         if self.accelerator.is_main_process:
             for half_written in folders(self.folder, HALF_WRITTEN):
                 shutil.rmtree(half_written)
+        theirs = read_json_object(self.folder / IDENTITY) if (self.folder / IDENTITY).is_file() else {}
+        if theirs:
+            self._compare(theirs | {"seed": self.args.seed}, self.folder, update=0)
         (update,) = broadcast_object_list([self._newest() if self.accelerator.is_main_process else None])
         if update is None:
             return None
-        values = self._read(update)
-        theirs = values.pop("identity")
-        longer = may_differ(self.identity, theirs, self.path(update), update)
-        for name in sorted((self.identity.keys() | theirs.keys()) - longer):
-            if self.identity.get(name) != theirs.get(name):
-                raise ValueError(
-                    f"{self.path(update)} is of a run with {name} {theirs.get(name)}, not {self.identity.get(name)}: "
-                    "--resume goes on with the same run, another needs its own --output_dir"
-                )
+        progress, theirs, circumstances = self._read(update)
+        self._compare(theirs, self.path(update), update)
+        self._tell_circumstances(circumstances, self.path(update))
         self.load(update)
         if self.accelerator.is_main_process:  # what the run will write again
             for newer in [other for other in self.found() if other > update]:
-                shutil.rmtree(self.path(newer))
-        return Progress.from_dict(values)
+                remove(self.path(newer))
+        return progress
+
+    def _compare(self, theirs: dict[str, Any], path: Path, update: int) -> None:
+        """Raises ValueError where what stands in `path` is not of this run, or of a shorter one until `update`."""
+        ours, longer = self.identity, may_differ(self.identity, theirs, path, update)
+        name = difference(*({name: run[name] for name in run.keys() - longer} for run in (ours, theirs)))
+        if name is not None:
+            raise ValueError(
+                f"{path} is of a run with {name} {theirs.get(name)}, not {ours.get(name)}: --resume goes on with the "
+                "same run, another needs its own --output_dir"
+            )
+
+    def _tell_circumstances(self, theirs: dict[str, str | int], path: Path) -> None:
+        ours = self.circumstances
+        changed = [f"{name} {theirs.get(name)}, now {ours[name]}" for name in ours if ours[name] != theirs.get(name)]
+        if changed:
+            self.accelerator.print(f"{path} was written with {'; '.join(changed)}: the last bits may differ")
+
+    def keep_identity(self) -> None:
+        """Says, when a run with --seeds is over, which run it was. To be called by every process."""
+        if self.accelerator.is_main_process and (self.folder / IDENTITY).is_file():
+            temporary = self.folder / f"{IDENTITY}.new"
+            temporary.write_text(json.dumps(self.identity, indent=2) + "\n", encoding="utf-8")
+            os.replace(temporary, self.folder / IDENTITY)
 
     def _newest(self) -> int | None:
         problems = []
         for update in self.found():
-            problem = damage(self.path(update)) or self._damage_of_best(update)
+            problem = self._damage_of(update) or self._damage_of_best(update)
             if problem is None:
                 return update
             problems.append(f"{self.path(update)}: {problem}")
@@ -250,17 +320,28 @@ class Checkpoints:
             raise OSError(f"no checkpoint is whole ({'; '.join(problems)}): remove them to begin again")
         return None
 
+    def _damage_of(self, update: int) -> str | None:
+        path = self.path(update)
+        return damage(path) or danger(path) or self._damage_of_progress(update)
+
+    def _damage_of_progress(self, update: int) -> str | None:
+        try:
+            written = self._read(update)[0].update
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            return f"progress.json is damaged, or of an earlier version ({type(error).__name__}: {error})"
+        return None if written == update else f"it is the checkpoint of update {written} under another name"
+
     def _damage_of_best(self, update: int) -> str | None:
-        best = self._read(update)["best_update"] if self.args.load_best_model_at_end else None
-        problem = None if best is None else damage(self.path(best))
+        best = self._read(update)[0].best_update if self.args.load_best_model_at_end else None
+        problem = None if best is None else self._damage_of(best)
         return problem and f"of the best before it, {self.path(best)}, {problem}"
 
     def load(self, update: int) -> None:
-        """Weights, optimizer, schedule and random numbers of the checkpoint after `update`, to every process.
+        """Weights, optimizer and random numbers of the checkpoint after `update`, to every process.
 
         Raises OSError where it is damaged.
         """
-        (problem,) = broadcast_object_list([damage(self.path(update)) if self.accelerator.is_main_process else None])
+        (problem,) = broadcast_object_list([self._damage_of(update) if self.accelerator.is_main_process else None])
         if problem:
             raise OSError(f"{self.path(update)}: {problem}. Remove it, and --resume goes on from the one before")
         self.accelerator.load_state(str(self.path(update)))

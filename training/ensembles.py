@@ -5,7 +5,7 @@
         NAME.shapes                       int64 (examples, axes)
 
 KEY is a digest of what the models read, so that an example, and each token of it, meets itself in every run. A file is
-written under another name, synced to the disk and renamed when it is whole.
+written under another name, synced to the disk and renamed when it is whole; one that was changed since is refused.
 
 The mean is that of the outputs as they are: of logits and, in a regression, of the predicted numbers. The softmax of a
 mean of logits is the geometric mean of the runs' probabilities, made to sum to one. The mean of the probabilities
@@ -26,12 +26,11 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
 
 from training.arguments import RunArguments
 from training.checkpoints import digest
-from training.checksums import follow_umask, sync
+from training.files import load_tensors, save_tensors
 from training.reporting import SEED, read_record, versions
 
 
@@ -52,17 +51,12 @@ def save_outputs(
     Raises OSError, having removed what is half written, where the disk does not take them.
     """
     path = folder / file_name(data_set)
-    temporary = path.with_name(f".{path.name}.new")
     tensors = {name: np.concatenate([array.ravel() for array in arrays]) for name, arrays in outputs.items()}
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
     try:
-        save_file(tensors | shapes, temporary, metadata)
-        follow_umask(temporary)
-        sync(temporary)
-        os.replace(temporary, path)
+        save_tensors(tensors | shapes, path, metadata)
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         raise OSError(
             f"cannot write {path}: {' '.join(str(error).split())}. Make room, choose another --output_dir, or leave "
             "--save_outputs out"
@@ -153,10 +147,10 @@ def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], str]:
             "with another tokenizer, --max_seq_length or --max_*_samples, or without --save_outputs"
         )
     try:
-        with safe_open(path, "np") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()["id2label"]  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise OSError(f"{path} cannot be read ({error}): copy it again, or repeat its run") from error
+        tensors, metadata = load_tensors(path)
+        return tensors, metadata["id2label"]
+    except (ValueError, KeyError) as error:
+        raise OSError(f"{path}: {error}. Copy it again, or repeat its run with --save_outputs") from error
 
 
 def _check_shapes(

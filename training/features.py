@@ -4,14 +4,14 @@
 
 KEY is a digest of base model, inputs and precision, so another seed or another task network finds them too. A file is
 written under another name, synced to the disk and renamed when it is whole: what a killed run leaves is whole, and the
-next run computes the rest. Reading maps the files into memory. Several machines need a folder that all of them see.
+next run computes the rest. So it does with files that were changed: each has a checksum, compared when a run starts.
+Reading maps the files into memory. Several machines need a folder that all of them see.
 """
 
 import contextlib
 import hashlib
 import inspect
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -21,12 +21,11 @@ from accelerate.utils import send_to_device, tqdm
 from datasets import Dataset, DatasetDict
 from filelock import FileLock
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from training.arguments import RunArguments
 from training.checkpoints import digest
-from training.checksums import follow_umask, sync
+from training.files import load_tensors, save_tensors
 from training.loop import Collate
 
 
@@ -135,7 +134,8 @@ def _write_missing(
             mine = list(paths.items())[accelerator.process_index :: accelerator.num_processes]
             missing = [(path, part) for path, part in mine if not _is_whole(path, sum(lengths[i] for i in part))]
             for path, part in tqdm(missing, desc="features", leave=False, disable=not sys.stderr.isatty()):
-                _write(path, _compute(base, data_set.select(part), collate, args, accelerator))
+                states = _compute(base, data_set.select(part), collate, args, accelerator)
+                save_tensors({STATES: states.numpy()}, path)
             accelerator.wait_for_everyone()
     except (OSError, SafetensorError) as error:
         raise OSError(
@@ -160,25 +160,10 @@ def _compute(
     return torch.cat([by_example[i] for i in range(len(data_set))])
 
 
-def _write(path: Path, states: torch.Tensor) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        save_file({STATES: states}, temporary)
-        follow_umask(temporary)
-        sync(temporary)
-        os.replace(temporary, path)
-    except (OSError, SafetensorError):
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def _is_whole(path: Path, tokens: int) -> bool:
-    if not path.is_file():
-        return False
     try:
-        with safe_open(path, "pt") as file:
-            return file.get_slice(STATES).get_shape()[0] == tokens
-    except SafetensorError:  # cut short, by whatever copied it
+        return load_tensors(path)[0][STATES].shape[0] == tokens
+    except (ValueError, KeyError):  # it is not there, or was damaged by whatever copied it
         return False
 
 

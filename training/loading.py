@@ -33,6 +33,11 @@ from transformers.modeling_utils import load_state_dict
 
 from training.arguments import RunArguments
 from training.checksums import verify_checksums
+from training.files import read_json
+
+
+# An Egyptian hieroglyph, for vocabularies that lack it: a letter, which normalisers keep.
+UNKNOWN = "\U00013000"
 
 
 def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
@@ -43,14 +48,15 @@ def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
         if name.endswith(".txt"):
             tokenizer = _word_pieces(Path(name), args.do_lower_case)
         else:
-            for path in Path(name).glob("*token*.json"):
-                _read_json(path)
+            for pattern in ("*token*.json", "vocab*.json"):
+                for path in Path(name).glob(pattern):
+                    read_json(path)
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=args.trust_remote_code)
         if hasattr(tokenizer, "task_inputs"):  # a language model's: by itself it would give the text alone
             tokenizer.task_inputs = True
         if tokenizer.vocab_files_names and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
             raise ValueError("it has no tokenizer files, or no words in them")
-        tokenizer("\ue000", "\ue000")  # no vocabulary has it: damage to unknown tokens and pairs shows only in use
+        tokenizer(UNKNOWN, UNKNOWN)  # damage to unknown tokens and pairs shows only in use
     if tokenizer.pad_token is None:
         raise ValueError(
             f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
@@ -127,7 +133,7 @@ def _read_config(path: Path, args: RunArguments) -> dict[str, Any]:
     """The fields in a file that names its family, one that there is. transformers would guess it from the path."""
     if not path.is_file():
         raise ValueError(f"it has no {path.name}")
-    values = _read_json(path)
+    values = read_json(path)
     model_type = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(model_type, str):
         raise ValueError(f'{path.name} must be a JSON object that names its family, e.g. {{"model_type": "bert"}}')
@@ -137,14 +143,6 @@ def _read_config(path: Path, args: RunArguments) -> dict[str, Any]:
             "and a checkpoint's own code runs only with --trust_remote_code"
         )
     return values
-
-
-def _read_json(path: Path) -> Any:
-    """Raises ValueError with the file's name, which the libraries leave out."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name} is not JSON ({error})") from error
 
 
 def load_model(
@@ -225,7 +223,7 @@ def _check_head(auto_class: type, config: PreTrainedConfig, args: RunArguments) 
 def _held(folder: Path) -> dict[str, torch.Tensor]:
     """The names, sizes and types of the weights in a folder, as tensors without memory; nothing of a Hub id."""
     for path in folder.glob("*.index.json"):
-        _read_json(path)
+        read_json(path)
     held = {}
     for path in [*folder.glob("model*.safetensors")] or [*folder.glob("pytorch_model*.bin")]:
         try:

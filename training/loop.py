@@ -27,8 +27,8 @@ from training.arguments import RunArguments
 from training.checkpoints import Checkpoints, Mean, Progress
 from training.ensembles import average, save_outputs
 from training.launching import start_trackers
-from training.optimization import build_optimizer, count_updates, reinitialize_layers, warm_up_updates
-from training.reporting import is_of_a_type
+from training.optimization import build_optimizer, count_updates, move_schedule, reinitialize_layers, warm_up_updates
+from training.reporting import hardware, is_of_a_type, versions
 from training.runs import Interrupted, Stopwatch, score, stop_signals
 
 
@@ -49,8 +49,12 @@ def train(
     metrics: Metrics,
     args: RunArguments,
     accelerator: Accelerator,
+    references: Dataset | None = None,
 ) -> dict[str, float]:
     """Trains `model` in place, evaluates on `eval_sets` and saves checkpoints as `args` says; with --resume goes on.
+
+    `references` is what `metrics` knows of the validation set beside `eval_sets`: a run that is resumed must have the
+    same.
 
     Returns train_loss (mean over the examples, or labelled tokens, seen), train_updates, the seconds train_runtime,
     eval_runtime and save_runtime, and the results of the last evaluation; with --load_best_model_at_end those of the
@@ -72,8 +76,11 @@ def train(
     if eval_sets and args.metric_for_best_model:  # a name that is wrong should cost seconds
         few = {suffix: examples.select(range(min(2, len(examples)))) for suffix, examples in eval_sets.items()}
         score(evaluate(model, few, collate, metrics, passing, accelerator), args)
+    data = {"training data": train_set} | {f"validation data{suffix}": each for suffix, each in eval_sets.items()}
+    if eval_sets and references is not None:
+        data["validation references"] = references
     with stop_signals() as signals:
-        results = _Training(model, tokenizer, train_set, collate, evaluating, signals, args, accelerator).run()
+        results = _Training(model, tokenizer, train_set, data, collate, evaluating, signals, args, accelerator).run()
     if args.save_outputs and eval_sets:
         started = time.perf_counter()
         for data_set in eval_sets.values():
@@ -90,6 +97,7 @@ class _Training:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         train_set: Dataset,
+        data: dict[str, Dataset],
         collate: Collate,
         evaluate: Callable[[], dict[str, float]] | None,
         signals: list[int],
@@ -113,14 +121,15 @@ class _Training:
         # Not prepared: a prepared scheduler ticks once a process.
         warm_up = warm_up_updates(args, self.total)
         self.scheduler = get_scheduler(args.lr_scheduler_type, optimizer, warm_up, self.total)
-        accelerator.register_for_checkpointing(self.scheduler)
-        self.checkpoints = Checkpoints(model, tokenizer, train_set, args, accelerator)
-        restored = self.checkpoints.restore() if args.resume else None
+        circumstances = versions() | hardware(accelerator)
+        self.checkpoints = Checkpoints(model, tokenizer, data, circumstances, args, accelerator)
+        restored = self.checkpoints.restore()
         self.progress = restored or Progress()
         self.watch = Stopwatch(self.progress.seconds)
         self.unread: list[tuple[torch.Tensor, int]] = []  # losses still on the device: reading waits for it
         accelerator.print(f"train: {len(train_set):,} examples, {self.total:,} updates, on {accelerator.device.type}")
         if restored:
+            move_schedule(self.scheduler, restored.update)
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
         start_trackers(args, accelerator)
         self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
@@ -147,6 +156,7 @@ class _Training:
         self.bar.close()
         if self.args.load_best_model_at_end and progress.best_update != progress.update:
             self.checkpoints.load(progress.best_update)
+        self.checkpoints.keep_identity()
         return self.results()
 
     def results(self) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel
 
 from training.arguments import RunArguments
@@ -119,6 +120,12 @@ class BertAdam(torch.optim.AdamW):
         for parameter in new:
             self.state[parameter]["step"].fill_(math.inf)
         return has_complex
+
+
+def move_schedule(scheduler: LambdaLR, update: int) -> None:
+    """Puts a new schedule where it is after so many updates: their number is all that its learning rates depend on."""
+    scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": update - 1, "_step_count": update + 1})
+    scheduler.step()
 
 
 @torch.no_grad()

@@ -22,8 +22,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training import arguments, cards, published
 from training.arguments import RunArguments, hub_model_id
-from training.checkpoints import FOLDER, FREE, HALF_WRITTEN, folders
-from training.checksums import follow_umask, sync, write_checksums
+from training.checkpoints import FOLDER, FREE, HALF_WRITTEN, IDENTITY, folders, remove
+from training.checksums import follow_umask, listed, sync, write_checksums
+from training.files import read_json
 from training.samples import first_of, is_cut
 
 
@@ -54,7 +55,7 @@ def remove_results(output: Path, *kinds: re.Pattern) -> None:
     for path in [path for path in output.glob("*") if path.is_file() and RESULTS.fullmatch(path.name)]:
         path.unlink()
     for path in [path for kind in kinds for path in folders(output, kind)]:
-        shutil.rmtree(path)
+        remove(path)
 
 
 def finish(
@@ -123,8 +124,11 @@ def save_model(
             follow_umask(path)
         write_checksums(temporary)
         card.save(temporary / "README.md")
+        earlier = listed(output)
         for path in temporary.iterdir():
             os.replace(path, output / path.name)
+        for name in earlier - listed(output):  # of an earlier run's model: from_pretrained would read them
+            (output / name).unlink()
     except (OSError, SafetensorError) as error:
         kept = (
             "finishes from the last checkpoint" if folders(output, FOLDER) else "begins again: there is no checkpoint"
@@ -160,13 +164,13 @@ def keep_best(
     if not moved:
         card = (folder / "README.md").read_text(encoding="utf-8")
         for path in list(folder.iterdir()):
-            stays = path.name in ("metrics.json", "README.md", ".lock") or OUTPUTS.fullmatch(path.name)
+            stays = path.name in ("metrics.json", "README.md", ".lock", IDENTITY) or OUTPUTS.fullmatch(path.name)
             if path.is_file() and not stays:
                 os.replace(path, output / path.name)
         write_atomically(output / "README.md", card + spread_card(best, results, len(runs)))
     for path in folders(output, SEED):
         for checkpoint in folders(path, FOLDER):
-            shutil.rmtree(checkpoint)
+            remove(checkpoint)
     record |= {**results, "seed": best, "args": arguments.published(args), "runs": runs, "replaced_runs": replaced}
     write_atomically(output / "metrics.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
     (folder / "README.md").unlink(missing_ok=True)  # last, for it says that not all of this has been done
@@ -198,8 +202,8 @@ def print_results(results: dict[str, float], output: Path) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """A metrics.json. Raises ValueError where it is damaged."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        record = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
     if not isinstance(record, dict):
         raise ValueError(f"{path} is not what a run writes: copy it again, or repeat its run")

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import shutil
 import signal
 import statistics
 import threading
@@ -21,7 +20,7 @@ from accelerate.utils import parse_flag_from_env
 
 from training import hub, reporting
 from training.arguments import RunArguments, hub_model_id
-from training.checkpoints import folders
+from training.checkpoints import IDENTITY, folders, remove
 from training.command_line import run_command
 from training.ensembles import members
 from training.launching import check_launch, claim
@@ -176,15 +175,25 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> dict[str, float]:
                 raise ValueError(f"{folder} has no {what}: --{flag} with --model_name_or_path {args.output_dir}")
         return {name: value for name, value in record.items() if name not in reporting.CIRCUMSTANCES}
     folder.mkdir(parents=True, exist_ok=True)
+    if PartialState().is_main_process:
+        _note_other_seeds(folder, args)
+    PartialState().wait_for_everyone()
     return run(ours)
+
+
+def _note_other_seeds(folder: Path, args: RunArguments) -> None:
+    """Leaves in a seed's folder, for its training to compare, which run a finished seed was; {}: none has finished."""
+    others = [other / IDENTITY for other in folders(folder.parent, reporting.SEED) if other != folder]
+    noted = [path.read_text(encoding="utf-8") for path in others if args.resume and path.is_file()]
+    reporting.write_atomically(folder / IDENTITY, next((text for text in noted if text != "{}"), "{}"))
 
 
 def _keep_results(folder: Path) -> None:
     """Removes a run's weights and checkpoints, since it is not the best; its scores, outputs and curves stay."""
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
-            shutil.rmtree(path)
-        elif path.is_file() and not reporting.RESULTS.fullmatch(path.name):
+            remove(path)
+        elif path.is_file() and path.name != IDENTITY and not reporting.RESULTS.fullmatch(path.name):
             path.unlink()
 
 
