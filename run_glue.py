@@ -40,8 +40,9 @@ from transformers.hf_argparser import HfArg
 import metrics
 from tasks.glue import DIAGNOSTICS, EVERY_TASK, TASKS, Task
 from tasks.glue_data import read_hub, read_own_files, read_zip
-from training.arguments import DataArguments, parse_arguments
+from training.arguments import DataArguments
 from training.ensembles import check_ensemble
+from training.flags import parse_arguments
 from training.launching import start
 from training.loading import check_length, load_config, load_model, load_tokenizer
 from training.loop import Outputs, evaluate, predict, train

@@ -56,9 +56,10 @@ from tasks.ner_data import (
     write_conll,
 )
 from tasks.rows import total
-from training.arguments import DataArguments, parse_arguments, published
+from training.arguments import DataArguments, public_arguments
 from training.ensembles import check_ensemble
 from training.features import cache_states
+from training.flags import parse_arguments
 from training.launching import start
 from training.loading import check_length, load_config, load_model, load_tokenizer, parse_overrides
 from training.loop import IGNORED, Outputs, evaluate, predict, train
@@ -489,7 +490,7 @@ def description(args: NerArguments) -> dict[str, str]:
     """What the model card says the scores were measured on: a --data_dir has the name of its folder."""
     names = {"dataset_type": "text", "dataset_name": "files of our own"}
     if args.dataset_name is not None or args.data_dir is not None:
-        name = published(args)["dataset_name" if args.data_dir is None else "data_dir"]
+        name = public_arguments(args)["dataset_name" if args.data_dir is None else "data_dir"]
         names = {"dataset_type": name, "dataset_name": name, "dataset_split": "validation"}
         names |= {"language": LANGUAGES[name]} if name in LANGUAGES else {}
         if args.dataset_config_name is not None:

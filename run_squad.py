@@ -35,9 +35,10 @@ from tasks.rows import total
 from tasks.spans import Answers, find_answers
 from tasks.squad_data import read_files, read_folder, read_hub
 from tasks.windows import FORMAT, Windows, cached_windows, make_windows
-from training.arguments import DataArguments, parse_arguments, published
+from training.arguments import DataArguments, public_arguments
 from training.checkpoints import digest
 from training.ensembles import check_ensemble
+from training.flags import parse_arguments
 from training.launching import start
 from training.loading import check_length, load_model, load_tokenizer
 from training.loop import Outputs, evaluate, predict, train
@@ -278,7 +279,7 @@ def description(args: SquadArguments) -> dict[str, str]:
     names = {"dataset_type": "text", "dataset_name": "files of our own"}
     if args.validation_file is None and (args.dataset_name is not None or args.data_dir is not None):
         squad = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}"
-        name = published(args)["dataset_name"] if args.data_dir is None else squad
+        name = public_arguments(args)["dataset_name"] if args.data_dir is None else squad
         names = {"dataset_type": name, "dataset_name": name, "dataset_split": "validation"}
         names |= {"language": "en"} if name == squad else {}
     return {"task_type": "question-answering", **names}

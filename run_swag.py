@@ -33,8 +33,9 @@ from transformers.hf_argparser import HfArg
 
 import metrics
 from tasks.choices import TASKS, read_folder, read_hub, read_own_files
-from training.arguments import DataArguments, parse_arguments
+from training.arguments import DataArguments
 from training.ensembles import check_ensemble
+from training.flags import parse_arguments
 from training.launching import start
 from training.loading import check_length, load_model, load_tokenizer
 from training.loop import Outputs, evaluate, predict, train

@@ -13,7 +13,8 @@ import run_squad
 import run_swag
 from tests.tiny_run import Arguments, recipe
 from training import aliases
-from training.arguments import RunArguments, parse_arguments
+from training.arguments import RunArguments
+from training.flags import parse_arguments
 
 
 def error_of(argv: list[str], capsys) -> str:
@@ -84,6 +85,11 @@ def test_a_mistake_in_a_recipe_is_one_line_that_names_it(tmp_path, capsys, text,
 )
 def test_a_wrong_flag_is_one_line_that_names_it(capsys, flags, message):
     assert message in error_of([*REQUIRED, *flags], capsys)
+
+
+def test_a_word_before_the_first_flag_is_one_line_that_names_it(tmp_path, capsys):
+    assert "-1 stands where a flag must be" in error_of(["-1", *REQUIRED], capsys)
+    assert "more stands where a flag must be" in error_of([recipe(tmp_path, "seed: 1"), "more", *REQUIRED], capsys)
 
 
 def test_a_flag_that_overrides_the_recipe_is_not_blamed_on_it(tmp_path, capsys):

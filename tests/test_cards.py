@@ -22,7 +22,8 @@ from tests.test_run_swag import write_elmo
 from tests.test_samples import data_of
 from tests.tiny_run import prepare
 from training import cards, reporting
-from training.arguments import parse_arguments, published
+from training.arguments import public_arguments
+from training.flags import parse_arguments
 
 
 SHORT = ["--do_train", "--do_eval", "--max_steps", "1", "--save_strategy", "no", "--max_seq_length", "32"]
@@ -183,10 +184,10 @@ def test_published_arguments_have_names_and_hub_ids_but_no_folders(run, tmp_path
     (tmp_path / "link").symlink_to(tmp_path / "runs")
     changes = {"do_train": False, "do_eval": True, "model_name_or_path": "runs/a", "output_dir": "/x/y"}
     args = run(**changes, ensemble=f"runs/a,{tmp_path}/runs/*", hub_model_id="runs/a", config_overrides="a=b/c")
-    shown = published(args)
+    shown = public_arguments(args)
     assert (shown["model_name_or_path"], shown["tokenizer_name"], shown["output_dir"]) == ("a", "vocab.txt", "y")
     assert (shown["ensemble"], shown["hub_model_id"], shown["config_overrides"]) == ("a,*", "runs/a", "a=b/c")
-    assert published(run(tokenizer_name="link", output_dir="."))["tokenizer_name"] == "link"
-    assert published(run(output_dir="."))["output_dir"] == tmp_path.name
-    assert published(run(model_name_or_path="google-bert/bert"))["model_name_or_path"] == "google-bert/bert"
+    assert public_arguments(run(tokenizer_name="link", output_dir="."))["tokenizer_name"] == "link"
+    assert public_arguments(run(output_dir="."))["output_dir"] == tmp_path.name
+    assert public_arguments(run(model_name_or_path="google-bert/bert"))["model_name_or_path"] == "google-bert/bert"
     assert shown.keys() == vars(args).keys() and shown["learning_rate"] == args.learning_rate

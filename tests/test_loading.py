@@ -475,7 +475,9 @@ def test_pickled_weights_that_are_cut_or_changed_are_an_error(evaluation, saved,
 
 
 def test_a_head_that_the_family_lacks_is_an_error(fine_tuning, run):
-    with pytest.raises(ValueError, match="saved: bert of --implementation zoo has no AutoModelForCausalLM"):
+    with pytest.raises(ValueError, match="saved: bert of --implementation zoo has no AutoModelForSpeech"):
+        load(fine_tuning, transformers.AutoModelForSpeechSeq2Seq)
+    with pytest.raises(ValueError, match="saved: AutoModelForCausalLM found .* does not decode: .*BertLMHeadModel"):
         load(fine_tuning, AutoModelForCausalLM)
     args = run(implementation="transformers", model_name_or_path=fine_tuning.model_name_or_path)
     with pytest.raises(ValueError, match="bert of --implementation transformers has no AutoModelForSpeech"):

@@ -15,8 +15,9 @@ from huggingface_hub.utils import filter_repo_objects
 
 from tests.tiny_run import Arguments, prepare, recipe
 from training import launching, loop, reporting, runs
-from training.arguments import hub_model_id, parse_arguments
+from training.arguments import hub_model_id
 from training.checksums import verify_checksums, write_checksums
+from training.flags import parse_arguments
 
 
 @pytest.fixture

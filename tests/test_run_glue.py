@@ -16,7 +16,7 @@ from tasks.glue import EVERY_TASK, Task
 from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, LABELS, SIZES, write_csv, write_model, write_task, write_vocabulary
 from training import loading
-from training.arguments import parse_arguments
+from training.flags import parse_arguments
 
 
 @pytest.fixture

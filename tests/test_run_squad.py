@@ -13,7 +13,7 @@ import run_squad
 from tests.glue_sample import write_model, write_vocabulary
 from tests.squad_sample import make_articles, rows_of, write_folder, write_squad
 from training import loading
-from training.arguments import parse_arguments
+from training.flags import parse_arguments
 from training.samples import first_examples
 
 

@@ -22,7 +22,7 @@ from tests.glue_sample import WORDS, write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 from tests.processes import fork, wait
 from training import loading
-from training.arguments import parse_arguments
+from training.flags import parse_arguments
 
 
 @pytest.fixture

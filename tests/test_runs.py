@@ -20,7 +20,7 @@ from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import Arguments
 from training import launching, reporting, runs
-from training.arguments import parse_arguments
+from training.flags import parse_arguments
 
 
 @pytest.fixture

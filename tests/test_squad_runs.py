@@ -24,8 +24,8 @@ from tests.processes import fork, wait
 from tests.squad_sample import make_articles, rows_of, write_squad
 from tests.test_run_squad import ALL, SHAPE, SHORT, bert, folder, read
 from training import loop
-from training.arguments import parse_arguments
 from training.ensembles import file_name
+from training.flags import parse_arguments
 
 
 FILES = ("predictions", "nbest_predictions", "null_odds")

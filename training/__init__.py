@@ -4,7 +4,8 @@
     -> metrics.json, checkpoint, model card
 
     command_line  a script's errors, one line each; needs nothing but Python
-    arguments     recipe and flags -> args
+    flags         recipe and flags -> args, with arguments, what they may be, and aliases, what others call them
+    files         JSON and tensors, read with suspicion and written whole
     runs          one run or several: signals, clock, seeds
     launching     the output folder and the processes of a run
     loading       tokenizer, configuration and model

@@ -143,7 +143,7 @@ def translate(flag: str, values: list[str], own: Container[str]) -> dict[str, li
     value = values[0].lower() if values else "true"
     if len(values) <= 1 and value in VALUES.get(flag, {}):
         return {name: [ours] for name, ours in VALUES[flag][value].items()}
-    if flag == "resume_from_checkpoint":  # where it names one, `parse_arguments` checks that it is the run's own
+    if flag == "resume_from_checkpoint":  # where it names one, flags.py checks that it is the run's own
         return {"resume": ["false" if value == "false" else "true"]}
     if flag == "warmup_steps" and _is_share(value):  # of the updates, as transformers 5 has it
         return {"warmup_ratio": values}

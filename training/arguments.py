@@ -1,30 +1,14 @@
-"""Recipe and flags -> the read-only `args` of a run.
+"""The arguments of a run: what each may be, and which of them exclude each other; flags.py reads them."""
 
-A recipe is a YAML file whose keys are exactly the script's flags, which win over it:
-
-    python run_glue.py configs/bert/sst2.yaml --learning_rate 5e-5
-
-Paths, in recipes too, are relative to the directory the command runs in; the recipes under configs/ are written for
-the repository's root.
-"""
-
-import argparse
 import dataclasses
-import difflib
 import glob
 import math
 import os
-import re
-import reprlib
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-import yaml
-from transformers.hf_argparser import HfArg, string_to_bool
-
-from training.aliases import NAMES, VALUES, translate
+from transformers.hf_argparser import HfArg
 
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
@@ -254,7 +238,7 @@ def hub_model_id(args: RunArguments) -> str:
     return args.hub_model_id or Path(args.output_dir).resolve().name
 
 
-def published(args: RunArguments) -> dict[str, Any]:
+def public_arguments(args: RunArguments) -> dict[str, Any]:
     """The arguments as strangers may see them: of files and folders the names, without where they lie."""
     values = dataclasses.asdict(args)
     names = {name: _without_folders(value) for name, value in values.items() if isinstance(value, str)}
@@ -270,214 +254,3 @@ def _without_folders(value: str) -> str:
     if is_path(value):
         return os.path.basename(os.path.abspath(value))
     return ",".join(Path(part).name if is_path(part) else part for part in value.split(","))
-
-
-Arguments = TypeVar("Arguments", bound=RunArguments)
-
-# The headings of --help, each with the first of the fields below it; what a script adds stands under "data and task".
-GROUPS = {
-    "model_name_or_path": "model",
-    "output_dir": "run",
-    "per_device_train_batch_size": "training",
-    "eval_strategy": "evaluation",
-    "save_strategy": "checkpoints",
-    "seed": "repetition",
-    "mixed_precision": "computation",
-    "logging_steps": "reports",
-}
-# A flag -> the key of a recipe that says otherwise by another name: the flag wins.
-DISPLACED = {
-    "warmup_steps": "warmup_ratio",
-    "warmup_ratio": "warmup_steps",
-    "eval_steps": "eval_strategy",
-    "num_train_epochs": "max_steps",
-}
-LISTS = {"report_to"}  # flags that take several values, separated by spaces or commas, or a YAML list
-
-Given = list[tuple[str, list[str]]]  # flags or keys as they were given, each with its values
-
-
-class _Parser(argparse.ArgumentParser):
-    """The flags of a class of arguments, in groups. An error is one line that says whether recipe or flag is wrong."""
-
-    recipe: Path | None = None
-    recipe_keys: frozenset[str] = frozenset()
-
-    def __init__(self, arguments_class: type[RunArguments]) -> None:
-        title = (sys.modules[arguments_class.__module__].__doc__ or "").partition("\n")[0]
-        super().__init__(usage="%(prog)s [RECIPE.yaml] --flag value ...", description=title, allow_abbrev=False)
-        types = get_type_hints(arguments_class)
-        self.names = [field.name for field in dataclasses.fields(arguments_class)]
-        self.booleans = {name for name in self.names if types[name] is bool}
-        added = self.names[len(dataclasses.fields(RunArguments)) :]
-        titles = GROUPS | dict.fromkeys(added[:1], "data and task")
-        group = None
-        for field in dataclasses.fields(arguments_class):
-            group = self.add_argument_group(titles[field.name]) if field.name in titles else group
-            _add(group, field, types[field.name])
-
-    def error(self, message: str) -> None:
-        key = re.match(r"argument --(\w+)", message)
-        origin = f"{self.recipe}: " if key and key.group(1) in self.recipe_keys else ""
-        self.exit(2, f"{self.prog}: error: {origin}{message}\n")
-
-
-def _add(group: argparse._ArgumentGroup, field: dataclasses.Field, kind: object) -> None:
-    """The flag of one field of type `kind`; of `X | None` the values are those of X."""
-    if type(None) in get_args(kind):
-        (kind,) = (part for part in get_args(kind) if part is not type(None))
-    text = field.metadata.get("help", "").replace("%", "%%")
-    options: dict[str, object] = {"required": field.default is dataclasses.MISSING}
-    if get_origin(kind) is Literal:
-        options |= {"choices": get_args(kind), "metavar": "NAME"}
-        text += f": {', '.join(get_args(kind))}"
-    elif kind is bool:
-        options |= {"type": string_to_bool, "nargs": "?", "const": True, "metavar": "BOOL"}
-    else:
-        options |= {"type": kind, "metavar": {str: "TEXT", int: "N", float: "X"}[kind]}
-    if not options["required"]:
-        options["default"] = field.default
-        text += "" if field.default is None or field.default is False else f" (default: {field.default})"
-    group.add_argument(f"--{field.name}", help=text, **options)
-
-
-def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = None) -> Arguments:
-    """Reads `[RECIPE.yaml] --flag value ...` (default: the command line) into read-only arguments; flags win.
-
-    Flags and keys of transformers' example scripts are taken for ours. Prints one line and exits with status 2 on an
-    unknown key or flag, a value of the wrong type, a missing one, or two that contradict each other.
-    """
-    argv = sys.argv[1:] if argv is None else list(argv)
-    parser = _Parser(arguments_class)
-    keys: Given = []
-    if argv and not argv[0].startswith("-"):
-        parser.recipe = Path(argv.pop(0))
-        keys = _read_recipe(parser)
-    settings = _in_our_words(keys, f"{parser.recipe}: key ", "", parser)
-    typed = _split(argv)
-    if {name for name, _ in typed} & {"h", "help"}:
-        parser.print_help()
-        parser.exit()
-    flags = _in_our_words(typed, "argument ", "--", parser)
-    for name in flags.keys() & DISPLACED.keys():
-        settings.pop(DISPLACED[name], None)
-    parser.recipe_keys = frozenset(settings.keys() - flags.keys())
-    words = [word for name, values in (settings | flags).items() for word in _flag(name, values)]
-    namespace, unknown = parser.parse_known_args(words)
-    if unknown:
-        parser.error(f"unknown argument {unknown[0]}; --help lists what exists")
-    try:
-        args = arguments_class(**vars(namespace))
-        _check_own_checkpoint(dict(keys + typed).get("resume_from_checkpoint", []), args)
-    except ValueError as error:
-        parser.error(str(error))
-    return args
-
-
-def _split(argv: list[str]) -> Given:
-    """The flags, without dashes in front and within, each with the words behind it."""
-    given: Given = []
-    for word in argv:
-        if re.match("--?[A-Za-z]", word):  # -1 and -.5 are values
-            name, equals, value = word.partition("=")
-            given.append((name.lstrip("-").replace("-", "_"), [value] if equals else []))
-        else:
-            given[-1][1].append(word)
-    return given
-
-
-def _flag(name: str, values: list[str]) -> list[str]:
-    if name in LISTS:
-        values = [",".join(values)]
-    return [f"--{name}={values[0]}", *values[1:]] if values else [f"--{name}"]
-
-
-def _in_our_words(given: Given, where: str, dashes: str, parser: _Parser) -> dict[str, list[str]]:
-    """Our flags with their values, whatever names were `given`; of those given twice the last."""
-    settings: dict[str, list[str]] = {}
-    origins: dict[str, str] = {}
-    for name, values in given:
-        try:
-            negated = name.removeprefix("no_") if name.startswith("no_") else ""
-            known = {negated: ["false", *values]} if negated in parser.booleans else None
-            known = known or translate(name, values, parser.names)
-        except ValueError as error:
-            parser.error(f"{where}{dashes}{name}: {error}")
-        if known is None:
-            parser.error(_unknown(f"{where}{dashes}{name}", name, dashes, parser.names))
-        for flag, value in known.items():
-            if settings.get(flag, value) != value and origins[flag] != name:
-                parser.error(
-                    f"{where}{dashes}{name} contradicts {dashes}{origins[flag]}: both say what {dashes}{flag} is, "
-                    "give one of them"
-                )
-            settings[flag], origins[flag] = value, name
-    return settings
-
-
-def _check_own_checkpoint(values: list[str], args: RunArguments) -> None:
-    """Raises ValueError where --resume_from_checkpoint names another checkpoint than the one --resume goes on from."""
-    if not values or values[0].lower() in ("true", "false"):
-        return
-    path, output = Path(values[0]).resolve(), Path(args.output_dir).resolve()
-    if path not in (output, *output.glob("checkpoint-*")):
-        raise ValueError(
-            f"--resume_from_checkpoint {values[0]}: a run goes on from a checkpoint in its own --output_dir; to train "
-            "on from another, give it as --model_name_or_path"
-        )
-    later = [other for other in output.glob("checkpoint-*") if _number(other) > _number(path)]
-    if path != output and later:
-        raise ValueError(
-            f"--resume_from_checkpoint {values[0]}: a run goes on from its newest checkpoint, which is "
-            f"{max(later, key=_number).name}: remove those that are later"
-        )
-
-
-def _number(checkpoint: Path) -> int:
-    number = checkpoint.name.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
-
-
-class _RecipeLoader(yaml.SafeLoader):
-    """Of YAML what a recipe needs: a mapping to single values, or lists of them, in which no key stands twice.
-
-    Aliases and nesting, which make gigabytes of a few bytes, are refused before anything is made of them.
-    """
-
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
-        event = self.peek_event()
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.composer.ComposerError(None, None, f"the alias *{event.anchor}", event.start_mark)
-        nested = isinstance(event, yaml.MappingStartEvent) or isinstance(parent, yaml.SequenceNode)
-        if parent is not None and nested and isinstance(event, yaml.CollectionStartEvent):
-            raise yaml.composer.ComposerError(None, None, "more than one value, or a list of them", event.start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [key.value for key, _ in node.value]
-        for key, _ in node.value:
-            if keys.count(key.value) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands there twice", key.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def _read_recipe(parser: _Parser) -> Given:
-    """The YAML's keys with their values as they would be typed, so that one parser checks the types of both."""
-    try:
-        content = yaml.load(parser.recipe.read_text(encoding="utf-8"), _RecipeLoader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        parser.error(f"cannot read the recipe {parser.recipe}: {' '.join(str(error).split())}")
-    if not isinstance(content, dict):
-        parser.error(f"{parser.recipe}: a recipe is a YAML mapping of flags to values")
-    given: Given = []
-    for key, value in content.items():
-        values = value if isinstance(value, list) and key in LISTS else [value]
-        if not values or any(each is None or isinstance(each, list) for each in values):
-            parser.error(f"{parser.recipe}: {key} needs one value, not {reprlib.repr(value)}")
-        given.append((str(key), [str(each) for each in values]))
-    return given
-
-
-def _unknown(what: str, name: str, dashes: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name[:100], [*names, *NAMES, *VALUES], n=1, cutoff=0.8)
-    return f"unknown {what}" + (f"; did you mean {dashes}{close[0]}?" if close else "; --help lists what exists")

@@ -18,7 +18,7 @@ from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 from transformers.integrations import unset_hf_deepspeed_config
 
-from training.arguments import TRACKERS, RunArguments, published
+from training.arguments import TRACKERS, RunArguments, public_arguments
 
 
 @contextlib.contextmanager
@@ -153,7 +153,7 @@ def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
     Raises RuntimeError where a tracker cannot begin, as for want of a login or network.
     """
     names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
-    config = {name: str(value) for name, value in published(args).items()}  # TensorBoard takes no None
+    config = {name: str(value) for name, value in public_arguments(args).items()}  # TensorBoard takes no None
     try:
         accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
     except Exception as error:  # each tracker has its own

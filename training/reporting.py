@@ -20,11 +20,11 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from training import arguments, cards, published
-from training.arguments import RunArguments, hub_model_id
+from training import cards, published
+from training.arguments import RunArguments, hub_model_id, public_arguments
 from training.checkpoints import FOLDER, FREE, HALF_WRITTEN, IDENTITY, folders, remove
 from training.checksums import follow_umask, listed, sync, write_checksums
-from training.files import read_json
+from training.files import parse_json
 from training.samples import first_of, is_cut
 
 
@@ -86,7 +86,7 @@ def finish(
             **results,
             "save_runtime": saving,
             "seed": args.seed,
-            "args": arguments.published(args),
+            "args": public_arguments(args),
             "identity": identity(args),
             "versions": versions(),
             "hardware": hardware(accelerator),
@@ -171,7 +171,7 @@ def keep_best(
     for path in folders(output, SEED):
         for checkpoint in folders(path, FOLDER):
             remove(checkpoint)
-    record |= {**results, "seed": best, "args": arguments.published(args), "runs": runs, "replaced_runs": replaced}
+    record |= {**results, "seed": best, "args": public_arguments(args), "runs": runs, "replaced_runs": replaced}
     write_atomically(output / "metrics.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
     (folder / "README.md").unlink(missing_ok=True)  # last, for it says that not all of this has been done
     print_results(results, output)
@@ -202,7 +202,7 @@ def print_results(results: dict[str, float], output: Path) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """A metrics.json. Raises ValueError where it is damaged."""
     try:
-        record = read_json(path)
+        record = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
     if not isinstance(record, dict):
@@ -261,7 +261,7 @@ def device_name(device: torch.device) -> str:
 
 def recipe(args: RunArguments) -> str:
     """The arguments that are not their defaults, as a recipe's YAML, as strangers may see them."""
-    changed = arguments.published(args)
+    changed = public_arguments(args)
     for field in dataclasses.fields(args):
         if getattr(args, field.name) == field.default or field.name in ("resume", "overwrite_output_dir"):
             del changed[field.name]
@@ -378,7 +378,7 @@ def _split_of(score: str) -> str:
 def _start(args: RunArguments) -> str:
     if args.model_name_or_path.endswith(".json"):
         return "random weights"
-    return cards.code(arguments.published(args)["model_name_or_path"])
+    return cards.code(public_arguments(args)["model_name_or_path"])
 
 
 def _title(args: RunArguments) -> str:
