@@ -85,7 +85,7 @@ class ZooGPTConfig(PreTrainedConfig):
     unpad (`bool`, *optional*, defaults to `True`):
         Whether padding is left out of the computation wherever it can be. With `False`, every module sees states of
         shape `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument of the same
-        name of `forward` wins.
+        name of `forward` wins; its `False` still lets the last layer of a classifier compute only the token it reads.
 
     Raises:
         ValueError: when the width is not a multiple of the heads, for an unknown activation, for the variants of a

@@ -354,7 +354,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
             `last_hidden_state` is zero there either way. `False` returns the states of padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether only the first token's state is wanted: `last_hidden_state` is then `(batch_size, 1, hidden_size)`.
-            Has no effect when hidden states or attentions are asked for, or where a hook may expect all of them.
+            Has no effect when hidden states or attentions are asked for, with `config.unpad=False`, or where a hook
+            may expect all of them.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
@@ -368,7 +369,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
         record = {name: is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions")}
         listened = unpad is not True and not is_tracing(inputs) and is_listened_to(self)
         unpad = self.config.unpad if unpad is None else unpad
-        first_token_only = first_token_only and not listened and not any(record.values())
+        wants_all = listened or not (unpad or self.config.unpad) or any(record.values())
+        first_token_only = first_token_only and not wants_all
 
         sequences = None
         if unpad and not listened and not record["attentions"] and past_key_values is None:

@@ -261,7 +261,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             attentions are asked for, and, unless `True` is given here, while no hook listens to a module inside.
         last_token_only (`bool`, *optional*, defaults to `False`):
             Whether only the state of each row's last real token is wanted: `last_hidden_state` is then
-            `(batch_size, 1, hidden_size)`.
+            `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False`, or where a hook may expect all.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
@@ -279,7 +279,8 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values, sequences)
         mask = self._create_mask(hidden_states, attention_mask, position_ids, past_key_values, sequences)
         last_tokens, last_mask = None, mask
-        if last_token_only and not (recorded or listened):
+        last_token_only = last_token_only and not listened and (unpad or self.config.unpad)
+        if last_token_only and not recorded:
             last_tokens, last_mask = self._ask_for_the_last(inputs, attention_mask, mask, sequences)
 
         if keeps and past_key_values is None:

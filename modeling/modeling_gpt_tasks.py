@@ -138,13 +138,16 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
             **kwargs | {"use_cache": False},
         )
         states = outputs.last_hidden_state  # (R, 1 or T, H)
-        if not with_lm_loss:
+        if not with_lm_loss and states.shape[1] == 1:
             return outputs, states[:, 0], None
         last = last_columns(inputs, attention_mask).to(states.device)
         rows = last.shape[0]
+        last_states = states[torch.arange(rows, device=states.device), last]
+        if not with_lm_loss:
+            return outputs, last_states, None
         lm_loss = self.lm_loss(states, input_ids, attention_mask)
         lm_loss = lm_loss / (rows if num_items_in_batch is None else rows * num_items_in_batch / labels.numel())
-        return outputs, states[torch.arange(rows, device=states.device), last], self.config.lm_loss_weight * lm_loss
+        return outputs, last_states, self.config.lm_loss_weight * lm_loss
 
     def lm_loss(
         self, hidden_states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None

@@ -240,11 +240,11 @@ def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tenso
 def is_listened_to(model: nn.Module) -> bool:
     """Whether someone reads or changes states inside the model who may count on their shape being (B, T, ...).
 
-    By hooks on its modules or on all modules of the process, or by another `forward` in the place of a module's. The
-    model itself does not matter: what goes in and comes out is never packed. Hooks come and go: each call looks anew.
+    By hooks on the model, its modules or all modules of the process, or by another `forward` in the place of a
+    module's. The model's own does not matter: it calls this one. Hooks come and go: each call looks anew.
     """
     listeners = [hook for name in HOOKS for hook in getattr(every_module, f"_global{name}").values()]
-    modules = list(model._modules.values())
+    modules = [model]
     for module in modules:  # which grows
         if module is None:
             continue
@@ -252,7 +252,7 @@ def is_listened_to(model: nn.Module) -> bool:
             modules += module._modules.values()
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
             listeners += [hook for name in HOOKS for hook in getattr(module, name).values()]
-        if "forward" in module.__dict__:
+        if "forward" in module.__dict__ and module is not model:
             listeners.append(module.forward)
     return any(minds_shapes(listener) for listener in listeners)
 

@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.integrations.neftune import neftune_post_forward_hook
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 import modeling
 from tests import bert_cases, gpt_cases
@@ -276,6 +277,33 @@ def test_the_configuration_decides_unless_the_call_does(cases, head, packs, tmp_
     assert packs(saved, **inputs, unpad=True)
     saved.config.unpad = True
     assert packs(saved, **inputs) and not packs(saved, **inputs, unpad=False)
+
+
+@pytest.mark.parametrize("cases", [bert_cases, gpt_cases])
+@torch.no_grad()
+def test_a_classifier_computes_all_tokens_where_someone_may_look_at_them(cases, monkeypatch, tmp_path):
+    stock, ours = cases.pair("ForSequenceClassification", tmp_path)
+    inputs, for_stock, real = inputs_of(cases, "ForSequenceClassification")
+    seen = []
+    for model, given in ((stock, for_stock), (ours, inputs)):
+        handle = model.base_model.register_forward_hook(lambda module, args, output: seen.append(output[0]))
+        model(**given)
+        handle.remove()
+    torch.testing.assert_close(seen[1][real], seen[0][real], atol=1e-5, rtol=1e-5)
+
+    shapes = []
+    layer = type(next(module for module in ours.modules() if isinstance(module, GradientCheckpointingLayer)))
+    forward = layer.forward
+
+    def listen(self, *args, **kwargs):  # which no look at the modules can find
+        states = forward(self, *args, **kwargs)
+        shapes.append(states.shape[:-1])
+        return states
+
+    monkeypatch.setattr(layer, "forward", listen)
+    ours.config.unpad = False
+    ours(**inputs)
+    assert set(shapes) == {real.shape}
 
 
 # Attentions
