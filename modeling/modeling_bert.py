@@ -61,6 +61,7 @@ from .modeling_packing import (
     check_shapes,
     eager_attention_forward,
     is_listened_to,
+    is_opaque,
     is_recorded,
     labels_need_padding,
     mask_arguments,
@@ -406,7 +407,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
             )
         positions, longest = past + inputs.shape[1], self.config.max_position_embeddings
         if position_ids is not None:  # a packed row may be longer than its sequences
-            if inputs.device.type != "cpu" or is_tracing(inputs):
+            if inputs.device.type != "cpu" or is_opaque(position_ids):
                 return  # to look would make the program wait for the device
             positions = int(position_ids.max()) + 1 if position_ids.numel() else 0
         if positions > longest and not is_tracing(inputs):
@@ -468,7 +469,7 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
             return self.cls.predictions(hidden_states), None
         labels = labels.to(hidden_states.device)
         kwargs["vocab_size"] = self.config.vocab_size
-        if not self.training or is_tracing(labels) or labels.device.type == "xla" or is_listened_to(self.cls):
+        if not self.training or is_opaque(labels) or labels.device.type == "xla" or is_listened_to(self.cls):
             logits = self.cls.predictions(hidden_states)
             return logits, self.loss_function(logits=logits, labels=labels, **kwargs)
         labelled = labels != IGNORED  # (B, T), n of them true

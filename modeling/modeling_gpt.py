@@ -56,6 +56,7 @@ from .modeling_packing import (
     check_shapes,
     eager_attention_forward,
     is_listened_to,
+    is_opaque,
     is_recorded,
     labels_need_padding,
     mask_arguments,
@@ -311,6 +312,8 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if torch.is_tensor(past):  # a static cache's; to look would make the program wait for the device
             attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
+        if is_opaque(position_ids):
+            return
         positions = inputs.shape[1] + past
         if position_ids is not None:  # a packed row may be longer than its sequences
             positions = position_ids.max() + 1 if position_ids.numel() else 0

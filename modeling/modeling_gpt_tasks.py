@@ -36,7 +36,6 @@ from transformers.modeling_outputs import (
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
-from transformers.utils.import_utils import is_tracing
 
 from .configuration_gpt import ZooGPTConfig
 from .modeling_gpt import (
@@ -48,7 +47,7 @@ from .modeling_gpt import (
 )
 from .modeling_losses import class_loss, sequence_classification_loss
 from .modeling_onednn import linear
-from .modeling_packing import check_choices, check_shapes, labels_need_padding
+from .modeling_packing import check_choices, check_shapes, is_opaque, labels_need_padding
 from .modeling_word_loss import word_loss
 
 
@@ -64,7 +63,7 @@ def second_order(input_ids: torch.Tensor, attention_mask: torch.Tensor, delimite
     columns = torch.arange(input_ids.shape[1], device=input_ids.device)  # (T,)
     real = attention_mask.to(input_ids.device) != 0
     found = (input_ids == (-1 if delimiter is None else delimiter)) & real
-    if not is_tracing(input_ids) and not bool(found.any(-1).all()):
+    if not is_opaque(found) and not bool(found.any(-1).all()):
         row = int(found.any(-1).int().argmin())
         raise ValueError(
             f"row {row} has no delimiter (sep_token_id={delimiter}), so its sentences have no second order: tokenize "
@@ -83,7 +82,7 @@ def positions_of_real_tokens(inputs: torch.Tensor, attention_mask: torch.Tensor 
     if attention_mask is None or attention_mask.dim() != 2:
         return None
     real = attention_mask.to(inputs.device) != 0
-    if not is_tracing(inputs) and bool(real[:, 0].all()):
+    if not is_opaque(real) and bool(real[:, 0].all()):
         return None
     columns = torch.arange(real.shape[1], device=inputs.device)
     return (columns - real.int().argmax(-1, keepdim=True)).clamp(min=0)
@@ -160,7 +159,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
             counted = real[:, :-1] & real[:, 1:]
         weights = counted / counted.sum(-1, keepdim=True).clamp(min=1)  # (R, T - 1), float32
         states, words = hidden_states[:, :-1], self.word_table()
-        if is_tracing(hidden_states) or hidden_states.device.type == "xla":  # static shapes
+        if is_opaque(counted) or hidden_states.device.type == "xla":  # static shapes
             logits = linear(states, words).float().transpose(1, 2)  # (R, V, T - 1)
             return (nn.functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
         return word_loss(states[counted], words, targets[counted], weights[counted])

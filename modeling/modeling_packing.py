@@ -107,6 +107,17 @@ class PackedSequences:
         return self.mask.flatten().nonzero().squeeze(1)
 
 
+def is_opaque(tensor: torch.Tensor | None) -> bool:
+    """Whether no decision may depend on the values: while a graph is traced, and where `torch.vmap` maps over them."""
+    if tensor is None or is_tracing(tensor):
+        return tensor is not None
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # once for each of vmap, grad, ...
+        if torch._C._functorch.is_batchedtensor(tensor):
+            return True
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return False
+
+
 def sequence_starts(position_ids: torch.Tensor) -> torch.Tensor:
     """(B, T) positions -> (B, T) booleans: whether a sequence begins there, at column 0 and at position 0 after it."""
     starts = position_ids == 0
@@ -115,8 +126,8 @@ def sequence_starts(position_ids: torch.Tensor) -> torch.Tensor:
 
 
 def holds_packed_rows(position_ids: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:
-    """Whether the user's position ids restart between real tokens. While tracing nobody can tell: then any may."""
-    if position_ids is None or is_tracing(position_ids):
+    """Whether the user's position ids restart between real tokens. Where nobody may look, any may."""
+    if position_ids is None or is_opaque(position_ids) or is_opaque(attention_mask):
         return position_ids is not None
     restarts = position_ids[:, 1:] == 0
     if attention_mask is not None and attention_mask.dim() == 2:  # what padding at the ends has for positions is moot
@@ -228,13 +239,13 @@ def is_recorded(config, name: str, kwargs: dict) -> bool:
 
 
 def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:
-    """Whether a label stands on padding, so that the loss needs the states there. While tracing, one may."""
+    """Whether a label stands on padding, so that the loss needs the states there. Where nobody may look, one may."""
     if labels is None or attention_mask is None or attention_mask.dim() != 2:
         return False
     mask = attention_mask[:, -labels.shape[1] :]  # without what a cache holds
     if mask.shape != labels.shape:
         return False  # the model will refuse it
-    return is_tracing(labels) or bool(((labels != IGNORED) & (mask == 0).to(labels.device)).any())
+    return is_opaque(labels) or is_opaque(mask) or bool(((labels != IGNORED) & (mask == 0).to(labels.device)).any())
 
 
 def is_listened_to(model: nn.Module) -> bool:
@@ -271,13 +282,16 @@ def plan_sequences(
 ) -> PackedSequences | None:
     """The packed layout of a call, or None where it runs on the whole batch.
 
-    Traced graphs (torch.compile, torch.export, ONNX) and XLA want static shapes; a 4-D mask says more than which
-    tokens are padding; flex attention and attention functions of the user's own get the whole batch and its mask.
+    Traced graphs (torch.compile, torch.export, ONNX), `torch.vmap` over masks and XLA want static shapes; a 4-D mask
+    says more than which tokens are padding; flex attention and attention functions of the user's own get the whole
+    batch and its mask.
 
     Args:
         inputs: (B, T) token ids or (B, T, H) embeddings.
     """
-    if is_tracing(inputs) or inputs.device.type in ("xla", "meta"):
+    if is_tracing(inputs) or is_opaque(attention_mask) or is_opaque(position_ids):
+        return None
+    if inputs.device.type in ("xla", "meta"):
         return None
     if attention_mask is not None and attention_mask.dim() != 2:
         return None
@@ -336,8 +350,15 @@ def mask_arguments(
             )
         sequence = sequence_starts(position_ids.expand(hidden_states.shape[:2])).cumsum(-1)
         overlay = packed_sequence_mask_function(sequence)
+    elif is_opaque(attention_mask) and not is_tracing(attention_mask):
+        overlay = _hides_nothing  # without one, transformers looks whether the mask hides anything
     given = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
     return given | {"and_mask_function": overlay}
+
+
+def _hides_nothing(batch_idx, head_idx, q_idx, kv_idx) -> torch.Tensor:
+    """What transformers calls for each pair of tokens that its mask shows."""
+    return q_idx >= 0
 
 
 def zero_padding(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:

@@ -15,6 +15,9 @@ from modeling import (
     ElmoForPreTraining,
     ElmoForTokenClassification,
     ElmoModel,
+    ZooBertConfig,
+    ZooBertForMaskedLM,
+    ZooBertForSequenceClassification,
     ZooGPTConfig,
     ZooGPTForSequenceClassification,
     ZooGPTLMHeadModel,
@@ -26,6 +29,15 @@ from tests.conftest import ROOT
 
 
 SIZES = {"vocab_size": 41, "n_embd": 15, "n_layer": 2, "n_head": 3, "n_positions": 13, "initializer_range": 0.3}
+SMALL = {  # without dropout
+    ZooBertConfig: {
+        "vocab_size": 41, "hidden_size": 15, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 14,
+        "initializer_range": 0.3, "attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0,
+    },
+    ZooGPTConfig: SIZES | {
+        "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0, "summary_first_dropout": 0, "lm_loss_weight": 0.5
+    },
+}  # fmt: skip
 EXACT = {"atol": 1e-5, "rtol": 1e-4}
 
 
@@ -126,6 +138,40 @@ def test_derivatives_of_gpt_are_those_of_transformers(derivative, models):
     ours, stock = (derivative(model) for model in models)
     assert stock.abs().max() > 1e-4
     torch.testing.assert_close(ours, stock, **EXACT)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("left", [False, True], ids=["padded right", "padded left"])
+@pytest.mark.parametrize(
+    "model_class, training",
+    [
+        (ZooBertForSequenceClassification, False),
+        (ZooBertForMaskedLM, True),
+        (ZooGPTLMHeadModel, False),
+        (ZooGPTForSequenceClassification, True),
+    ],
+)
+def test_vmap_gives_the_gradients_of_each_row_of_a_padded_batch(model_class, training, left, implementation):
+    torch.manual_seed(0)
+    config = model_class.config_class(**SMALL[model_class.config_class], attn_implementation=implementation)
+    model = model_class(config).train(training)
+    ids, mask = torch.tensor([[2, 5, 3, 6, 4], [2, 6, 7, 1, 1]]), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    ids, mask = (ids.flip(-1), mask.flip(-1)) if left else (ids, mask)
+    labels = torch.tensor([0, 1]) if "Sequence" in model_class.__name__ else ids.masked_fill(mask == 0, -100)
+
+    def loss(parameters, *row):
+        ids, mask, labels = (part[None] for part in row)
+        return functional_call(model, parameters, (ids,), {"attention_mask": mask, "labels": labels})["loss"]
+
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    found = vmap(grad(loss), (None, 0, 0, 0))(parameters, ids, mask, labels)
+    for row in range(2):
+        model.zero_grad()
+        one = slice(row, row + 1)
+        model(ids[one], attention_mask=mask[one], labels=labels[one]).loss.backward()
+        for name, parameter in model.named_parameters():
+            expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            torch.testing.assert_close(found[name][row], expected, **EXACT, msg=name)
 
 
 def test_whether_onednn_works_does_not_depend_on_where_that_is_first_asked():
