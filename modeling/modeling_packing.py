@@ -251,8 +251,8 @@ def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tenso
 def is_listened_to(model: nn.Module) -> bool:
     """Whether someone reads or changes states inside the model who may count on their shape being (B, T, ...).
 
-    By hooks on the model, its modules or all modules of the process, or by another `forward` in the place of a
-    module's. The model's own does not matter: it calls this one. Hooks come and go: each call looks anew.
+    By hooks on the model, its modules or all modules of the process, or by another `forward` in the place of one of
+    its modules'. Hooks come and go: each call looks anew.
     """
     listeners = [hook for name in HOOKS for hook in getattr(every_module, f"_global{name}").values()]
     modules = [model]
@@ -263,7 +263,7 @@ def is_listened_to(model: nn.Module) -> bool:
             modules += module._modules.values()
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
             listeners += [hook for name in HOOKS for hook in getattr(module, name).values()]
-        if "forward" in module.__dict__ and module is not model:
+        if "forward" in module.__dict__ and module is not model:  # whose own, as of autocast, sees nothing packed
             listeners.append(module.forward)
     return any(minds_shapes(listener) for listener in listeners)
 
