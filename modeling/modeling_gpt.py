@@ -271,7 +271,8 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
         keeps = past_key_values is not None or (use_cache and not self.training)
         recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
-        listened = unpad is not True and not is_tracing(inputs) and is_listened_to(self)
+        computes_all = keeps and not last_token_only  # a step of generation need not look for hooks
+        listened = not computes_all and unpad is not True and not is_tracing(inputs) and is_listened_to(self)
         unpad = self.config.unpad if unpad is None else unpad
 
         sequences = None
