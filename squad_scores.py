@@ -163,7 +163,10 @@ def _read_object(path: Path, kind: str, fits: Callable[[object], bool]) -> dict:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a finite float; of JSON's integers some are larger than any."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def write(path: Path, content: bytes) -> None:

@@ -1,6 +1,5 @@
 """What the converters share: their command line, how a file is read, and how a folder is written whole."""
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -10,6 +9,10 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 from transformers import HfArgumentParser
+
+from tasks.rows import plain
+from training import files
+from training.files import shown
 
 
 def command_line(convert: Callable[..., None], arguments: type, argv: list[str] | None) -> None:
@@ -61,8 +64,8 @@ def read_text(path: Path) -> str:
 def parse_json(path: Path) -> Any:
     """Whatever value of JSON a file holds."""
     try:
-        return json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        return files.parse_json(read_text(path))
+    except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
 
 
@@ -77,10 +80,14 @@ def read_json(path: Path) -> dict[str, Any]:
 def check_indices(folder: Path) -> None:
     """Raises ValueError unless the files that an index of weights in `folder` names are in it, too."""
     for path in folder.glob("*.index.json"):
-        files = read_json(path).get("weight_map")
-        for file in set(files.values()) if isinstance(files, dict) else ():
-            if Path(file).is_absolute() or ".." in Path(file).parts:
-                raise ValueError(f"{path} names {file}, which is outside its folder: copy the weights beside it")
+        names = read_json(path).get("weight_map")
+        for name in names.values() if isinstance(names, dict) else ():
+            if not isinstance(name, str):
+                raise ValueError(f"{path} names {shown(name)}, which is no file: copy it again")
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise ValueError(
+                    f"{path} names {plain(name)}, which is outside its folder: copy the weights beside it"
+                )
 
 
 def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.ndarray]:

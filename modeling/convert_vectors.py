@@ -38,6 +38,7 @@ from safetensors.torch import save_file
 from transformers.hf_argparser import HfArg
 
 from tasks.columns import look_tagged, read_columns
+from training.files import shown
 
 from .configuration_elmo import ElmoConfig
 from .conversion import check_indices, command_line, new_folder, read_json, write_folder
@@ -54,7 +55,7 @@ BLOCK = 1 << 20  # bytes read at a time
 LONGEST_VECTOR = 1 << 16  # numbers
 LONGEST_WORD = 1 << 16  # bytes
 LONGEST_SUBWORD = 100  # characters
-LONGEST_LINE = 1 << 30  # bytes of a text; SQuAD's files are a line each
+LONGEST_LINE = 1 << 28  # bytes of a text; SQuAD's files are a line each
 
 Vectors = tuple[list[str], np.ndarray]  # n different words, and (n, size) float32
 
@@ -175,11 +176,12 @@ def _decoded(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
 
 def _words(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[str]:
     """The words of a file: in columns the first, in JSON those of strings, whose escapes are undone, else all."""
-    if path.suffix in (".json", ".jsonl"):
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    if suffix in (".json", ".jsonl"):
         texts = chain.from_iterable(_strings(number, line, path) for number, line in lines)
     else:
         lines, head = tee(lines)
-        in_columns = path.suffix == ".conll" or look_tagged(line for _, line in islice(head, 100))
+        in_columns = suffix == ".conll" or look_tagged(line for _, line in islice(head, 100))
         del head  # or it would keep every line for itself
         if in_columns:
             for sentence in read_columns(lines, path, tagged=False):
@@ -300,7 +302,7 @@ def _text(
                 f"{path}: line {number} has {line.count(b' ')} numbers after the word, not {size or 'any'}"
             )
         seen += 1
-        word = head.decode("utf-8", "replace").rstrip("\r")  # at the end of a line of words.txt, it would be lost
+        word = _spelled(head, path)
         if wanted is None or word in wanted:
             try:
                 yield word, np.array(numbers, dtype=np.float32)
@@ -311,6 +313,13 @@ def _text(
             f"{path} has {seen} words, but its first line says {count}: download it again, or correct that line if "
             "you cut the file yourself"
         )
+
+
+def _spelled(word: bytes, path: Path) -> str:
+    """The word as it can be a line of words.txt."""
+    if b"\n" in word:
+        raise ValueError(f"{path} is damaged: the word {shown(word)} holds a line feed")
+    return word.decode("utf-8", "replace").rstrip("\r")  # which would be lost at the end of a line
 
 
 def _is_number(text: bytes) -> bool:
@@ -362,7 +371,7 @@ def _binary(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """word2vec's binary file after its first line: the word, a space, `size` floats, and sometimes a line feed."""
     for _ in range(count):
-        word = pieces.until(b" ").lstrip(b"\n").decode("utf-8", "replace")
+        word = _spelled(pieces.until(b" ").lstrip(b"\n"), path)
         numbers = pieces.take(4 * size)
         if wanted is None or word in wanted:
             yield word, np.frombuffer(numbers, "<f4").astype(np.float32)
@@ -387,7 +396,7 @@ def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vecto
     for number in range(entries):
         spelled = pieces.until(b"\0")
         pieces.unpack("<qb")  # its count, and whether it is a label, as those after the words are
-        word = spelled.decode("utf-8", "replace")
+        word = _spelled(spelled, path)
         if number < words and word not in kept and (wanted is None or word in wanted):
             kept[word] = len(kept)
             subwords = [] if word == SENTENCE_END else _buckets(spelled, shortest, longest, buckets)

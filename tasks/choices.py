@@ -6,7 +6,6 @@ time. All examples of a split have equally many choices. A broken file is a Valu
 mistake.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict
 from sklearn.model_selection import train_test_split
 
-from tasks.rows import load_hub, needed_files, read_csv, read_json_lines, read_lines, to_dataset, unbroken
+from tasks.rows import listed, load_hub, needed_files, read_csv, read_json, read_json_lines, to_dataset, unbroken
+from training.files import shown
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,10 @@ def _read_race(folder: Path) -> Iterator[tuple[str, dict]]:
 
 def _passage(path: Path) -> Iterator[dict]:
     names = ("questions", "options", "answers")
-    content = "".join(line for _, line in read_lines(path))
+    passage = read_json(path)
     try:
-        passage = json.loads(content)
         article, *lists = (passage[name] for name in ("article", *names))
         rows = list(zip(*lists, strict=True))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error})") from error
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: a file of RACE is one object with article and, equally long, the lists {', '.join(names)}"
@@ -191,7 +188,7 @@ def _recognise(row: dict, where: str) -> Columns:
     own = Columns(context, choices)
     if _lacking(row, own) or not own.choices:
         raise ValueError(
-            f"{where}: the columns are {', '.join(row)}, but should be label, context, question if there is one, and "
+            f"{where}: the columns are {listed(row)}, but should be label, context, question if there is one, and "
             "choice0, choice1 and so on or, in JSON, the list choices; or those of SWAG, RACE or Story Cloze"
         )
     return own
@@ -206,23 +203,25 @@ def _lacking(row: dict, names: Columns) -> list[str]:
 
 def _example(row: dict, names: Columns, where: str, test: bool) -> dict:
     if lacking := _lacking(row, names):
-        raise ValueError(f"{where}: no column {', '.join(lacking)} among {', '.join(row)}")
+        raise ValueError(f"{where}: no column {', '.join(lacking)} among {listed(row)}")
 
     def join(*named: tuple[str, object]) -> str:
         for name, value in named:
             if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-                raise ValueError(f"{where}: {name} is {value!r}, neither text nor a number")
+                raise ValueError(f"{where}: {name} is {shown(value)}, neither text nor a number")
             if not (names.gaps or str(value).strip()):
                 raise ValueError(f"{where}: {name} is empty: give it a text, or leave the example out")
         return " ".join(str(value) for _, value in named if value != "")
 
-    listed = isinstance(names.choices, str)
-    choices = row[names.choices] if listed else [row[name] for name in names.choices]
+    is_list = isinstance(names.choices, str)
+    choices = row[names.choices] if is_list else [row[name] for name in names.choices]
     if not isinstance(choices, list):
-        raise ValueError(f"{where}: {names.choices} is {choices!r}, not a list; csv has choice0, choice1, ... instead")
+        raise ValueError(
+            f"{where}: {names.choices} is {shown(choices)}, not a list; csv has choice0, choice1, ... instead"
+        )
     if len(choices) < 2:
         raise ValueError(f"{where}: {len(choices)} of the two choices that there must be at least")
-    titles = [f"choice {number} of {names.choices}" for number in range(len(choices))] if listed else names.choices
+    titles = [f"choice {number} of {names.choices}" for number in range(len(choices))] if is_list else names.choices
     beginning = [(names.beginning, row[names.beginning])] if names.beginning else []
     part = re.match("middle|high", str(row.get("example_id", ""))) if names is RACE else None
     return {
@@ -240,11 +239,11 @@ def _label(row: dict, names: Columns, choices: int, where: str, test: bool) -> i
     if test and label in ("", "-1"):
         return None
     if names.label not in row:
-        raise ValueError(f"{where}: no column {names.label} among {', '.join(row)}")
+        raise ValueError(f"{where}: no column {names.label} among {listed(row)}")
     first = names.first
     known = [str(int(first) + n) if first.isdigit() else chr(ord(first) + n) for n in range(choices)]
     if label not in known:
         raise ValueError(
-            f"{where}: the {names.label} {label!r} is none of {', '.join(known)}, as the choices are called"
+            f"{where}: the {names.label} {shown(label)} is none of {listed(known)}, as the choices are called"
         )
     return known.index(label)

@@ -25,7 +25,7 @@ from typing import Any
 from transformers.hf_argparser import HfArg
 
 from modeling.conversion import command_line
-from tasks.rows import read_json, read_lines
+from tasks.rows import plain, read_json, read_lines
 from tasks.squad_files import check_text, members
 from training.files import shown
 from training.reporting import write_atomically
@@ -83,8 +83,8 @@ def convert(questions: str, evidence: str, output: str, max_tokens: int = 400) -
     articles = list(_articles(documents, folder, max_tokens, counts))
     if len(counts.missing) == len(documents):
         raise FileNotFoundError(
-            f"none of the {len(documents)} documents, as {counts.missing[0]}, is in {folder}: --evidence is the "
-            "release's folder evidence/wikipedia"
+            f"none of the {len(documents)} documents, as {plain(counts.missing[0])}, is in {folder}: --evidence is "
+            "the release's folder evidence/wikipedia"
         )
     if not articles:
         raise ValueError(f"{questions}: no answer occurs in the first {max_tokens} tokens of any document in {folder}")
@@ -217,7 +217,7 @@ def _cuts(text: str, place: int) -> bool:
 
 def _summary(counts: Counts, max_tokens: int, output: Path) -> str:
     pairs = counts.pairs - counts.without_evidence - counts.without_answer
-    missing = ", ".join([*counts.missing[:3], *(["..."] if len(counts.missing) > 3 else [])]) or "none"
+    missing = ", ".join([*map(plain, counts.missing[:3]), *(["..."] if len(counts.missing) > 3 else [])]) or "none"
     return (
         f"{output}: {len(counts.kept)} of {counts.questions} questions, {pairs} of their {counts.pairs} documents. "
         f"Left out: {counts.without_evidence} documents whose file is missing ({missing}), {counts.without_answer} "

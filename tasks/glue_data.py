@@ -15,7 +15,18 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig
 
 from tasks.glue import EVERY_TASK, PAIR, Split, Task
-from tasks.rows import columns, load_hub, needed_files, read_csv, read_json_lines, read_tsv, to_dataset, unbroken
+from tasks.rows import (
+    columns,
+    listed,
+    load_hub,
+    needed_files,
+    read_csv,
+    read_json_lines,
+    read_tsv,
+    to_dataset,
+    unbroken,
+)
+from training.files import shown
 
 
 TEXT = ("text", "text_pair")
@@ -95,7 +106,7 @@ def _read_split(folder: Path, task: Task, split: str) -> Dataset:
         values = dict(zip(wanted, columns(row, wanted.values(), path, line), strict=True))
         for name, value in values.items():
             if not isinstance(value, str):
-                raise ValueError(f"{path}:{line}: {wanted[name]} is {value!r}, not text")
+                raise ValueError(f"{path}:{line}: {wanted[name]} is {shown(value)}, not text")
         if published.labelled:
             values["label"] = _glue_label(values["label"], task, f"{path}:{line}")
         rows.append(values)
@@ -124,7 +135,7 @@ def _glue_label(label: str, task: Task, where: str) -> str | float | None:
         return None
     known = {str(number): name for number, name in enumerate(task.labels)} if task.numbered else task.labels
     if label not in known:
-        raise ValueError(f"{where}: unknown label {label!r}, {task.folder} has {', '.join(known)}")
+        raise ValueError(f"{where}: unknown label {shown(label)}, {task.folder} has {', '.join(known)}")
     return known[label] if task.numbered else label
 
 
@@ -134,7 +145,7 @@ def _number(label: object, where: str) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not math.isfinite(number):
-        raise ValueError(f"{where}: the label {label!r} is not a number")
+        raise ValueError(f"{where}: the label {shown(label)} is not a number")
     return number
 
 
@@ -182,7 +193,7 @@ def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) 
         text = text or next((names for names in OWN_TEXT if set(names) <= row.keys()), None)
         if text is None:
             raise ValueError(
-                f"{path} has the columns {', '.join(row)}: the text's must be sentence, text, or sentence1 and "
+                f"{path} has the columns {listed(row)}: the text's must be sentence, text, or sentence1 and "
                 "sentence2, or --text_column_names must name them"
             )
         wanted = dict(zip(TEXT, text, strict=False)) | ({} if label is None else {"label": label})
@@ -190,7 +201,7 @@ def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) 
         values = dict(zip(wanted, columns(row, wanted.values(), path, line, remedy), strict=True))
         for name, value in values.items():
             if not isinstance(value, (str, int, float)) or (name == "label" and not str(value).strip()):
-                raise ValueError(f"{path}:{line}: {wanted[name]} is {value!r}, neither text nor a number")
+                raise ValueError(f"{path}:{line}: {wanted[name]} is {shown(value)}, neither text nor a number")
         rows.append({name: str(value) for name, value in values.items()})
     return to_dataset(rows, path)
 
@@ -208,7 +219,7 @@ def _own_labels(labels: list[str], problem_type: str | None, file: str) -> tuple
         for number, label in enumerate(labels, start=1):
             if not _is_number(label):
                 raise ValueError(
-                    f"{file}, example {number}: the label {label!r} is not a number, as others are: correct it, "
+                    f"{file}, example {number}: the label {shown(label)} is not a number, as others are: correct it, "
                     "or give --problem_type single_label_classification where all are names"
                 )
         problem_type = "regression"
@@ -217,7 +228,7 @@ def _own_labels(labels: list[str], problem_type: str | None, file: str) -> tuple
     if whole:
         names = set(map(_integer, names))
     if len(names) == 1:
-        raise ValueError(f"{file}: every label is {names.pop()!r}: add examples of another class")
+        raise ValueError(f"{file}: every label is {shown(names.pop())}: add examples of another class")
     return tuple(sorted(names, key=int if whole else None))
 
 
@@ -229,7 +240,7 @@ def _own_label(label: str, task: Task, where: str) -> str | float:
         names += [_integer(label), f"LABEL_{_integer(label)}"]  # transformers' name for class 0, 1, ...
     known = [name for name in names if name in task.labels]
     if not known:
-        raise ValueError(f"{where}: unknown label {label!r}, known are {', '.join(task.labels)}")
+        raise ValueError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
     return known[0]
 
 

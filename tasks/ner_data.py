@@ -20,7 +20,8 @@ from datasets.splits import SplitDict, SplitInfo
 
 from metrics.entities.entities import OUTSIDE, ends, split_tag, starts
 from tasks.columns import BREAK, DOCUMENT, Sentence, read_columns
-from tasks.rows import columns, load_hub, needed_files, read_json_lines, read_lines, unbroken
+from tasks.rows import columns, load_hub, needed_files, plain, read_json_lines, read_lines, unbroken
+from training.files import shown
 from training.reporting import write_atomically
 
 
@@ -113,7 +114,7 @@ def _from_rows(
         lists = columns(row, wanted, source, line, REMEDY)
         for name, values in zip(wanted, lists, strict=True):
             if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-                raise ValueError(f"{source}:{line}: {name} must be a list of strings, but is {str(values)[:60]}")
+                raise ValueError(f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}")
         words, tags = lists if label else (*lists, None)
         if label and len(tags) != len(words):
             raise ValueError(f"{source}:{line}: {len(words)} {text}, but {len(tags)} {label}")
@@ -168,8 +169,8 @@ def _check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
         sentence, word = found
         names = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
         raise ValueError(
-            f"{sentence.place(word)}: {sentence.tags[word]!r}, the tag of {sentence.words[word]!r}, is none of O, "
-            f"{names}: correct it, or let --label_column_name name the column of the tags"
+            f"{sentence.place(word)}: {shown(sentence.tags[word])}, the tag of {shown(sentence.words[word])}, is none "
+            f"of O, {names}: correct it, or let --label_column_name name the column of the tags"
         )
 
 
@@ -177,7 +178,7 @@ def _check_scheme(sentences: list[Sentence], scheme: str) -> None:
     if found := _first(sentences, lambda previous, tag: not _may_follow(previous, tag, scheme)):
         sentence, word = found
         place = sentence.place(min(word, len(sentence.words) - 1))
-        around = ["the sentence's start", *sentence.tags, "the sentence's end"]
+        around = ["the sentence's start", *map(plain, sentence.tags), "the sentence's end"]
         remedy = ", or give --data_scheme iob1, which lets an entity begin with I" if scheme == "iob2" else ""
         raise ValueError(
             f"{place}: {around[word + 1]} after {around[word]} is a mistake in {scheme.upper()}: correct it{remedy}"

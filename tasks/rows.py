@@ -6,7 +6,10 @@ are text.
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import stat
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +28,10 @@ def plain(text: str) -> str:
     return text if len(text) <= 80 and text.isprintable() else shown(text)
 
 
-def listed(row: Mapping[str, object]) -> str:
-    """The names of a row's columns in an error: not all where there are many."""
-    names = [plain(name) for name in islice(row, 20)]
-    return ", ".join([*names, "..."] if len(row) > len(names) else names)
+def listed(names: Collection[str]) -> str:
+    """Names in an error, of a row's columns or of labels: not all where there are many."""
+    first = [plain(name) for name in islice(names, 20)]
+    return ", ".join([*first, "..."] if len(names) > len(first) else first)
 
 
 def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> "DatasetDict":
@@ -99,8 +102,8 @@ def _rows(
     for line, values in lines:
         if header is None:
             header = tuple(values)
-            if repeated := sorted({name for name in header if name and header.count(name) > 1}):
-                raise ValueError(f"{path}:{line}: the header has {', '.join(repeated)} more than once")
+            if repeated := sorted(name for name, count in Counter(header).items() if name and count > 1):
+                raise ValueError(f"{path}:{line}: the header has {listed(repeated)} more than once")
         elif len(values) == len(header):
             yield line, dict(zip(header, values, strict=True))
         elif values not in ([], [""]):
@@ -142,6 +145,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     except OSError as error:  # missing, a folder, not allowed
         raise type(error)(f"cannot read {path}: {error.strerror}") from error
     with file:
+        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end, and not even a line
+            raise OSError(f"cannot read {path}: it is a device, not a file")
         for line, raw in enumerate(file, start=1):
             try:
                 text = raw.decode("utf-8-sig" if line == 1 else "utf-8")

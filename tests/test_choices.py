@@ -187,13 +187,16 @@ HEADER = "context,choice0,choice1,label\n"
         ("a.json", '{"context": true, "choices": ["b", "c"], "label": 0}', "context is True, neither text nor a num"),
         ("a.json", '{"context": "a", "choices": ["b", "c"], "label": true}', "the label 'True' is none of 0, 1"),
         ("a.txt", "", "a.txt: a file of your own is one of .csv, .json, .jsonl"),
+        ("a.csv", '"a\nb",c\nd,e\n', "the columns are 'a\\nb', c, but"),
+        ("a.json", '{"context": "a", "choices": "%s", "label": 0}' % ("b" * 9999), "choices is 'bbb"),
+        ("a.json", '{"context": "a", "choices": ["b", "c"], "label": "%s"}' % ("d" * 9999), "the label 'ddd"),
     ],
 )
 def test_a_broken_file_of_ones_own_is_one_clear_error(tmp_path, name, content, message):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(ValueError) as error:
         read_own_files({"train": str(tmp_path / name)})
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 999
 
 
 def test_examples_with_other_numbers_of_choices_do_not_share_a_file(tmp_path):
@@ -242,6 +245,8 @@ def test_a_folder_of_race_without_files_is_an_error(tmp_path):
         ('{"article": "a", "questions": ["b"], "options": [["c"]], "answers": ["A"]}', "question 1: 1 of the two cho"),
         ('{"article": "a", "questions": ["b"], "options": ["c"], "answers": ["A"]}', "options is 'c', not a list"),
         ("\xff", "0.txt:1: not UTF-8"),
+        ("[" * 200_000, "nested too deeply"),
+        ('{"article": "a", "article": "b", "questions": [], "options": [], "answers": []}', "name 'article' 2 times"),
     ],
 )
 def test_a_broken_passage_of_race_is_one_clear_error(tmp_path, content, message):

@@ -299,6 +299,8 @@ FILES = {
     "data cut": (cut(DATA), OSError, "cannot read the checkpoint .*bert_model.ckpt"),
     "config cut": (cut("bert_config.json"), ValueError, "bert_config.json is not JSON"),
     "config too deep": (write("bert_config.json", "[" * 100_000), ValueError, "bert_config.json is not JSON"),
+    "config says twice": (write("bert_config.json", '{"a": 1, "a": 2}'), ValueError, "is not JSON.*name 'a' 2 times"),
+    "config of a huge number": (write("bert_config.json", "9" * 9999), ValueError, "bert_config.json is not JSON"),
     "config a list": (write("bert_config.json", "[1]"), ValueError, "one JSON object, not list"),
     "not UTF-8": (write("vocab.txt", "\xff\n", "latin-1"), ValueError, "vocab.txt is not UTF-8"),
     "key missing": (write("bert_config.json", "{}"), ValueError, "lacks vocab_size, .* num_attention_heads, "),

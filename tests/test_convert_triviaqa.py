@@ -107,6 +107,16 @@ def test_a_name_that_no_file_can_have_is_a_file_that_is_missing(tmp_path, capsys
     assert "1 documents whose file is missing" in capsys.readouterr().out
 
 
+def test_what_is_said_of_missing_files_is_one_short_line(tmp_path, capsys):
+    names = ["two\nlines.txt", "x" * 9999]
+    converted(tmp_path, write_release(tmp_path, [datum(1, PINA, "Caf\u00e9_M\u00fcller.txt", *names)]))
+    told = capsys.readouterr().out
+    assert "'two\\nlines.txt'" in told and told.count("\n") == 1 and len(told) < 999
+    (tmp_path / "squad.json").unlink()
+    message = fails(capsys, write_release(tmp_path, [datum(1, PINA, *names)]))
+    assert "'two\\nlines.txt'" in message and len(message) < 999
+
+
 @pytest.mark.parametrize("name", ["SECRET", "../secret.txt", "inside/../../secret.txt"])
 def test_a_document_outside_the_evidence_folder_is_refused(tmp_path, capsys, name):
     """An index from elsewhere could otherwise put any file of the user's into data that are then published."""

@@ -170,6 +170,13 @@ def test_of_a_large_file_only_what_is_wanted_is_in_memory(make, count, path):
     assert words == ["word7", "word3999"] and peak < path.stat().st_size / 2
 
 
+def test_of_a_word_with_a_carriage_return_at_its_end_only_the_word_is_kept(path):
+    words = ["the", "the\r", "of\r"]
+    for content in (in_text(words, TABLE[:3]), in_binary(words, TABLE[:3])):
+        path.write_bytes(content)
+        assert read_vectors(path)[0] == ["the", "of"]
+
+
 def test_the_published_vectors_are_read(data):
     path = data / "word_eval" / "glove.6B.100d.sample.txt.gz"
     words, table = read_vectors(path)
@@ -345,6 +352,20 @@ def test_the_text_of_json_is_in_its_strings(tmp_path):
     assert count_words([path]) == dict.fromkeys(["text", "Café", '"', "Blau", "numbers"], 1) | {'"': 2}
 
 
+@pytest.mark.parametrize(("name", "compress"), [("A.JSON", bytes), ("a.json.gz", gzip.compress)])
+def test_json_is_known_by_its_name_in_capitals_and_compressed_too(tmp_path, name, compress):
+    (tmp_path / name).write_bytes(compress(b'{"text": "Caf\\u00e9"}'))
+    assert count_words([tmp_path / name]) == {"text": 1, "Café": 1}
+
+
+def test_a_small_text_that_unpacks_to_one_huge_line_is_refused_before_it_fills_the_memory(path):
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(300):
+            file.write(bytes(1 << 20))
+    with pytest.raises(ValueError, match="line 1 has more than 268,435,456 bytes"):
+        count_words([path])
+
+
 def test_words_of_the_texts_keep_their_vectors_as_they_are_or_in_lower_case(texts, path, checkpoint, tmp_path):
     path.write_bytes(in_text(["paris", "the", "naïve", "Zyx"], TABLE[:4]))
     convert(str(checkpoint), str(tmp_path / "out"), str(path), texts)
@@ -398,6 +419,12 @@ FILES = {
         ValueError,
         "goes on after the 6 words that its first",
     ),
+    "a binary word of two lines": (
+        in_binary(["a\nb", *WORDS[1:]]),
+        ValueError,
+        r"the word b'a\\nb' holds a line feed",
+    ),
+    "a fastText word of two lines": (fasttext_model(["a\nb"])[0], ValueError, r"the word b'a\\nb' holds a line feed"),
     "binary cut in a vector": (in_binary()[:-9], OSError, "vectors is cut short or damaged"),
     "binary cut in a word": (in_binary()[:-19], OSError, "vectors is cut short or damaged"),
     "a fastText model cut in its matrix": (fasttext_model()[0][:-70], OSError, "vectors is cut short or damaged"),
@@ -516,6 +543,14 @@ def test_an_index_that_names_files_outside_the_checkpoint_is_one_clear_error(che
     }
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match="index.json names ../secret.safetensors, which is outside its folder"):
+        convert(str(checkpoint), str(tmp_path / "out"), str(path))
+
+
+@pytest.mark.parametrize(("name", "said"), [(["a"], r"\['a'\]"), (5, "5"), (None, "None")])
+def test_an_index_that_names_no_files_is_one_clear_error(checkpoint, path, tmp_path, name, said):
+    path.write_bytes(FORMATS["GloVe"])
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(ValueError, match=f"index.json names {said}, which is no file"):
         convert(str(checkpoint), str(tmp_path / "out"), str(path))
 
 

@@ -422,12 +422,21 @@ def test_csv_tsv_and_json_say_the_same(tmp_path):
         ("a.json", "[1]", "a.json:1: not a JSON object"),
         ("a.json", '{"text": "x", "label": NaN}', "a.json:1: not JSON .NaN is no JSON value"),
         ("a.json", '{"text": "\\ud83d", "label": 1}', "a.json:1: not JSON .*surrogates not allowed"),
+        ("a.csv", '"a\nb",c\nd,e\n', r"a.csv has the columns 'a\\nb', c: the text's"),
+        ("a.csv", ",".join(map(str, range(999))) + "\n" + "," * 998, "a.csv has the columns .{,400}$"),
+        ("a.csv", "text,label\nx,1.5\nz," + "y" * 9999 + "\n", "a.csv, example 2: the label .{,400}$"),
     ],
 )
 def test_a_mistake_in_ones_own_file_is_one_error(tmp_path, name, content, message):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         own_data(train_file=str(tmp_path / name))
+
+
+def test_a_header_of_very_many_columns_is_read_at_once(tmp_path):
+    (tmp_path / "a.csv").write_text(",".join(map(str, range(100_000))) + ",7\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="a.csv:1: the header has 7 more than once"):
+        own_data(train_file=str(tmp_path / "a.csv"))
 
 
 def test_a_label_that_training_does_not_know_is_an_error(own):
@@ -450,6 +459,13 @@ def test_columns_with_other_names_are_read_under_them(own, tmp_path):
 def test_a_misspelt_column_is_one_error_with_those_that_exist(own, text_columns, missing):
     with pytest.raises(ValueError, match=f"a.csv:2: no column {missing} among text, label: --text_column_names"):
         own_data(train_file=own("a.csv", ["ok", "bad"]), text_column_names=text_columns)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs the devices of Unix")
+def test_a_device_which_has_no_end_is_one_error(tmp_path):
+    (tmp_path / "a.csv").symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="cannot read .*a.csv: it is a device, not a file"):
+        own_data(train_file=str(tmp_path / "a.csv"))
 
 
 def test_a_file_that_cannot_be_opened_is_one_error(tmp_path):

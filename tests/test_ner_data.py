@@ -280,10 +280,13 @@ def test_a_mistake_in_a_file_is_one_error_with_its_line(write, content, message)
     [
         ({"text": "EU"}, "no column words, tags among text: --text_column_name and --label_column_name"),
         ({"words": ["EU"]}, "no column tags among words"),
-        ({"words": "EU", "tags": ["O"]}, "words must be a list of strings, but is EU"),
+        ({"words": "EU", "tags": ["O"]}, "words must be a list of strings, but is 'EU'"),
+        ({"words": "a\nb" * 9999, "tags": ["O"]}, r"words must be a list of strings, but is [^\n]{,99}$"),
         ({"words": ["EU"], "tags": [0]}, r"tags must be a list of strings, but is \[0\]"),
         ({"words": ["EU", "is"], "tags": ["O"]}, "2 words, but 1 tags"),
         ({"words": ["EU"], "tags": ["X"]}, "'X', the tag of 'EU', is none of O, B-TYPE, I-TYPE"),
+        ({"words": ["b" * 9999], "tags": ["X" * 9999]}, ".{,400}$"),
+        ({"words": ["EU", "is"], "tags": ["B-y", "I-" + "x" * 9999]}, "'I-x.{,400}$"),
         ([], "not a JSON object"),
     ],
 )

@@ -253,7 +253,7 @@ def test_predictions_that_are_none_are_refused(files, content, message):
         squad_scores.main(argv)
 
 
-@pytest.mark.parametrize("value", ["0.5", None, True, [0.5], math.nan, math.inf])
+@pytest.mark.parametrize("value", ["0.5", None, True, [0.5], math.nan, math.inf, 10**400])
 def test_probabilities_that_are_no_numbers_are_refused(files, value):
     files.no_answer["0-0"] = value
     with pytest.raises(ValueError, match=r"null_odds.json: 0-0 has .*, which is no number"):
