@@ -6,8 +6,6 @@ are text.
 
 import csv
 import json
-import os
-import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import constants
 
-from training.files import parse_json, shown
+from training.files import open_file, parse_json, shown
 
 
 if TYPE_CHECKING:
@@ -141,12 +139,10 @@ def _no_number(constant: str) -> None:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields (line number, line with its end) of a file in UTF-8; a byte order mark is dropped."""
     try:
-        file = path.open("rb")
-    except OSError as error:  # missing, a folder, not allowed
+        file = open_file(path)
+    except OSError as error:  # missing, a folder, a device, not allowed
         raise type(error)(f"cannot read {path}: {error.strerror}") from error
     with file:
-        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end, and not even a line
-            raise OSError(f"cannot read {path}: it is a device, not a file")
         for line, raw in enumerate(file, start=1):
             try:
                 text = raw.decode("utf-8-sig" if line == 1 else "utf-8")

@@ -50,6 +50,8 @@ def test_arguments_are_read_only(run):
         ("seed: 1.5", "invalid int value: '1.5'"),
         ("seed: [1, 2]", "recipe.yaml: seed needs one value, not [1, 2]"),
         ("seed:", "recipe.yaml: seed needs one value, not None"),
+        ('"a\\nb": 1', "recipe.yaml: key a\\nb"),
+        ("x" * 300 + ": 1", "recipe.yaml: key " + "x" * 60 + "; --help lists"),
         ("- seed", "a recipe is a YAML mapping"),
         ("seed: [", "cannot read the recipe"),
         ("seed: 1\nlearning_rate: 1\nseed: 2", "seed stands there twice"),
@@ -99,6 +101,10 @@ def test_a_flag_that_overrides_the_recipe_is_not_blamed_on_it(tmp_path, capsys):
 
 def test_a_recipe_that_does_not_exist_is_an_error(capsys):
     assert "cannot read the recipe nowhere.yaml" in error_of(["nowhere.yaml", *REQUIRED], capsys)
+
+
+def test_a_recipe_that_is_a_device_is_not_read_without_end(capsys):
+    assert "cannot read the recipe /dev/zero: " in error_of(["/dev/zero", *REQUIRED], capsys)
 
 
 def test_a_recipe_of_aliases_is_refused_before_it_grows(tmp_path, capsys):

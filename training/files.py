@@ -1,13 +1,15 @@
 """Files that are read with suspicion and written whole: JSON, and tensors with a digest of all that they are."""
 
+import errno
 import hashlib
 import json
 import os
 import reprlib
+import stat
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -21,6 +23,20 @@ DIGEST = "sha256"  # where a file of tensors keeps its digest, among its metadat
 _shortener = reprlib.Repr()
 _shortener.maxstring = 80
 shown = _shortener.repr  # of a value in an error: one line, however long the value
+
+
+def open_file(path: Path) -> BinaryIO:
+    """The file, opened to be read as bytes. Raises OSError for a device: /dev/zero has no end, and not even a line."""
+    file = path.open("rb")
+    if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
+    return file
+
+
+def read_text(path: Path) -> str:
+    with open_file(path) as file:
+        return file.read().decode("utf-8")
 
 
 def parse_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
@@ -45,7 +61,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(path: Path) -> Any:
     """As `parse_json`, with the file's name in the error."""
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(read_text(path))
     except ValueError as error:
         raise ValueError(f"{path.name} is not JSON ({error})") from error
 
@@ -62,7 +78,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def save_tensors(tensors: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Writes a safetensors file that `load_tensors` and `is_as_saved` know again: the old one or the whole new one.
+    """Writes a safetensors file that `load_tensors` knows again: the old one or the whole new one.
 
     Raises OSError or SafetensorError, having removed what is half written, where the disk does not take it.
     """

@@ -22,6 +22,7 @@ from transformers.hf_argparser import string_to_bool
 
 from training.aliases import NAMES, VALUES, translate
 from training.arguments import RunArguments
+from training.files import read_text
 
 
 Arguments = TypeVar("Arguments", bound=RunArguments)
@@ -220,7 +221,7 @@ class _RecipeLoader(yaml.SafeLoader):
 def _read_recipe(parser: _Parser) -> Given:
     """The YAML's keys with their values as they would be typed, so that one parser checks the types of both."""
     try:
-        content = yaml.load(parser.recipe.read_text(encoding="utf-8"), _RecipeLoader)
+        content = yaml.load(read_text(parser.recipe), _RecipeLoader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         parser.error(f"cannot read the recipe {parser.recipe}: {' '.join(str(error).split())}")
     if not isinstance(content, dict):
@@ -229,9 +230,14 @@ def _read_recipe(parser: _Parser) -> Given:
     for key, value in content.items():
         values = value if isinstance(value, list) and key in LISTS else [value]
         if not values or any(each is None or isinstance(each, list) for each in values):
-            parser.error(f"{parser.recipe}: {key} needs one value, not {reprlib.repr(value)}")
-        given.append((str(key), [str(each) for each in values]))
+            parser.error(f"{parser.recipe}: {_plain(key)} needs one value, not {reprlib.repr(value)}")
+        given.append((_plain(key), [str(each) for each in values]))
     return given
+
+
+def _plain(key: object) -> str:
+    """A recipe's key in an error: one short line, whatever it is. No flag's name is changed by it."""
+    return str(key)[:60].encode("unicode_escape").decode()
 
 
 def _unknown(what: str, name: str, dashes: str, names: list[str]) -> str:
