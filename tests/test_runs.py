@@ -291,6 +291,19 @@ def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(flags, tmp_p
         run_glue.main([*flags, "--seeds", "2", "--resume", "--data_dir", str(other)])
 
 
+def test_a_disk_that_is_full_when_a_seed_has_finished_is_one_line(flags, monkeypatch):
+    replace = os.replace
+
+    def full(source, target) -> None:
+        if Path(target).name == ".identity.json" and Path(source).stat().st_size > 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match=r"cannot write .*\.identity\.json: No space left on device\. Make room"):
+        run_glue.main([*flags, "--seeds", "2"])
+
+
 def test_seeds_that_predicted_other_examples_are_not_resumed(flags, tmp_path):
     argv = [*flags, "--seeds", "2", "--do_predict"]
     run_glue.main(argv)
@@ -324,8 +337,9 @@ def fake_run(scores: dict[int, tuple[float, int]]):
         results = {"eval_accuracy": accuracy, "eval_predicted_classes": classes}
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
+        record = results | {"seed": args.seed, "identity": reporting.identity(args)}
         for name, text in (
-            ("metrics.json", json.dumps(results | {"identity": reporting.identity(args)})),
+            ("metrics.json", json.dumps(record)),
             ("README.md", "card"),
             ("w", "w"),
         ):

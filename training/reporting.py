@@ -24,8 +24,8 @@ from training import cards, published
 from training.arguments import RunArguments, hub_model_id, public_arguments
 from training.checkpoints import FOLDER, FREE, HALF_WRITTEN, IDENTITY, folders, remove
 from training.checksums import NAME as SHA256SUMS
-from training.checksums import follow_umask, superseded, sync, write_checksums
-from training.files import parse_json
+from training.checksums import follow_umask, superseded, write_checksums
+from training.files import parse_json, write_atomically
 from training.samples import first_of, is_cut
 
 
@@ -208,26 +208,15 @@ def print_results(results: dict[str, float], output: Path) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A metrics.json. Raises ValueError where it is damaged."""
+    """A metrics.json. Raises ValueError where it is damaged, or its seed or one of its parts is of another type."""
     try:
         record = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
-    if not isinstance(record, dict):
+    is_ours = isinstance(record, dict) and type(record.get("seed")) is int
+    if not (is_ours and all(isinstance(record.get(name, {}), dict) for name in ("args", "runs", "replaced_runs"))):
         raise ValueError(f"{path} is not what a run writes: copy it again, or repeat its run")
     return record
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """A reader finds the old file or the whole new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        sync(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"cannot write {path}: {error.strerror}. Make room, or choose another place") from error
 
 
 def identity(args: RunArguments) -> str:
