@@ -98,7 +98,7 @@ def test_a_file_that_was_added_and_would_be_read_is_damage(folder, name):
         verify_checksums(folder)
 
 
-def test_what_a_run_writes_beside_its_model_is_no_damage(folder):
+def test_what_nobody_reads_beside_a_model_is_no_damage(folder):
     names = [
         "metrics.json",
         "predictions.json",
@@ -107,6 +107,7 @@ def test_what_a_run_writes_beside_its_model_is_no_damage(folder):
         "predictions.tsv",
         ".lock",
     ]
+    names += ["plot.py", "handler.py", "data.pkl", "model-Q8_0.gguf"]  # the user's own, which nothing reads
     for name in [*names, "outputs-0123456789abcdef.safetensors", ".gitattributes", "LICENSE"]:
         (folder / name).write_text("{}", encoding="utf-8")
     for name in ("checkpoint-3", "runs"):

@@ -290,7 +290,9 @@ def collapsed(results: dict[str, float], yes: bool) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{"seed": 4', b'{"seed": 4, "seed": 5}', b"[1]", b"\xff\xfe", b"[" * 100_000]
+    "content",
+    [b"", b'{"seed": 4', b'{"seed": 4, "seed": 5}', b"[1]", b"\xff\xfe", b"[" * 100_000]
+    + [b'{"runs": {}}', b'{"runs": {}, "seed": "../../a"}', b'{"runs": 1, "seed": 4}'],
 )
 def test_a_damaged_record_of_a_run_is_one_line(run, tmp_path, content):
     for name in ("a", "b"):

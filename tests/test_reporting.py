@@ -156,7 +156,7 @@ def test_a_disk_too_full_for_the_scores_is_an_error_with_a_remedy(tmp_path, monk
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(reporting, "sync", full)
+    monkeypatch.setattr("training.files.sync", full)
     with pytest.raises(OSError, match="cannot write .*metrics.json: No space left on device. Make room"):
         reporting.write_atomically(path, "new")
     assert path.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [path]

@@ -20,6 +20,7 @@ from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import Arguments
 from training import launching, reporting, runs
+from training.checksums import verify_checksums, write_checksums
 from training.flags import parse_arguments
 
 
@@ -163,6 +164,14 @@ def test_a_run_whose_output_nobody_reads_any_more_goes_on_to_its_end(flags, tmp_
     assert wait([started]) == [0] and first and metrics_of(tmp_path / "out")["train_updates"] == 6
 
 
+def test_a_command_needs_neither_standard_output_nor_error():
+    def closed() -> None:
+        sys.stdout = sys.stderr = None  # as Python does for `>&- 2>&-`
+        runs.command(lambda: print("x", file=sys.stderr.isatty() or None))
+
+    assert wait(fork(closed)) == [0]
+
+
 def test_a_line_reaches_a_log_file_when_it_is_printed():
     started, reading = command_on_a_pipe(lambda: (print("update 50/300"), time.sleep(60)))
     ready, _, _ = select.select([reading], [], [], 20)
@@ -282,6 +291,35 @@ def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(flags, tmp_p
         run_glue.main([*flags, "--seeds", "2", "--resume", "--data_dir", str(other)])
 
 
+def test_a_disk_that_is_full_when_a_seed_has_finished_is_one_line(flags, monkeypatch):
+    replace = os.replace
+
+    def full(source, target) -> None:
+        if Path(target).name == ".identity.json" and Path(source).stat().st_size > 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match=r"cannot write .*\.identity\.json: No space left on device\. Make room"):
+        run_glue.main([*flags, "--seeds", "2"])
+
+
+def test_seeds_that_predicted_other_examples_are_not_resumed(flags, tmp_path):
+    argv = [*flags, "--seeds", "2", "--do_predict"]
+    run_glue.main(argv)
+    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+        run_glue.main([*argv, "--resume", "--max_predict_samples", "1"])
+
+
+def test_nothing_of_an_earlier_model_stands_beside_the_best_seeds(flags, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "merges.txt").write_text("of another tokenizer", encoding="utf-8")
+    write_checksums(tmp_path / "out")
+    run_glue.main([*flags, "--seeds", "2", "--overwrite_output_dir"])
+    verify_checksums(tmp_path / "out")
+    assert not (tmp_path / "out" / "merges.txt").exists()
+
+
 def test_a_damaged_record_of_a_seed_is_one_line(flags, tmp_path):
     run_glue.main([*flags, "--seeds", "2"])
     (tmp_path / "out" / "seed-43" / "metrics.json").write_text("{", encoding="utf-8")
@@ -299,8 +337,9 @@ def fake_run(scores: dict[int, tuple[float, int]]):
         results = {"eval_accuracy": accuracy, "eval_predicted_classes": classes}
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
+        record = results | {"seed": args.seed, "identity": reporting.identity(args)}
         for name, text in (
-            ("metrics.json", json.dumps(results | {"identity": reporting.identity(args)})),
+            ("metrics.json", json.dumps(record)),
             ("README.md", "card"),
             ("w", "w"),
         ):

@@ -22,10 +22,10 @@ NAMES = {
 
 # Flag -> each value that we know by other words, and our flags for it: none where it says what is so here anyway.
 VALUES: dict[str, dict[str, dict[str, str]]] = {
-    "bf16": {"true": {"mixed_precision": "bf16"}},
+    "bf16": {"true": {"mixed_precision": "bf16"}, "false": {}},
     "dataloader_drop_last": {"false": {}},
     "dataloader_pin_memory": {"true": {}},
-    "fp16": {"true": {"mixed_precision": "fp16"}},
+    "fp16": {"true": {"mixed_precision": "fp16"}, "false": {}},
     "label_all_tokens": {"false": {}},
     "logging_strategy": {"steps": {}},
     "optim": {"adamw_torch": {"optim": "adamw"}, "adamw_torch_fused": {"optim": "adamw"}},
@@ -34,6 +34,7 @@ VALUES: dict[str, dict[str, dict[str, str]]] = {
     "return_entity_level_metrics": {"true": {}},
     "save_safetensors": {"true": {}},
     "tf32": {"true": {"matmul_precision": "high"}, "false": {"matmul_precision": "highest"}},
+    "torch_compile": {"false": {}},
     "train_sampling_strategy": {
         "random": {"group_by_length": "false"},
         "group_by_length": {"group_by_length": "true"},

@@ -38,7 +38,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments
 from training.checksums import damage, follow_umask, sync, write_checksums
-from training.files import read_json_object
+from training.files import read_json_object, write_atomically
 from training.optimization import may_differ, schedule
 from training.pickles import danger
 
@@ -304,9 +304,7 @@ class Checkpoints:
     def keep_identity(self) -> None:
         """Says, when a run with --seeds is over, which run it was. To be called by every process."""
         if self.accelerator.is_main_process and (self.folder / IDENTITY).is_file():
-            temporary = self.folder / f"{IDENTITY}.new"
-            temporary.write_text(json.dumps(self.identity, indent=2) + "\n", encoding="utf-8")
-            os.replace(temporary, self.folder / IDENTITY)
+            write_atomically(self.folder / IDENTITY, json.dumps(self.identity, indent=2) + "\n")
 
     def _newest(self) -> int | None:
         problems = []

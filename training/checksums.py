@@ -13,10 +13,11 @@ NAME = "SHA256SUMS"
 LONGEST = 1 << 24  # bytes of a list: of 100,000 files
 WINDOWS = sys.platform == "win32"
 # What transformers, tokenizers, peft and accelerate look for in a folder. What a run writes beside its model, and a
-# user's notes, have other names.
+# user's notes and scripts, have other names.
 LOOKED_FOR = re.compile(
     r".*(config|token|vocab|template|processor|modules|\.index).*\.json|(vocab|merges).*\.txt"
-    r"|(adapter_)?model.*\.safetensors|.*\.(bin|ckpt|distcp|gguf|h5|jinja|metadata|model|msgpack|pkl|pt|pth|py)",
+    r"|(adapter_)?model.*\.safetensors|.*\.(bin|jinja|model|pt)|(custom_checkpoint|random_states)_\d+\.pkl"
+    r"|(configuration|feature_extraction|image_processing|modeling|processing|tokenization)_.*\.py",
     re.IGNORECASE,
 )
 
@@ -93,6 +94,11 @@ def _looked_for(folder: Path) -> set[str]:
 def listed(folder: Path) -> set[str]:
     """The names in the list that would be looked for in `folder`, and stand there; none where there is no list."""
     return _looked_for(folder) & _sums(_read_list(folder / NAME)).keys() if (folder / NAME).exists() else set()
+
+
+def superseded(folder: Path, new: Path) -> set[str]:
+    """Of what is `listed` in `folder`, the names that the list of the folder `new` lacks."""
+    return listed(folder) - _sums(_read_list(new / NAME)).keys()
 
 
 def verify_checksums(folder: Path) -> None:

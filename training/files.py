@@ -1,4 +1,4 @@
-"""Files that are read with suspicion and written whole: JSON, and tensors with a digest of all that they are."""
+"""Files that are read with suspicion and written whole: text, JSON, and tensors with a digest of all that they are."""
 
 import errno
 import hashlib
@@ -75,6 +75,18 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path.parent}: {path.name} must be a JSON object, not {json.dumps(content):.40}")
     return content
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A reader finds the old file or the whole new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        sync(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(f"cannot write {path}: {error.strerror}. Make room, or choose another place") from error
 
 
 def save_tensors(tensors: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None) -> None:

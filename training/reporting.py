@@ -23,8 +23,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from training import cards, published
 from training.arguments import RunArguments, hub_model_id, public_arguments
 from training.checkpoints import FOLDER, FREE, HALF_WRITTEN, IDENTITY, folders, remove
-from training.checksums import follow_umask, listed, sync, write_checksums
-from training.files import parse_json
+from training.checksums import NAME as SHA256SUMS
+from training.checksums import follow_umask, superseded, write_checksums
+from training.files import parse_json, write_atomically
 from training.samples import first_of, is_cut
 
 
@@ -124,11 +125,7 @@ def save_model(
             follow_umask(path)
         write_checksums(temporary)
         card.save(temporary / "README.md")
-        earlier = listed(output)
-        for path in temporary.iterdir():
-            os.replace(path, output / path.name)
-        for name in earlier - listed(output):  # of an earlier run's model: from_pretrained would read them
-            (output / name).unlink()
+        _move(list(temporary.iterdir()), output)
     except (OSError, SafetensorError) as error:
         kept = (
             "finishes from the last checkpoint" if folders(output, FOLDER) else "begins again: there is no checkpoint"
@@ -139,6 +136,18 @@ def save_model(
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move(files: list[Path], output: Path) -> None:
+    """Moves a model's files, the list of them last; what an earlier model in `output` had beside them goes.
+
+    from_pretrained would read that, too. A kill on the way leaves a folder that is damaged, and can be finished.
+    """
+    for path in sorted(files, key=lambda path: path.name == SHA256SUMS):
+        if path.name == SHA256SUMS:
+            for name in superseded(output, path.parent):
+                (output / name).unlink()
+        os.replace(path, output / path.name)
 
 
 def keep_best(
@@ -163,10 +172,9 @@ def keep_best(
     record = read_record(folder / "metrics.json")
     if not moved:
         card = (folder / "README.md").read_text(encoding="utf-8")
-        for path in list(folder.iterdir()):
-            stays = path.name in ("metrics.json", "README.md", ".lock", IDENTITY) or OUTPUTS.fullmatch(path.name)
-            if path.is_file() and not stays:
-                os.replace(path, output / path.name)
+        stay = ("metrics.json", "README.md", ".lock", IDENTITY)
+        files = [path for path in folder.iterdir() if path.is_file() and path.name not in stay]
+        _move([path for path in files if not OUTPUTS.fullmatch(path.name)], output)
         write_atomically(output / "README.md", card + spread_card(best, results, len(runs)))
     for path in folders(output, SEED):
         for checkpoint in folders(path, FOLDER):
@@ -200,31 +208,21 @@ def print_results(results: dict[str, float], output: Path) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A metrics.json. Raises ValueError where it is damaged."""
+    """A metrics.json. Raises ValueError where it is damaged, or its seed or one of its parts is of another type."""
     try:
         record = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
-    if not isinstance(record, dict):
+    is_ours = isinstance(record, dict) and type(record.get("seed")) is int
+    if not (is_ours and all(isinstance(record.get(name, {}), dict) for name in ("args", "runs", "replaced_runs"))):
         raise ValueError(f"{path} is not what a run writes: copy it again, or repeat its run")
     return record
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """A reader finds the old file or the whole new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        sync(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(f"cannot write {path}: {error.strerror}. Make room, or choose another place") from error
-
-
 def identity(args: RunArguments) -> str:
     """Tells the arguments that decide a run's results from any others, without showing what metrics.json does not."""
-    values = {name: value for name, value in dataclasses.asdict(args).items() if name not in FREE}
+    free = FREE - {"test_file", "max_predict_samples"}  # a finished seed keeps its predictions
+    values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

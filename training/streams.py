@@ -40,7 +40,11 @@ def lasting_streams() -> Iterator[None]:
     """While the context lasts, each line is written at once, to a file or pipe too, and no reader is needed."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
-    with contextlib.redirect_stdout(_Lasting(sys.stdout)), contextlib.redirect_stderr(_Lasting(sys.stderr)):
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,  # for a stream that was closed before Python began
+        contextlib.redirect_stdout(_Lasting(sys.stdout or nowhere)),
+        contextlib.redirect_stderr(_Lasting(sys.stderr or nowhere)),
+    ):
         try:
             yield
         finally:
