@@ -311,6 +311,19 @@ def test_seeds_that_predicted_other_examples_are_not_resumed(flags, tmp_path):
         run_glue.main([*argv, "--resume", "--max_predict_samples", "1"])
 
 
+@pytest.mark.parametrize("changed", ["dev.csv", "config.json"])
+def test_finished_seeds_are_not_resumed_where_a_file_they_read_has_changed(flags, tmp_path, changed):
+    for name in ("train.csv", "dev.csv"):
+        (tmp_path / name).write_text("sentence,label\ngood,1\nbad,0\ngood film,1\n", encoding="utf-8")
+    own = flags[: flags.index("--task_name")] + flags[flags.index("--max_seq_length") :]
+    data = ["--train_file", str(tmp_path / "train.csv"), "--validation_file", str(tmp_path / "dev.csv")]
+    run_glue.main([*own, *data, "--seeds", "2"])
+    path = tmp_path / changed
+    path.write_text(path.read_text(encoding="utf-8").replace("bad", "good").replace("0.2", "0.3"), encoding="utf-8")
+    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments, data or configuration"):
+        run_glue.main([*own, *data, "--seeds", "2", "--resume"])
+
+
 def test_nothing_of_an_earlier_model_stands_beside_the_best_seeds(flags, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "merges.txt").write_text("of another tokenizer", encoding="utf-8")

@@ -77,7 +77,7 @@ def _damage_of(folder: Path, name: str, digest: str, size: int | None) -> str | 
     more = 0 if size is None else status.st_size - size
     if more:
         return f"{name} has {abs(more)} bytes {'more' if more > 0 else 'less'} than it had"
-    if _sha256_once(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns) != digest:
+    if file_digest(path) != digest:
         return f"{name} was changed"
     return None
 
@@ -124,6 +124,12 @@ def follow_umask(path: Path) -> None:
     umask = os.umask(0o077)  # there is no way to read it; nothing that another thread makes meanwhile is open to all
     os.umask(umask)
     path.chmod(0o666 & ~umask)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal digits. A file is read once, and again when it has changed."""
+    status = path.stat()
+    return _sha256_once(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _sha256(path: Path) -> str:

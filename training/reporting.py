@@ -24,7 +24,7 @@ from training import cards, published
 from training.arguments import RunArguments, hub_model_id, public_arguments
 from training.checkpoints import FOLDER, FREE, HALF_WRITTEN, IDENTITY, folders, remove
 from training.checksums import NAME as SHA256SUMS
-from training.checksums import follow_umask, superseded, write_checksums
+from training.checksums import file_digest, follow_umask, superseded, write_checksums
 from training.files import parse_json, write_atomically
 from training.samples import first_of, is_cut
 
@@ -220,10 +220,16 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def identity(args: RunArguments) -> str:
-    """Tells the arguments that decide a run's results from any others, without showing what metrics.json does not."""
+    """Tells the arguments that decide a run's results, and the data files and the configuration that they name, from
+    any others, without showing what metrics.json does not.
+    """
     free = FREE - {"test_file", "max_predict_samples"}  # a finished seed keeps its predictions
     values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    model = Path(args.model_name_or_path)
+    files = [model / "config.json" if model.is_dir() else model]
+    files += [Path(values[name]) for name in ("train_file", "validation_file", "test_file") if values.get(name)]
+    contents = [file_digest(path) for path in files if path.is_file()]
+    return hashlib.sha256(json.dumps([values, contents], sort_keys=True).encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:

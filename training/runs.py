@@ -169,7 +169,10 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> dict[str, float]:
     if args.resume and (folder / "metrics.json").is_file():
         record = reporting.read_record(folder / "metrics.json")
         if record.get("identity") != reporting.identity(ours):
-            raise ValueError(f"{folder} is of a run with other arguments: this one needs its own --output_dir")
+            raise ValueError(
+                f"{folder} is of a run with other arguments, data or configuration: this one needs an --output_dir of "
+                "its own"
+            )
         for flag, what in (("do_predict", "predictions"), ("save_outputs", "saved outputs")):
             if getattr(args, flag) and not record["args"].get(flag):
                 raise ValueError(f"{folder} has no {what}: --{flag} with --model_name_or_path {args.output_dir}")
