@@ -189,9 +189,10 @@ def check_types(data: DatasetDict, known: list[str], source: str) -> None:
         counts = count_entities(examples["tags"]) if "tags" in examples.column_names else {}
         lacking = {kind or "no type": counts[kind] for kind in sorted(counts) if kind not in known}
         if whole and lacking and len(lacking) == len(counts):
+            types = f"only entities of {', '.join(known)}" if known else "no entities"
             raise ValueError(
-                f"{source}: there are entities of {', '.join(known) or 'no type'}, but the {split} data have "
-                f"{', '.join(lacking)}: train on such data, or correct the tags"
+                f"{source}: there are {types}, but the {split} data have {', '.join(lacking)}: train on such data, or "
+                "correct the tags"
             )
         if lacking:
             types = ", ".join(f"{count:,} of {kind}" for kind, count in lacking.items())

@@ -35,11 +35,12 @@ import metrics
 from tasks.choices import TASKS, read_folder, read_hub, read_own_files
 from training.arguments import DataArguments
 from training.ensembles import check_ensemble
+from training.files import write_atomically
 from training.flags import parse_arguments
 from training.launching import start
 from training.loading import check_length, load_model, load_tokenizer
 from training.loop import Outputs, evaluate, predict, train
-from training.reporting import finish, remove_earlier_results, write_atomically
+from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
 from training.samples import count_samples, first_examples, sizes
 

@@ -27,8 +27,7 @@ from transformers.hf_argparser import HfArg
 from modeling.conversion import command_line
 from tasks.rows import plain, read_json, read_lines
 from tasks.squad_files import check_text, members
-from training.files import shown
-from training.reporting import write_atomically
+from training.files import shown, write_atomically
 
 
 LAYOUT = "a file of TriviaQA is one object with Data, a list of questions, each with EntityPages, its documents"

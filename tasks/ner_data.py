@@ -21,8 +21,7 @@ from datasets.splits import SplitDict, SplitInfo
 from metrics.entities.entities import OUTSIDE, ends, split_tag, starts
 from tasks.columns import BREAK, DOCUMENT, Sentence, read_columns
 from tasks.rows import columns, load_hub, needed_files, plain, read_json_lines, read_lines, unbroken
-from training.files import shown
-from training.reporting import write_atomically
+from training.files import shown, write_atomically
 
 
 SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes that each has beside O

@@ -234,7 +234,7 @@ def test_data_whose_entities_are_all_of_other_types_are_refused(tmp_path, flags,
     other = write_json(tmp_path / "other.json", [(["film"], ["B-LOC"]), (["bad"], ["O"])])
     part = {"validation": "--do_eval", "test": "--do_predict"}[split]
     files = ["--train_file", train, "--do_train", f"--{split}_file", other, part]
-    message = f"the training data: there are entities of PER, WORK, but the {split} data have LOC: train on such"
+    message = f"the training data: there are only entities of PER, WORK, but the {split} data have LOC: train on such"
     with pytest.raises(ValueError, match=message):
         run_ner.main([*flags, *files])
     small = ["--max_train_samples", "4", "--max_steps", "1", "--save_strategy", "no"]  # the others may have it
@@ -516,7 +516,7 @@ def test_a_checkpoint_that_does_not_know_the_datas_entities_is_refused(tmp_path,
     run_ner.main([*flags, *conll, "--do_train", *SHORT])
     file = write_json(tmp_path / "a.json", [(["film"], ["B-LOC"])])
     again = ["--model_name_or_path", str(tmp_path / "out"), "--output_dir", str(tmp_path / "again"), "--do_eval"]
-    message = "out: there are entities of PER, WORK, but the validation data have LOC: train on such"
+    message = "out: there are only entities of PER, WORK, but the validation data have LOC: train on such"
     with pytest.raises(ValueError, match=message):
         run_ner.main([*again, "--validation_file", file, "--max_seq_length", "32"])
 

@@ -191,7 +191,7 @@ class Checkpoints:
             "distribution": self.accelerator.distributed_type.value,
             **schedule(len(self.data["training data"]), self.args, self.accelerator.num_processes),
             **self.settings,
-            **{name: digest(data_set) for name, data_set in self.data.items()},
+            **{name: digest(data_set)[:16] for name, data_set in self.data.items()},  # which stand in errors
         }
         return json.loads(json.dumps(identity, default=str))
 
@@ -272,7 +272,7 @@ class Checkpoints:
                 shutil.rmtree(half_written)
         theirs = read_json_object(self.folder / IDENTITY) if (self.folder / IDENTITY).is_file() else {}
         if theirs:
-            self._compare(theirs | {"seed": self.args.seed}, self.folder, update=0)
+            self._compare(theirs | {"seed": self.args.seed}, self.folder.parent, update=0)
         (update,) = broadcast_object_list([self._newest() if self.accelerator.is_main_process else None])
         if update is None:
             return None
