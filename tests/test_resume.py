@@ -293,7 +293,7 @@ def test_the_same_texts_with_other_labels_are_another_run(stopped, tmp_path):
 def test_another_validation_file_is_another_run(stopped, tmp_path):
     path = tmp_path / "RTE" / "dev.tsv"
     path.write_text(path.read_text(encoding="utf-8").replace("good", "bad"), encoding="utf-8")
-    with pytest.raises(ValueError, match="is of a run with validation data [0-9a-f]{64}, not"):
+    with pytest.raises(ValueError, match="is of a run with validation data [0-9a-f]{16}, not"):
         run_glue.main([*stopped, "--resume"])
 
 
