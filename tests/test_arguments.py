@@ -140,7 +140,7 @@ def test_a_recipe_of_aliases_is_refused_before_it_grows(tmp_path, capsys):
         ("--train_sampling_strategy group_by_length", "--group_by_length"),
         ("--tokenizer x", "--tokenizer_name x"),
         ("--no_do_lower_case", "--do_lower_case false"),
-        ("--fp16 False --bf16 --torch_compile False", "--mixed_precision bf16"),
+        ("--fp16 False --bf16 --torch_compile False --no_cuda False", "--mixed_precision bf16"),
         ("--overwrite_cache --use_fast_tokenizer --save_safetensors True --logging_strategy steps", ""),
     ],
 )
@@ -170,6 +170,7 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--eval_strategy no --do_eval --load_best_model_at_end", "--load_best_model_at_end needs evaluations"),
         ("--report_to mlflow", "--report_to mlflow is none of none, all, tensorboard, wandb, trackio"),
         ("--report_to all wandb", "none and all stand alone"),
+        ("--eval_steps 0.1", "argument --eval_steps: 0.1 would be a share of the updates, which is not known here"),
         ("--fp16 2", "argument --fp16: --mixed_precision no, fp16 or bf16"),
         ("--overwrite_cach", "unknown argument --overwrite_cach; did you mean --overwrite_cache?"),
         ("--torch_compile", "--torch_compile: the scripts do not compile"),

@@ -28,6 +28,7 @@ VALUES: dict[str, dict[str, dict[str, str]]] = {
     "fp16": {"true": {"mixed_precision": "fp16"}, "false": {}},
     "label_all_tokens": {"false": {}},
     "logging_strategy": {"steps": {}},
+    "no_cuda": {"false": {}},
     "optim": {"adamw_torch": {"optim": "adamw"}, "adamw_torch_fused": {"optim": "adamw"}},
     "overwrite_cache": {"true": {}, "false": {}},
     "remove_unused_columns": {"true": {}},
@@ -40,6 +41,7 @@ VALUES: dict[str, dict[str, dict[str, str]]] = {
         "group_by_length": {"group_by_length": "true"},
     },
     "use_cache": {"false": {}},
+    "use_cpu": {"false": {}},
     "use_fast_tokenizer": {"true": {}},
     "with_tracking": {"true": {"report_to": "all"}},
 }
@@ -148,6 +150,8 @@ def translate(flag: str, values: list[str], own: Container[str]) -> dict[str, li
         return {"resume": ["false" if value == "false" else "true"]}
     if flag == "warmup_steps" and _is_share(value):  # of the updates, as transformers 5 has it
         return {"warmup_ratio": values}
+    if flag in ("eval_steps", "logging_steps", "save_steps") and _is_share(value):
+        raise ValueError(f"{values[0]} would be a share of the updates, which is not known here: give their number")
     for name in (flag, NAMES.get(flag)):
         if name in own:
             return {name: values}
