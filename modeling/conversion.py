@@ -12,6 +12,7 @@ from transformers import HfArgumentParser
 
 from tasks.rows import plain
 from training import files
+from training.checksums import follow_umask
 from training.files import shown
 
 
@@ -44,6 +45,8 @@ def write_folder(output: str, write: Callable[[Path], None]) -> None:
             written = Path(scratch) / folder.name
             written.mkdir()
             write(written)
+            for path in written.glob("*.safetensors"):
+                follow_umask(path)
             if folder.exists():  # empty, as checked; only POSIX renames onto it
                 folder.rmdir()
             written.rename(folder)

@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import os
 import pickle
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -165,6 +167,15 @@ def test_pieces_are_joined_in_the_order_of_their_numbers_however_many_there_are(
     shutil.rmtree(release.parent / "converted")
     again = ZooGPTLMHeadModel.from_pretrained(converted(release)).state_dict()
     assert plain.keys() == again.keys() and all(torch.equal(plain[name], again[name]) for name in plain)
+
+
+def test_the_files_of_the_folder_follow_the_umask(release):
+    before = os.umask(0o027)
+    try:
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in converted(release).iterdir()}
+    finally:
+        os.umask(before)
+    assert "model.safetensors" in modes and set(modes.values()) == {0o640}
 
 
 def test_the_configuration_says_the_sizes_of_the_release(release):
