@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
+from transformers.cache_utils import Cache
 from transformers.modeling_outputs import (
     MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
@@ -77,15 +78,24 @@ def second_order(input_ids: torch.Tensor, attention_mask: torch.Tensor, delimite
     return torch.where((columns > start) & (columns < extract), source, columns)
 
 
-def positions_of_real_tokens(inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
-    """(B, T) positions that count from each row's first real token; None where the columns' numbers are that."""
+def positions_of_real_tokens(
+    inputs: torch.Tensor, attention_mask: torch.Tensor | None, past: int = 0
+) -> torch.Tensor | None:
+    """(B, T) positions that count from each row's first real token; None where the columns' numbers are that.
+
+    The mask is (B, P + T), with `past` tokens, P, in a cache; the positions count on from these.
+    """
     if attention_mask is None or attention_mask.dim() != 2:
         return None
-    real = attention_mask.to(inputs.device) != 0
+    real = attention_mask[:, past:].to(inputs.device) != 0
     if not is_opaque(real) and bool(real[:, 0].all()):
         return None
     columns = torch.arange(real.shape[1], device=inputs.device)
-    return (columns - real.int().argmax(-1, keepdim=True)).clamp(min=0)
+    return past + (columns - real.int().argmax(-1, keepdim=True)).clamp(min=0)
+
+
+def _length_of(past_key_values: Cache | None) -> int:
+    return 0 if past_key_values is None else int(past_key_values.get_seq_length())
 
 
 def flatten_choices(inputs: torch.Tensor, **given: torch.Tensor | None) -> list[torch.Tensor | None]:
@@ -99,12 +109,18 @@ def flatten_choices(inputs: torch.Tensor, **given: torch.Tensor | None) -> list[
 
 @auto_docstring(custom_intro="What the heads share: rows in, the state of each row's last token and its LM loss out.")
 class ZooGPTTaskModel(ZooGPTPreTrainedModel):
-    def mask_padding(self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
-        """The mask; without one, `pad_token_id` tells what follows a row's last token, as in transformers' GPT."""
+    def mask_padding(
+        self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None, past: int = 0
+    ) -> torch.Tensor | None:
+        """The mask; without one, `pad_token_id` tells what follows a row's last token, as in transformers' GPT.
+
+        In front of the tokens it shows the `past` ones that a cache holds.
+        """
         if attention_mask is not None or input_ids is None or self.config.pad_token_id is None:
             return attention_mask
         last = last_columns(input_ids, input_ids != self.config.pad_token_id).unsqueeze(1)
-        return (torch.arange(input_ids.shape[1], device=input_ids.device) <= last).long()
+        mask = (torch.arange(input_ids.shape[1], device=input_ids.device) <= last).long()
+        return nn.functional.pad(mask, (past, 0), value=1)
 
     def read(
         self,
@@ -114,6 +130,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         inputs_embeds: torch.Tensor | None,
         labels: torch.Tensor | None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        past_key_values: Cache | None = None,
         **kwargs,
     ) -> tuple[ModelOutput, torch.Tensor, torch.Tensor | None]:
         """The output of the model on R rows, the (R, H) states of their last tokens, and their weighted LM loss.
@@ -121,16 +138,18 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         That is None without labels, or without a weight. Trainer's items are labels.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
-        check_shapes(inputs, attention_mask, position_ids=position_ids)
+        past = _length_of(past_key_values)
+        check_shapes(inputs, attention_mask, position_ids=position_ids, past=past)
         with_lm_loss = labels is not None and self.config.lm_loss_weight > 0
         if with_lm_loss and input_ids is None:
             raise ValueError("lm_loss_weight needs words to predict: give input_ids instead of inputs_embeds")
         if position_ids is None:
-            position_ids = positions_of_real_tokens(inputs, attention_mask)
+            position_ids = positions_of_real_tokens(inputs, attention_mask, past)
         outputs = self.transformer(
             input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
+            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             last_token_only=not with_lm_loss,
             return_dict=True,
@@ -155,7 +174,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         targets = input_ids[:, 1:]
         counted = torch.ones_like(targets, dtype=torch.bool)
         if attention_mask is not None and attention_mask.dim() == 2:
-            real = attention_mask.to(targets.device) != 0
+            real = attention_mask[:, -input_ids.shape[1] :].to(targets.device) != 0
             counted = real[:, :-1] & real[:, 1:]
         weights = counted / counted.sum(-1, keepdim=True).clamp(min=1)  # (R, T - 1), float32
         states, words = hidden_states[:, :-1], self.word_table()
@@ -193,6 +212,7 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
         r"""
@@ -202,10 +222,17 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
             Class indices; floats for regression; a row of 0 and 1 for multi-label. `config.problem_type` says which;
             left None, one label means regression, integers mean classes and floats mean multi-label. The loss includes
             `config.lm_loss_weight` times the language modeling loss.
+        past_key_values (`Cache`, *optional*):
+            Keys and values of P tokens in front of each row, as prefix tuning learns them; `attention_mask` then has P
+            more columns. Not with `config.both_orders`, which reads two rows a pair.
         """
-        attention_mask = self.mask_padding(input_ids, attention_mask)
+        attention_mask = self.mask_padding(input_ids, attention_mask, _length_of(past_key_values))
         rows = [input_ids, attention_mask, token_type_ids, position_ids]
         if self.config.both_orders:
+            if past_key_values is not None:
+                raise ValueError(
+                    "both_orders reads two rows a pair, and past_key_values holds one: set only one of the two"
+                )
             rows = self.in_both_orders(*rows)
         input_ids, attention_mask, token_type_ids, position_ids = rows
         outputs, states, lm_loss = self.read(
@@ -215,6 +242,7 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
             inputs_embeds,
             labels,
             token_type_ids=token_type_ids,
+            past_key_values=past_key_values,
             **kwargs,
         )
         if self.config.both_orders:

@@ -67,3 +67,36 @@ def test_gpt_generates_behind_a_prefix_what_it_predicts_there():
         ids = torch.cat([ids, logits[:, -1:].argmax(-1)], 1)
     assert torch.equal(generated, ids)
     assert not torch.equal(ids, model.generate(ids[:, :5], max_new_tokens=4)), "the prefix changed nothing"
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_gpts_classifier_reads_behind_keys_and_values_what_it_reads_behind_their_tokens(weight, side):
+    """Padding changes nothing, and the language model's loss is that of the row's own tokens."""
+    model = gpt_cases.zoo("ForSequenceClassification", lm_loss_weight=weight)
+    front, labels = torch.tensor([[5, 6, 7], [7, 8, 9]]), torch.tensor([1, 0])
+    own = [torch.tensor([[11, 12, 13, 14]]), torch.tensor([[21, 22]])]
+    padded = torch.tensor([[11, 12, 13, 14], [21, 22, 0, 0] if side == "right" else [0, 0, 21, 22]])
+    cache = model.transformer(front, use_cache=True).past_key_values
+    mask = torch.cat([torch.ones_like(front), (padded != 0).long()], 1)
+    output = model(padded, attention_mask=mask, past_key_values=cache, labels=labels)
+    losses = []
+    for row, tokens in enumerate(own):
+        whole = torch.cat([front[row : row + 1], tokens], 1)
+        torch.testing.assert_close(output.logits[row], model(whole).logits[0], atol=1e-5, rtol=1e-5)
+        states = model.transformer(whole).last_hidden_state[0, 3:-1]
+        scores = states @ model.transformer.tokens_embed.weight.T
+        losses.append(torch.nn.functional.cross_entropy(scores, tokens[0, 1:]))
+    expected = torch.nn.functional.cross_entropy(output.logits, labels) + weight * torch.stack(losses).mean()
+    torch.testing.assert_close(output.loss, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_gpts_classifier_learns_a_prefix_and_both_orders_take_none():
+    model = gpt_cases.zoo("ForSequenceClassification")
+    tuned = get_peft_model(model, PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=4))
+    ids = torch.tensor([[11, 12, 13], [21, 22, 23]])
+    tuned(input_ids=ids, attention_mask=torch.ones_like(ids), labels=torch.tensor([0, 1])).loss.backward()
+    assert tuned.prompt_encoder["default"].embedding.weight.grad.any()
+    model.config.both_orders = True
+    with pytest.raises(ValueError, match="both_orders reads two rows a pair"):
+        tuned(input_ids=ids, attention_mask=torch.ones_like(ids))
