@@ -16,11 +16,10 @@ from pathlib import Path
 
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
-from datasets.splits import SplitDict, SplitInfo
 
 from metrics.entities.entities import OUTSIDE, ends, split_tag, starts
 from tasks.columns import BREAK, DOCUMENT, Sentence, read_columns
-from tasks.rows import columns, load_hub, needed_files, plain, read_json_lines, read_lines, unbroken
+from tasks.rows import columns, load_hub, needed_files, note_total, plain, read_json_lines, read_lines, unbroken
 from training.files import shown, write_atomically
 
 
@@ -159,7 +158,7 @@ def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> 
     if tagged:
         scheme = scheme or detect_scheme(sentence.tags for sentence in tagged)
         _check_scheme(tagged, scheme)
-    return scheme, DatasetDict({split: _to_dataset(split, *sentences) for split, sentences in data.items()})
+    return scheme, DatasetDict({split: _to_dataset(*sentences) for split, sentences in data.items()})
 
 
 def _check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
@@ -258,7 +257,7 @@ def _join_tag(prefix: str, kind: str) -> str:
     return f"{prefix}-{kind}" if kind else prefix
 
 
-def _to_dataset(split: str, sentences: list[Sentence], is_all: bool) -> Dataset:
+def _to_dataset(sentences: list[Sentence], is_all: bool) -> Dataset:
     values = {"words": [sentence.words for sentence in sentences]}
     if sentences[0].tags is not None:
         values["tags"] = [sentence.tags for sentence in sentences]
@@ -266,7 +265,7 @@ def _to_dataset(split: str, sentences: list[Sentence], is_all: bool) -> Dataset:
         values["document"] = [sentence.document for sentence in sentences]
     data = Dataset.from_dict(values)
     if is_all:
-        data.info.splits = SplitDict({split: SplitInfo(split, num_examples=len(data))})
+        note_total(data, len(data))
     return data
 
 

@@ -169,6 +169,13 @@ def to_dataset(rows: list[dict], path: Path) -> "Dataset":
     return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
 
 
+def note_total(examples: "Dataset", number: int) -> None:
+    """Keeps with `examples` how many their source has, for `total`."""
+    from datasets.splits import SplitDict, SplitInfo
+
+    examples.info.splits = SplitDict({"source": SplitInfo("source", num_examples=number)})
+
+
 def total(examples: "Dataset") -> int | None:
     """How many examples the source of `examples` has; None: more than were read."""
     splits = examples.info.splits

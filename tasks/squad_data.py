@@ -12,10 +12,9 @@ from pathlib import Path
 
 from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.fingerprint import generate_random_fingerprint
-from datasets.splits import SplitDict, SplitInfo
 from datasets.table import InMemoryTable
 
-from tasks.rows import load_hub, needed_files
+from tasks.rows import load_hub, needed_files, note_total
 from tasks.squad_files import FLAG, check_questions, read_questions
 
 
@@ -41,7 +40,7 @@ def read_hub(name: str, splits: Iterable[str], version_2: bool, limits: Limits |
         total = len(hub[split])
         chosen = hub[split].select(range(min((limits or {}).get(split) or total, total)))
         rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(chosen.to_list()))
-        data[split] = _to_dataset(check_questions(rows, f"{name}, {split}", split, version_2), total, split)
+        data[split] = _to_dataset(check_questions(rows, f"{name}, {split}", split, version_2), total)
     return data
 
 
@@ -60,7 +59,7 @@ def read_folder(folder: Path, splits: Iterable[str], version_2: bool, limits: Li
             else:
                 error += f": --data_dir is not the folder of SQuAD {VERSIONS[version_2]}, or give --{split}_file"
             raise FileNotFoundError(error)
-        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)), split)
+        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)))
     return data
 
 
@@ -68,11 +67,11 @@ def read_files(files: Mapping[str, str | None], version_2: bool, limits: Limits 
     """`files` of the splits that a run needs, each as `read_questions` takes it."""
     data = DatasetDict()
     for split, path in needed_files(files):
-        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)), split)
+        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)))
     return data
 
 
-def _to_dataset(examples: list[dict], total: int, split: str) -> Dataset:
+def _to_dataset(examples: list[dict], total: int) -> Dataset:
     """Without the column `answers` where they are unknown, which they then are of all `examples`."""
     columns = {name: [example[name] for example in examples] for name in FEATURES}
     columns["answers"] = [
@@ -83,5 +82,5 @@ def _to_dataset(examples: list[dict], total: int, split: str) -> Dataset:
     # for a fingerprint of its own Dataset would copy all of them.
     table = InMemoryTable.from_pydict(columns, schema=Features(FEATURES).arrow_schema)
     data = Dataset(table, fingerprint=generate_random_fingerprint())
-    data.info.splits = SplitDict({split: SplitInfo(split, num_examples=total)})
+    note_total(data, total)
     return data.remove_columns("answers") if examples[0]["answers"] is None else data

@@ -25,7 +25,7 @@ from training.arguments import RunArguments, hub_model_id, public_arguments
 from training.checkpoints import FOLDER, FREE, HALF_WRITTEN, IDENTITY, folders, remove
 from training.checksums import NAME as SHA256SUMS
 from training.checksums import file_digest, follow_umask, superseded, write_checksums
-from training.files import parse_json, write_atomically
+from training.files import parse_json, read_text, write_atomically
 from training.samples import first_of, is_cut
 
 
@@ -210,7 +210,7 @@ def print_results(results: dict[str, float], output: Path) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """A metrics.json. Raises ValueError where it is damaged, or its seed or one of its parts is of another type."""
     try:
-        record = parse_json(path.read_text(encoding="utf-8"))
+        record = parse_json(read_text(path))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
     is_ours = isinstance(record, dict) and type(record.get("seed")) is int

@@ -23,6 +23,7 @@ from training.arguments import RunArguments, hub_model_id
 from training.checkpoints import IDENTITY, folders, remove
 from training.command_line import run_command
 from training.ensembles import members
+from training.files import write_atomically
 from training.launching import check_launch, claim
 
 
@@ -188,7 +189,7 @@ def _note_other_seeds(folder: Path, args: RunArguments) -> None:
     """Leaves in a seed's folder, for its training to compare, which run a finished seed was; {}: none has finished."""
     others = [other / IDENTITY for other in folders(folder.parent, reporting.SEED) if other != folder]
     noted = [path.read_text(encoding="utf-8") for path in others if args.resume and path.is_file()]
-    reporting.write_atomically(folder / IDENTITY, next((text for text in noted if text != "{}"), "{}"))
+    write_atomically(folder / IDENTITY, next((text for text in noted if text != "{}"), "{}"))
 
 
 def _keep_results(folder: Path) -> None:
