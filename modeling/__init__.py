@@ -11,32 +11,27 @@ from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.tokenization_auto import REGISTERED_TOKENIZER_CLASSES
 
-from . import (
-    configuration_bert,
-    configuration_elmo,
-    configuration_features,
-    configuration_gpt,
-    modeling_bert,
-    modeling_gpt,
-    modeling_gpt_tasks,
-)
-from .configuration_bert import ZooBertConfig
-from .configuration_elmo import ElmoConfig
-from .configuration_features import FeatureTaggerConfig
-from .configuration_gpt import ZooGPTConfig
-from .modeling_bert import *  # noqa: F403 - the models' __all__
-from .modeling_elmo import ElmoModel
-from .modeling_elmo_bidaf import ElmoForQuestionAnswering
-from .modeling_elmo_classifier import ElmoForSequenceClassification
-from .modeling_elmo_esim import ElmoForMultipleChoice
-from .modeling_elmo_pretraining import ElmoForPreTraining
-from .modeling_elmo_tagger import ElmoForTokenClassification
-from .modeling_features import FeatureTaggerForTokenClassification
-from .modeling_gpt import *  # noqa: F403
-from .modeling_gpt_tasks import *  # noqa: F403
-from .pipeline_elmo import ElmoTokenClassificationPipeline
-from .tokenization_elmo import ElmoTokenizer
-from .tokenization_gpt import ZooGPTTokenizer
+from .bert import configuration_bert, modeling_bert
+from .bert.configuration_bert import ZooBertConfig
+from .bert.modeling_bert import *  # noqa: F403 - the models' __all__
+from .elmo import configuration_elmo
+from .elmo.configuration_elmo import ElmoConfig
+from .elmo.modeling_elmo import ElmoModel
+from .elmo.modeling_elmo_bidaf import ElmoForQuestionAnswering
+from .elmo.modeling_elmo_classifier import ElmoForSequenceClassification
+from .elmo.modeling_elmo_esim import ElmoForMultipleChoice
+from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
+from .elmo.modeling_elmo_tagger import ElmoForTokenClassification
+from .elmo.pipeline_elmo import ElmoTokenClassificationPipeline
+from .elmo.tokenization_elmo import ElmoTokenizer
+from .feature_tagger import configuration_features
+from .feature_tagger.configuration_features import FeatureTaggerConfig
+from .feature_tagger.modeling_features import FeatureTaggerForTokenClassification
+from .gpt import configuration_gpt, modeling_gpt, modeling_gpt_tasks
+from .gpt.configuration_gpt import ZooGPTConfig
+from .gpt.modeling_gpt import *  # noqa: F403
+from .gpt.modeling_gpt_tasks import *  # noqa: F403
+from .gpt.tokenization_gpt import ZooGPTTokenizer
 
 
 # One row a model: its configuration, the map of its classes, its checkpoints' tokenizer; None: its encoder's.

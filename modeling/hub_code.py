@@ -15,7 +15,7 @@
 installed: the code of the model in the folder, and the names of its classes where transformers looks them up.
 """
 
-import shutil
+import re
 from pathlib import Path
 
 from transformers.models.auto import modeling_auto
@@ -28,10 +28,11 @@ def copy_code(names: tuple[str, ...], auto_map: dict[str, str], folder: str | Pa
     """
     here, folder = Path(__file__).parent, Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    code = [here / name for name in names if (here / name).is_file()]
+    code = [path for path in here.rglob("*.py") if path.name in names]
     if here.resolve() != folder.resolve():
         for path in code:
-            shutil.copyfile(path, folder / path.name)
+            flat = re.sub(r"^from \.\.(shared\.)?", "from .", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            (folder / path.name).write_text(flat, encoding="utf-8")
     return {
         auto: name for auto, name in auto_map.items() if (folder / name.split(".")[0]).with_suffix(".py").is_file()
     }

@@ -20,7 +20,7 @@ from transformers.models.auto import modeling_auto
 
 import modeling
 from modeling import ZooBertConfig, ZooBertForMaskedLM, ZooBertForPreTraining, ZooBertForSequenceClassification
-from modeling.configuration_bert import CODE
+from modeling.bert.configuration_bert import CODE
 from tests.bert_cases import HEADS, SIZES, batch, pair
 
 
@@ -208,13 +208,13 @@ def test_registering_takes_bert_over_and_unregistering_gives_it_back(tmp_path):
 def test_every_auto_class_of_the_encoder_is_covered_and_a_decoder_is_refused(tmp_path):
     pair("ForMaskedLM", tmp_path)
     modeling.register()
-    for auto, reference in modeling.configuration_bert.AUTO_MAP.items():
+    for auto, reference in modeling.bert.configuration_bert.AUTO_MAP.items():
         if auto != "AutoConfig":
             model = getattr(transformers, auto).from_config(ZooBertConfig(**SIZES))
             assert reference == f"modeling_bert.{type(model).__name__}"
     autos = [getattr(modeling_auto, name) for name in modeling_auto.__all__ if name.startswith("AutoModel")]
     stock = {auto.__name__ for auto in autos if BertConfig in (auto._model_mapping or ())}
-    assert stock - {"AutoModelForCausalLM"} == modeling.configuration_bert.AUTO_MAP.keys() - {"AutoConfig"}
+    assert stock - {"AutoModelForCausalLM"} == modeling.bert.configuration_bert.AUTO_MAP.keys() - {"AutoConfig"}
     remedy = r"load this checkpoint with transformers.BertLMHeadModel, or call modeling.unregister\(\) first"
     with pytest.raises(ValueError, match=remedy):
         AutoModelForCausalLM.from_pretrained(tmp_path)

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoTokenizer, BertForPreTraining, BertTokenizer
 
 from modeling import ZooBertForPreTraining
-from modeling.configuration_bert import CODE
+from modeling.bert.configuration_bert import CODE
 from modeling.convert_bert import convert, looks_uncased, main, read_checkpoint, read_vocabulary
 
 

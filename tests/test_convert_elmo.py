@@ -12,8 +12,8 @@ import torch
 from transformers import AutoTokenizer
 
 from modeling import ElmoForPreTraining, ElmoModel, ElmoTokenizer
-from modeling.configuration_elmo import CODE
 from modeling.convert_elmo import WARM_UP, convert, main
+from modeling.elmo.configuration_elmo import CODE
 
 
 h5py = pytest.importorskip("h5py", reason='h5py is not installed: pip install -e ".[convert]"')

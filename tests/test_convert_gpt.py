@@ -15,10 +15,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, OpenAIGPTLMHeadModel
 
 import modeling
-from modeling.configuration_gpt import CODE
 from modeling.convert_gpt import convert, main, open_piece, read_config, read_encoder, read_merges, read_shapes
-from modeling.modeling_gpt import ZooGPTLMHeadModel
-from modeling.tokenization_gpt import ZooGPTTokenizer
+from modeling.gpt.configuration_gpt import CODE
+from modeling.gpt.modeling_gpt import ZooGPTLMHeadModel
+from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
 
 
 WIDTH, HEADS, LAYERS, POSITIONS, PIECES = 24, 3, 3, 11, 5

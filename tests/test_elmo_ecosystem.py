@@ -26,9 +26,10 @@ from transformers import (
 )
 
 import modeling
-from modeling import ElmoConfig, ElmoModel, ElmoTokenizer, modeling_elmo
-from modeling.configuration_elmo import AUTO_MAP, CODE
-from modeling.modeling_elmo_lstm import run_both
+from modeling import ElmoConfig, ElmoModel, ElmoTokenizer
+from modeling.elmo import modeling_elmo
+from modeling.elmo.configuration_elmo import AUTO_MAP, CODE
+from modeling.elmo.modeling_elmo_lstm import run_both
 
 
 CHARACTERS, LABELS = 9, 3
@@ -121,7 +122,7 @@ def test_the_auto_classes_find_elmo_whatever_is_done_with_berts(registry, tmp_pa
     assert type(AutoTokenizer.from_pretrained(tmp_path)) is ElmoTokenizer
     for auto, reference in AUTO.items():
         model = getattr(transformers, auto).from_pretrained(tmp_path)
-        assert f"{type(model).__module__}.{type(model).__name__}" == f"modeling.{reference}"
+        assert f"{type(model).__module__}.{type(model).__name__}" == f"modeling.elmo.{reference}"
 
 
 @EACH

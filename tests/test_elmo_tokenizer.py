@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from modeling import ElmoConfig, ElmoTokenizer
-from modeling.tokenization_elmo import sentence_boundary_ids, words_to_ids
+from modeling.elmo.tokenization_elmo import sentence_boundary_ids, words_to_ids
 from training.loading import load_tokenizer
 
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, OpenAIGPTConfig
 
 import modeling
 from modeling import ZooGPTConfig, ZooGPTForSequenceClassification, ZooGPTLMHeadModel
-from modeling.configuration_gpt import CODE
+from modeling.gpt.configuration_gpt import CODE
 from tests.gpt_cases import OWN_HEADS, SIZES, STOCK_HEADS, assert_same_outputs, case, pair, zoo
 
 

@@ -33,7 +33,7 @@ EACH_FAMILY = pytest.mark.parametrize(
 def packs(monkeypatch):
     """Whether a call of the model computes real tokens only."""
     calls = []
-    for family in (modeling.modeling_bert, modeling.modeling_gpt):
+    for family in (modeling.bert.modeling_bert, modeling.gpt.modeling_gpt):
         attend = family.packed_attention
 
         def packed_attention(*args, attend=attend, **kwargs):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling.configuration_elmo import CODE
+from modeling.elmo.configuration_elmo import CODE
 from tests.conftest import ROOT
 from tests.hub_server import HubServer
 

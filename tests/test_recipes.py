@@ -17,7 +17,7 @@ import run_ner
 import run_squad
 import run_swag
 from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
-from modeling.configuration_features import LAYERS
+from modeling.feature_tagger.configuration_features import LAYERS
 from tests.choices_sample import write_task as write_choices
 from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, WORDS, text, write_model, write_task, write_vocabulary

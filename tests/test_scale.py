@@ -25,7 +25,7 @@ from transformers import AutoModelForSequenceClassification
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import run_glue
-from modeling import modeling_bert
+from modeling.bert import modeling_bert
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait

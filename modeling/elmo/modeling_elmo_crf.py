@@ -31,8 +31,8 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 
-from .modeling_losses import IGNORED
-from .modeling_onednn import is_transformed
+from ..shared.modeling_losses import IGNORED
+from ..shared.modeling_onednn import is_transformed
 
 
 # Finite, or differences would be undefined; far below the score of any sequence, so that it is known from the score

@@ -52,9 +52,8 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_bert import ZooBertConfig
-from .modeling_losses import IGNORED, class_loss, sequence_classification_loss
-from .modeling_packing import (
+from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss
+from ..shared.modeling_packing import (
     PackedSequences,
     attention_implementation,
     check_choices,
@@ -70,6 +69,7 @@ from .modeling_packing import (
     split_heads,
     zero_padding,
 )
+from .configuration_bert import ZooBertConfig
 
 
 class ZooBertEmbeddings(nn.Module):

@@ -34,12 +34,12 @@ from torch.nn.utils.rnn import PackedSequence
 from transformers.utils import auto_docstring
 from transformers.utils.import_utils import is_tracing
 
+from ..shared.modeling_losses import IGNORED
+from ..shared.modeling_onednn import is_faster, is_transformed, linear
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_characters import distinct
 from .modeling_elmo_lstm import run_both
-from .modeling_losses import IGNORED
-from .modeling_onednn import is_faster, is_transformed, linear
 from .tokenization_elmo import WORD_PADDING
 
 

@@ -34,10 +34,10 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
+from ..shared.modeling_losses import IGNORED, class_loss
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
 from .modeling_elmo_pairs import attend, max_pool, read_apart, refuse_taglm, sentence_masks
-from .modeling_losses import IGNORED, class_loss
 
 
 def run_gru(

@@ -31,12 +31,12 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
+from ..shared.modeling_losses import IGNORED
+from ..shared.modeling_onednn import linear
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_lstm import Pair
 from .modeling_elmo_sentences import BEGIN, END, Sentences
-from .modeling_losses import IGNORED
-from .modeling_onednn import linear
 
 
 AT_ONCE = 512  # predictions whose scores of all words are held in memory together

@@ -17,7 +17,7 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
 
-from .hub_code import announce_names, copy_code
+from ..hub_code import announce_names, copy_code
 
 
 # Which class each Auto class finds in a saved folder, and the files it needs for that.

@@ -41,11 +41,11 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
+from ..shared.modeling_onednn import is_transformed
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoKnownWords, ElmoTokenEncoder, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both
 from .modeling_elmo_sentences import Sentences
-from .modeling_onednn import is_transformed
 from .tokenization_elmo import ElmoTokenizer, sentence_boundary_ids, words_to_ids
 
 

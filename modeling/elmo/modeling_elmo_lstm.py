@@ -43,7 +43,7 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 
-from .modeling_onednn import is_faster, is_transformed, linear, packed, product
+from ..shared.modeling_onednn import is_faster, is_transformed, linear, packed, product
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # of the forward and the backward direction

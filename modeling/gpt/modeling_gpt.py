@@ -48,9 +48,8 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
-from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
-from .modeling_onednn import linear
-from .modeling_packing import (
+from ..shared.modeling_onednn import linear
+from ..shared.modeling_packing import (
     PackedSequences,
     attention_implementation,
     check_shapes,
@@ -65,6 +64,7 @@ from .modeling_packing import (
     split_heads,
     zero_padding,
 )
+from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 
 
 class ZooGPTProjection(Conv1D):

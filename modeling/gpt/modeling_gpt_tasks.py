@@ -38,6 +38,10 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
+from ..shared.modeling_losses import class_loss, sequence_classification_loss
+from ..shared.modeling_onednn import linear
+from ..shared.modeling_packing import check_choices, check_shapes, is_opaque, labels_need_padding
+from ..shared.modeling_word_loss import word_loss
 from .configuration_gpt import ZooGPTConfig
 from .modeling_gpt import (
     ZooGPTModel,
@@ -46,10 +50,6 @@ from .modeling_gpt import (
     last_columns,
     predicts_from_padding,
 )
-from .modeling_losses import class_loss, sequence_classification_loss
-from .modeling_onednn import linear
-from .modeling_packing import check_choices, check_shapes, is_opaque, labels_need_padding
-from .modeling_word_loss import word_loss
 
 
 # A choice of the task, with any checkpoint:

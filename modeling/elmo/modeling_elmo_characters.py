@@ -25,8 +25,8 @@ import torch.nn as nn
 from transformers import initialization as init
 from transformers.utils.import_utils import is_tracing
 
+from ..shared.modeling_onednn import is_transformed, linear
 from .configuration_elmo import ElmoConfig
-from .modeling_onednn import is_transformed, linear
 from .tokenization_elmo import WORD_PADDING
 
 
