@@ -15,27 +15,63 @@
 installed: the code of the model in the folder, and the names of its classes where transformers looks them up.
 """
 
-import re
+import ast
+from collections.abc import Iterable
 from pathlib import Path
 
 from transformers.models.auto import modeling_auto
 
 
-def copy_code(names: tuple[str, ...], auto_map: dict[str, str], folder: str | Path) -> dict[str, str]:
-    """Copies the files `names` from beside this one into `folder`, and returns what of `auto_map` is then in there.
+def copy_code(module: str, auto_map: dict[str, str], folder: str | Path, others: Iterable[str] = ()) -> dict[str, str]:
+    """Copies the code of a family into `folder`, and returns what of `auto_map` is then in there.
+
+    Copied are the files of the classes that `auto_map` and `others` name, as "modeling_x.XModel", which stand in one
+    folder with `module`, the configuration's `__file__`; and each file that these import. A folder on the Hub is flat:
+    an import from another folder becomes one from a sibling. Code that runs from a saved folder is copied unchanged.
 
     A process that itself runs on a folder's code has only the files of the classes that it loaded.
     """
-    here, folder = Path(__file__).parent, Path(folder)
+    source, folder = Path(module).resolve().parent, Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    code = [path for path in here.rglob("*.py") if path.name in names]
-    if here.resolve() != folder.resolve():
-        for path in code:
-            flat = re.sub(r"^from \.\.(shared\.)?", "from .", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            (folder / path.name).write_text(flat, encoding="utf-8")
+    files = [source / f"{reference.split('.')[0]}.py" for reference in (*auto_map.values(), *others)]
+    if source != folder.resolve():
+        for name, text in flatten([path for path in files if path.is_file()]).items():
+            (folder / name).write_bytes(text.encode("utf-8"))
     return {
         auto: name for auto, name in auto_map.items() if (folder / name.split(".")[0]).with_suffix(".py").is_file()
     }
+
+
+def flatten(paths: list[Path]) -> dict[str, str]:
+    """The texts of the files and of all that they import from this package, by file name, as for one flat folder.
+
+    Raises:
+        ValueError: when two of the files have the same name, or when an import is not one from a file.
+    """
+    places, texts, waiting = {}, {}, list(paths)
+    while waiting:
+        path = waiting.pop()
+        if places.setdefault(path.name, path) != path:
+            raise ValueError(f"{path} and {places[path.name]} cannot both be in a saved folder: rename one of them.")
+        if path.name not in texts:
+            texts[path.name], imported = flatten_imports(path)
+            waiting += imported
+    return texts
+
+
+def flatten_imports(path: Path) -> tuple[str, list[Path]]:
+    """The text of a file in which each relative import is from a sibling, and the files that it imports."""
+    text = path.read_bytes().decode("utf-8")
+    lines, imported = text.split("\n"), []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            module = path.parents[node.level - 1].joinpath(*(node.module or "").split(".")).with_suffix(".py")
+            line, start = lines[node.lineno - 1], node.col_offset
+            if not module.is_file():
+                raise ValueError(f"{path}: {line.strip()!r} must name a file, as in `from .modeling_x import XModel`.")
+            lines[node.lineno - 1] = f"{line[:start]}from .{module.stem}{line[line.index(' import', start) :]}"
+            imported.append(module)
+    return "\n".join(lines), imported
 
 
 def announce_names(auto_map: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ from transformers.utils import auto_docstring
 from ..hub_code import announce_names, copy_code
 
 
-# Which class each Auto class finds in a saved folder, and the files it needs for that.
+# Which class each Auto class finds in a saved folder.
 AUTO_MAP = {
     "AutoConfig": "configuration_bert.ZooBertConfig",
     "AutoModel": "modeling_bert.ZooBertModel",
@@ -44,7 +44,6 @@ STOCK = {
     "ZooBertForQuestionAnswering": "BertForQuestionAnswering",
     "ZooBertForMultipleChoice": "BertForMultipleChoice",
 }
-CODE = ("hub_code.py", "configuration_bert.py", "modeling_bert.py", "modeling_losses.py", "modeling_packing.py")
 
 
 @auto_docstring(checkpoint="google-bert/bert-base-uncased")
@@ -140,7 +139,7 @@ class ZooBertConfig(PreTrainedConfig):
 
         A process that itself runs on such code may have only some of it; then only that is announced.
         """
-        self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
+        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory)
         if self.architectures:
             self.architectures = [STOCK.get(name, name) for name in self.architectures]
         super().save_pretrained(save_directory, **kwargs)

@@ -22,7 +22,7 @@ from transformers.utils import auto_docstring
 from ..hub_code import announce_names, copy_code
 
 
-# Which class each Auto class finds in a saved folder, and the files it needs for that.
+# Which class each Auto class finds in a saved folder.
 AUTO_MAP = {
     "AutoConfig": "configuration_elmo.ElmoConfig",
     "AutoModel": "modeling_elmo.ElmoModel",
@@ -32,30 +32,11 @@ AUTO_MAP = {
     "AutoModelForMultipleChoice": "modeling_elmo_esim.ElmoForMultipleChoice",
     "AutoModelForQuestionAnswering": "modeling_elmo_bidaf.ElmoForQuestionAnswering",
 }
-CODE = (
-    "hub_code.py",
-    "configuration_elmo.py",
-    "tokenization_elmo.py",
-    "modeling_losses.py",
-    "modeling_onednn.py",
-    "modeling_elmo_characters.py",
-    "modeling_elmo_lstm.py",
-    "modeling_elmo_sentences.py",
-    "modeling_elmo.py",
-    "modeling_elmo_pretraining.py",
-    "modeling_elmo_layers.py",
-    "modeling_elmo_pairs.py",
-    "modeling_elmo_crf.py",
-    "modeling_elmo_tagger.py",
-    "modeling_elmo_classifier.py",
-    "modeling_elmo_esim.py",
-    "modeling_elmo_bidaf.py",
-    "pipeline_elmo.py",
-)
 # What `pipeline(model=...)` finds in the folder of a tagger, for which transformers' own pipeline does not do.
+PIPELINE = "pipeline_elmo.ElmoTokenClassificationPipeline"
 PIPELINES = {
     "token-classification": {
-        "impl": "pipeline_elmo.ElmoTokenClassificationPipeline",
+        "impl": PIPELINE,
         "pt": ["AutoModelForTokenClassification"],
         "type": "text",
     }
@@ -244,7 +225,7 @@ class ElmoConfig(PreTrainedConfig):
         """As `PreTrainedConfig.save_pretrained`, and the code of all ELMo's classes beside it, so that
         `trust_remote_code=True` finds them in the folder where this package is not installed.
         """
-        self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
+        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory, others=[PIPELINE])
         if self.architectures == ["ElmoForTokenClassification"]:
             self.custom_pipelines = PIPELINES
         super().save_pretrained(save_directory, **kwargs)

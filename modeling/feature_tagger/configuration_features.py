@@ -23,12 +23,11 @@ from transformers.utils import auto_docstring
 from ..hub_code import announce_names, copy_code
 
 
-# Which class each Auto class finds in a saved folder, and the files it needs for that.
+# Which class each Auto class finds in a saved folder.
 AUTO_MAP = {
     "AutoConfig": "configuration_features.FeatureTaggerConfig",
     "AutoModelForTokenClassification": "modeling_features.FeatureTaggerForTokenClassification",
 }
-CODE = ("hub_code.py", "configuration_features.py", "modeling_features.py")
 
 # Table 7's features: the layers whose states they are made of, the embeddings being layer 0; how many layers above
 # those an encoder needs for that; and whether the states are summed, with weights, or concatenated.
@@ -114,7 +113,7 @@ class FeatureTaggerConfig(PreTrainedConfig):
         finds it in the folder where this package is not installed. The encoder must then be one of transformers' own
         families, as BERT is.
         """
-        self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
+        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory)
         self.encoder._name_or_path = ""  # transformers leaves out the name of the whole, not of a part
         super().save_pretrained(save_directory, **kwargs)
 

@@ -20,7 +20,7 @@ from transformers.utils import auto_docstring
 from ..hub_code import announce_names, copy_code
 
 
-# Which class each Auto class finds in a saved folder, and the files it needs for that.
+# Which class each Auto class finds in a saved folder.
 AUTO_MAP = {
     "AutoConfig": "configuration_gpt.ZooGPTConfig",
     "AutoModel": "modeling_gpt.ZooGPTModel",
@@ -38,16 +38,6 @@ STOCK = {
     "ZooGPTDoubleHeadsModel": "OpenAIGPTDoubleHeadsModel",
     "ZooGPTForSequenceClassification": "OpenAIGPTForSequenceClassification",
 }
-CODE = (
-    "hub_code.py",
-    "configuration_gpt.py",
-    "modeling_gpt.py",
-    "modeling_gpt_tasks.py",
-    "modeling_losses.py",
-    "modeling_onednn.py",
-    "modeling_packing.py",
-    "modeling_word_loss.py",
-)
 # The names of activations in the files. "gelu" is the tanh approximation, which the release computes under that name.
 ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
@@ -180,7 +170,7 @@ class ZooGPTConfig(PreTrainedConfig):
 
         A process that itself runs on such code may have only some of it; then only that is announced.
         """
-        self.auto_map = copy_code(CODE, AUTO_MAP, save_directory)
+        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory)
         if self.architectures:
             self.architectures = [self._stock_name(name) for name in self.architectures]
         super().save_pretrained(save_directory, **kwargs)
