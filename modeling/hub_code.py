@@ -31,10 +31,10 @@ def copy_code(module: str, auto_map: dict[str, str], folder: str | Path, others:
 
     A process that itself runs on a folder's code has only the files of the classes that it loaded.
     """
-    source, folder = Path(module).resolve().parent, Path(folder)
+    source, folder = Path(module).parent, Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files = [source / f"{reference.split('.')[0]}.py" for reference in (*auto_map.values(), *others)]
-    if source != folder.resolve():
+    if source.resolve() != folder.resolve():
         for name, text in flatten([path for path in files if path.is_file()]).items():
             (folder / name).write_bytes(text.encode("utf-8"))
     return {

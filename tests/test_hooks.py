@@ -15,7 +15,8 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.integrations.neftune import neftune_post_forward_hook
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-import modeling
+import modeling.bert.modeling_bert
+import modeling.gpt.modeling_gpt
 from tests import bert_cases, gpt_cases
 
 
