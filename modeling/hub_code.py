@@ -74,6 +74,19 @@ def flatten_imports(path: Path) -> tuple[str, list[Path]]:
     return "\n".join(lines), imported
 
 
+class SavedWithCode:
+    """A base of the configurations and models of a family, whose code a configuration saves."""
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str | type | None = None) -> None:
+        """As in transformers, which then copies a class's code when it is saved, and knows imports from siblings only.
+
+        In this package nothing is left to do: `copy_code` saves the code of all classes, whether registered or not.
+        """
+        if cls.__module__.split(".")[:-2] != __package__.split("."):  # a saved folder's class, or a user's subclass
+            super().register_for_auto_class(*([] if auto_class is None else [auto_class]))
+
+
 def announce_names(auto_map: dict[str, str]) -> None:
     """Adds the class names of `auto_map` to the tables in which transformers looks a model's class up by its name.
 

@@ -49,6 +49,29 @@ def test_every_head_loads_and_is_saved_again_where_this_package_is_not_installed
     load_and_save_again(tmp_path, cases)
 
 
+def test_a_class_that_is_registered_for_an_auto_class_is_saved_as_it_is_without(tmp_path):
+    plain = modeling.ZooBertModel(CONFIGS["bert"]())
+    plain.save_pretrained(tmp_path / "plain")
+    modeling.ZooBertConfig.register_for_auto_class()
+    modeling.ZooBertModel.register_for_auto_class("AutoModel")
+    plain.save_pretrained(tmp_path / "registered")
+    plain, registered = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("plain", "registered")
+    )
+    assert plain == registered
+
+
+def test_a_subclass_that_is_registered_for_an_auto_class_is_saved_with_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(OtherBert, "_auto_class", None)
+    OtherBert.register_for_auto_class(transformers.AutoModel)
+    OtherBert(CONFIGS["bert"]()).save_pretrained(tmp_path)
+    assert code_in(tmp_path) == code_followed(tmp_path) | {Path(__file__).name}
+
+
+class OtherBert(modeling.ZooBertModel):
+    """What a user derives from a class of the zoo."""
+
+
 @EACH_FAMILY
 def test_a_folder_carries_what_its_classes_import_and_nothing_else(family, tmp_path):
     CONFIGS[family]().save_pretrained(tmp_path)

@@ -17,7 +17,7 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
 
-from ..hub_code import announce_names, copy_code
+from ..hub_code import SavedWithCode, announce_names, copy_code
 
 
 # Which class each Auto class finds in a saved folder.
@@ -48,7 +48,7 @@ STOCK = {
 
 @auto_docstring(checkpoint="google-bert/bert-base-uncased")
 @strict
-class ZooBertConfig(PreTrainedConfig):
+class ZooBertConfig(SavedWithCode, PreTrainedConfig):
     r"""
     The defaults are BERT-base, uncased (Devlin et al. 2018, section 3). BERT-large has 24 layers of 1024 with 16 heads
     and an `intermediate_size` of 4096.

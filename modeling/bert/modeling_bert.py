@@ -52,6 +52,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from ..hub_code import SavedWithCode
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss
 from ..shared.modeling_packing import (
     PackedSequences,
@@ -281,7 +282,7 @@ class ZooBertPretrainingHeads(nn.Module):
 
 
 @auto_docstring
-class ZooBertPreTrainedModel(PreTrainedModel):
+class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):
     config: ZooBertConfig
     base_model_prefix = "bert"
     supports_gradient_checkpointing = True

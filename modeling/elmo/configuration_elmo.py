@@ -19,7 +19,7 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
 
-from ..hub_code import announce_names, copy_code
+from ..hub_code import SavedWithCode, announce_names, copy_code
 
 
 # Which class each Auto class finds in a saved folder.
@@ -54,7 +54,7 @@ LEAST = {
 
 @auto_docstring(checkpoint="elmo-original-5.5B")
 @strict
-class ElmoConfig(PreTrainedConfig):
+class ElmoConfig(SavedWithCode, PreTrainedConfig):
     r"""
     The defaults are the published model (Peters et al. 2018, arXiv 1802.05365, section 3.4; its options.json).
 

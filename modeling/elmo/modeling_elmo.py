@@ -41,6 +41,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
+from ..hub_code import SavedWithCode
 from ..shared.modeling_onednn import is_transformed
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoKnownWords, ElmoTokenEncoder, distinct
@@ -146,7 +147,7 @@ class ElmoScalarMix(nn.Module):
 
 
 @auto_docstring
-class ElmoPreTrainedModel(PreTrainedModel):
+class ElmoPreTrainedModel(SavedWithCode, PreTrainedModel):
     config: ElmoConfig
     base_model_prefix = "elmo"
     main_input_name = "input_ids"

@@ -20,7 +20,7 @@ from transformers import AutoConfig
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
 
-from ..hub_code import announce_names, copy_code
+from ..hub_code import SavedWithCode, announce_names, copy_code
 
 
 # Which class each Auto class finds in a saved folder.
@@ -43,7 +43,7 @@ LAYERS = {
 
 @auto_docstring(checkpoint="google-bert/bert-base-cased")
 @strict
-class FeatureTaggerConfig(PreTrainedConfig):
+class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
     r"""
     The defaults are the paper's best features (Devlin et al. 2018, arXiv 1810.04805, section 5.3 and table 7).
 

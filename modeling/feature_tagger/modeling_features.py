@@ -39,6 +39,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
+from ..hub_code import SavedWithCode
 from .configuration_features import LAYERS, FeatureTaggerConfig
 
 
@@ -59,7 +60,7 @@ class WeightedSum(nn.Module):
 
 
 @auto_docstring
-class FeatureTaggerPreTrainedModel(PreTrainedModel):
+class FeatureTaggerPreTrainedModel(SavedWithCode, PreTrainedModel):
     config: FeatureTaggerConfig
     base_model_prefix = "encoder"
     _supports_sdpa = True  # where the encoder does, which decides for itself

@@ -17,7 +17,7 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import auto_docstring
 
-from ..hub_code import announce_names, copy_code
+from ..hub_code import SavedWithCode, announce_names, copy_code
 
 
 # Which class each Auto class finds in a saved folder.
@@ -44,7 +44,7 @@ ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu", "swi
 
 @auto_docstring(checkpoint="openai-community/openai-gpt")
 @strict
-class ZooGPTConfig(PreTrainedConfig):
+class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
     r"""
     The defaults are the published model (Radford et al. 2018, section 4.1).
 

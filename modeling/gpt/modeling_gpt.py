@@ -48,6 +48,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
+from ..hub_code import SavedWithCode
 from ..shared.modeling_onednn import linear
 from ..shared.modeling_packing import (
     PackedSequences,
@@ -183,7 +184,7 @@ def last_columns(inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> t
 
 
 @auto_docstring
-class ZooGPTPreTrainedModel(PreTrainedModel):
+class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):
     config: ZooGPTConfig
     base_model_prefix = "transformer"
     supports_gradient_checkpointing = True
