@@ -17,15 +17,10 @@ import modeling.bert.modeling_bert
 from benchmarks import bert, elmo, gpt, measure, precision, scripts, squad
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
-from modeling import (
-    ElmoModel,
-    ZooGPTLMHeadModel,
-    modeling_elmo,
-    modeling_elmo_characters,
-    modeling_gpt,
-    modeling_gpt_tasks,
-    modeling_word_loss,
-)
+from modeling import ElmoModel, ZooGPTLMHeadModel
+from modeling.elmo import modeling_elmo, modeling_elmo_characters
+from modeling.gpt import modeling_gpt, modeling_gpt_tasks
+from modeling.shared import modeling_word_loss
 
 
 def tiny_run(row: str, *arguments: str):
