@@ -63,7 +63,8 @@ MODELS = (
     (ElmoConfig, configuration_elmo.AUTO_MAP, ElmoTokenizer),
     (FeatureTaggerConfig, configuration_features.AUTO_MAP, None),
 )
-# The module of each class that is imported when it is first used. Models stand in one folder with their configuration.
+# The module of each class that waits for its first use; `register_model` adds the models, which stand beside their
+# configurations.
 MODULES = {
     "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
     "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",
@@ -105,7 +106,7 @@ def register_model(config: type, auto: str, reference: str) -> None:
     module, name = reference.split(".")
     MODULES[name] = f"{config.__module__.rpartition('.')[0]}.{module}"
     models = getattr(transformers, auto)._model_mapping
-    if not isinstance(models._extra_content, RegisteredModels):  # there an Auto class keeps what is registered
+    if not isinstance(models._extra_content, RegisteredModels):  # where an Auto class keeps what is registered
         models._extra_content = RegisteredModels(models._extra_content)
     models._extra_content[config] = name
 
