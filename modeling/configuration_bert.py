@@ -44,7 +44,14 @@ STOCK = {
     "ZooBertForQuestionAnswering": "BertForQuestionAnswering",
     "ZooBertForMultipleChoice": "BertForMultipleChoice",
 }
-CODE = ("hub_code.py", "configuration_bert.py", "modeling_bert.py", "modeling_losses.py", "modeling_packing.py")
+CODE = (
+    "hub_code.py",
+    "configuration_bert.py",
+    "modeling_bert.py",
+    "modeling_layout.py",
+    "modeling_losses.py",
+    "modeling_packing.py",
+)
 
 
 @auto_docstring(checkpoint="google-bert/bert-base-uncased")

@@ -45,6 +45,7 @@ CODE = (
     "modeling_gpt_tasks.py",
     "modeling_losses.py",
     "modeling_onednn.py",
+    "modeling_layout.py",
     "modeling_packing.py",
     "modeling_word_loss.py",
 )

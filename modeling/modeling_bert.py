@@ -17,7 +17,7 @@ Section 3 describes the encoder, section 3.1 the masked LM and next-sentence hea
 fine-tuning heads; released code: google-research/bert, `modeling.py`. Parameter names are those of every published
 PyTorch checkpoint. What differs from the released code is how it is computed, never what:
 
-- padding is not computed: the tokens of a batch run as one row, only attention sees sequences (modeling_packing.py);
+- padding is not computed: the tokens of a batch run as one row, only attention sees sequences (modeling_layout.py);
 - the masked LM head runs at the labelled positions only, when training;
 - where only [CLS] is read, the last layer asks for [CLS] alone.
 
@@ -53,22 +53,17 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_bert import ZooBertConfig
+from .modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, is_listened_to
 from .modeling_losses import IGNORED, class_loss, sequence_classification_loss
 from .modeling_packing import (
-    PackedSequences,
     attention_implementation,
     check_choices,
     check_shapes,
     eager_attention_forward,
-    is_listened_to,
     is_opaque,
     is_recorded,
     labels_need_padding,
-    mask_arguments,
-    packed_attention,
-    plan_sequences,
     split_heads,
-    zero_padding,
 )
 
 
@@ -115,7 +110,7 @@ class ZooBertSelfAttention(nn.Module):
         hidden_states: torch.Tensor,  # (..., H)
         queries: torch.Tensor,  # the states that ask: all of them, or the first of each sequence
         attention_mask: torch.Tensor | None = None,
-        sequences: PackedSequences | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -126,14 +121,8 @@ class ZooBertSelfAttention(nn.Module):
         query = split_heads(self.query(queries), self.head_dim)  # (..., A, D)
         key = split_heads(self.key(hidden_states), self.head_dim)
         value = split_heads(self.value(hidden_states), self.head_dim)
-        if sequences is not None:
-            states = (query, key, value)
-            return packed_attention(attention_interface, self, *states, sequences, attention_mask, **kwargs), None
-        query, key, value = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)  # (B, A, P + T, D)
-        output, probabilities = attention_interface(self, query, key, value, attention_mask, **kwargs)
-        return output.flatten(2), probabilities  # (B, T, H), (B, A, T, P + T) where the implementation shows them
+        states = (query, key, value)
+        return layout.attend(attention_interface, self, *states, attention_mask, past_key_values, **kwargs)
 
 
 class ZooBertResidual(nn.Module):
@@ -155,8 +144,16 @@ class ZooBertAttention(nn.Module):
         self.self = ZooBertSelfAttention(config, layer_idx)
         self.output = ZooBertResidual(config, config.hidden_size)
 
-    def forward(self, hidden_states: torch.Tensor, queries: torch.Tensor, **kwargs) -> torch.Tensor:
-        attended, _ = self.self(hidden_states, queries, **kwargs)
+    def forward(
+        self,
+        hidden_states: torch.Tensor,  # (..., H)
+        queries: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        attended, _ = self.self(hidden_states, queries, attention_mask, layout, past_key_values, **kwargs)
         return self.output(attended, queries)
 
 
@@ -183,16 +180,13 @@ class ZooBertLayer(GradientCheckpointingLayer):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        sequences: PackedSequences | None = None,
-        first_token_only: bool = False,
+        layout: Layout = ROWS_AND_COLUMNS,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(..., H) -> (..., H); (S, H) or (B, 1, H) with `first_token_only`."""
-        queries = hidden_states
-        if first_token_only:
-            queries = hidden_states[:, :1] if sequences is None else sequences.first_tokens(hidden_states)
-            attention_mask = attention_mask[:, :, :1] if attention_mask is not None else None  # (B, 1, 1, T)
-        attended = self.attention(hidden_states, queries, attention_mask=attention_mask, sequences=sequences, **kwargs)
+        """(..., H) -> (..., H); where only first tokens ask, (S, H) or (B, 1, H)."""
+        queries = layout.queries(hidden_states)
+        attended = self.attention(hidden_states, queries, attention_mask, layout, past_key_values, **kwargs)
         return self.output(self.intermediate(attended), attended)
 
 
@@ -213,25 +207,23 @@ class ZooBertEncoder(nn.Module):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        sequences: PackedSequences | None,
-        first_token_only: bool,
+        layout: Layout,
         record: bool,
+        past_key_values: Cache | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(B, T, H) -> (B, T, H), or (N, H) -> (N, H), but (B, T, H) when hidden states are recorded."""
-        repad = sequences is not None and record
-        last = len(self.layer) - 1
-        states = sequences.pad(hidden_states) if repad else hidden_states
+        """(B, T, H), or (N, H) while packed -> (B, T, H), or (B, 1, H) where only the first tokens are wanted.
+
+        Hidden states that are recorded leave the layout after each layer, and enter it again.
+        """
+        states = layout.leave(hidden_states) if record else hidden_states
         for index, layer in enumerate(self.layer):
-            output = layer(
-                sequences.pack(states) if repad else states,
-                attention_mask,
-                sequences=sequences,
-                first_token_only=first_token_only and index == last,
-                **kwargs,
-            )
-            states = self.hidden_states(states, sequences.pad(output) if repad else output)
-        return states
+            if index == len(self.layer) - 1:
+                layout, attention_mask = layout.for_last_layer(attention_mask)
+            states_in = layout.enter(states) if record else states
+            output = layer(states_in, attention_mask, layout=layout, past_key_values=past_key_values, **kwargs)
+            states = self.hidden_states(states, layout.leave(output) if record else output)
+        return states if record else layout.leave(states)
 
 
 class ZooBertPooler(nn.Module):
@@ -361,43 +353,31 @@ class ZooBertModel(ZooBertPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         inputs = input_ids if input_ids is not None else inputs_embeds
+        self._check(inputs, attention_mask, token_type_ids, position_ids, past_key_values, kwargs)
+        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
+        hidden, attentions = (is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
+        layout = choose_layout(
+            self,
+            inputs,
+            attention_mask,
+            position_ids,
+            unpad=unpad,
+            token="first" if first_token_only and not (hidden or attentions) else None,
+            uses_cache=past_key_values is not None,
+            records=attentions,
+        )
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values)
+        mask = layout.create_mask(create_bidirectional_mask, self.config, hidden_states, past_key_values)
+        hidden_states = self.encoder(hidden_states, mask, layout, hidden, past_key_values, **kwargs)
+        pooled = self.pooler(hidden_states) if self.pooler is not None else None
+        return BaseModelOutputWithPooling(last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled)
+
+    def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values, kwargs: dict):
+        """Refuses what does not fit, what would be ignored (a decoder's inputs), and more tokens than positions."""
         if past_key_values is not None and not isinstance(past_key_values, Cache):
             raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; give a DynamicCache")
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
-        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
-        self._check(inputs, position_ids, past, kwargs)
-        record = {name: is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions")}
-        listened = unpad is not True and not is_tracing(inputs) and is_listened_to(self)
-        unpad = self.config.unpad if unpad is None else unpad
-        wants_all = listened or not (unpad or self.config.unpad) or any(record.values())
-        first_token_only = first_token_only and not wants_all
-
-        sequences = None
-        if unpad and not listened and not record["attentions"] and past_key_values is None:
-            sequences = plan_sequences(self.config, inputs, attention_mask, position_ids)
-        if position_ids is None and past:
-            position_ids = torch.arange(past, past + inputs.shape[1], device=inputs.device).unsqueeze(0)  # (1, T)
-        hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, sequences)
-        mask = self._create_mask(hidden_states, attention_mask, position_ids, past_key_values, sequences)
-        # flash and flex attention describe masks in forms that cannot be cut down to one query
-        one_query = first_token_only and (mask is None or (torch.is_tensor(mask) and mask.dim() == 4))
-
-        kwargs["past_key_values"] = past_key_values
-        hidden_states = self.encoder(hidden_states, mask, sequences, one_query, record["hidden_states"], **kwargs)
-        if sequences is not None and one_query:
-            hidden_states = sequences.of_rows(hidden_states)  # (S, H) -> (B, 1, H)
-        elif sequences is not None and not record["hidden_states"]:
-            hidden_states = sequences.pad(hidden_states)  # (N, H) -> (B, T, H)
-        if first_token_only:
-            hidden_states = hidden_states[:, :1]
-        pooled = self.pooler(hidden_states) if self.pooler is not None else None
-        if sequences is None and unpad and past_key_values is None:
-            hidden_states = zero_padding(hidden_states, attention_mask)
-        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
-
-    def _check(self, inputs: torch.Tensor, position_ids: torch.Tensor | None, past: int, kwargs: dict):
-        """Refuses what would be ignored, or fail in a lookup: a decoder's inputs, more tokens than positions."""
         decoders = ("encoder_hidden_states", "encoder_attention_mask", "use_cache")
         given = [name for name in decoders if kwargs.get(name) is not None and kwargs[name] is not False]
         if given:
@@ -416,28 +396,18 @@ class ZooBertModel(ZooBertPreTrainedModel):
                 f"max_length={longest} to the tokenizer, or cut the text into windows."
             )
 
-    def _create_mask(self, hidden_states, attention_mask, position_ids, past_key_values, sequences):
-        """What the attention implementation wants as a mask, packed rows kept apart; None where nothing is masked."""
-        restarts = position_ids if past_key_values is None else None  # what is in front is in front of one sequence
-        arguments = mask_arguments(self.config, hidden_states, attention_mask, restarts, sequences)
-        return None if arguments is None else create_bidirectional_mask(**arguments, past_key_values=past_key_values)
-
-    def _embed(self, input_ids, inputs_embeds, token_type_ids, position_ids, sequences) -> torch.Tensor:
-        """(B, T, H), or (N, H) of the real tokens."""
-        shape = (input_ids if input_ids is not None else inputs_embeds[..., 0]).shape
-        device = input_ids.device if input_ids is not None else inputs_embeds.device
+    def _embed(
+        self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values
+    ) -> torch.Tensor:
+        """(B, T, H), or (N, H) of the real tokens. Without segments, all tokens are in the first."""
+        inputs = input_ids if input_ids is not None else inputs_embeds
         if position_ids is None:
-            position_ids = torch.arange(shape[1], device=device).unsqueeze(0)  # (1, T)
+            past = 0 if past_key_values is None else past_key_values.get_seq_length()
+            position_ids = torch.arange(past, past + inputs.shape[1], device=inputs.device).unsqueeze(0)  # (1, T)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
-        if sequences is None:
-            return self.embeddings(input_ids, inputs_embeds, token_type_ids, position_ids)
-        return self.embeddings(
-            sequences.pack(input_ids) if input_ids is not None else None,
-            sequences.pack(inputs_embeds) if inputs_embeds is not None else None,
-            sequences.pack(token_type_ids.expand(shape)),
-            sequences.pack(position_ids.expand(shape)),
-        )
+        embedded = (input_ids, inputs_embeds, token_type_ids, position_ids)
+        return self.embeddings(*(layout.enter(tensor) for tensor in embedded))
 
 
 class ZooBertWordPredictor(ZooBertPreTrainedModel):
@@ -468,13 +438,13 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         if labels is None:
             return self.cls.predictions(hidden_states), None
         labels = labels.to(hidden_states.device)
-        kwargs["vocab_size"] = self.config.vocab_size
+        words = self.config.vocab_size
         if not self.training or is_opaque(labels) or labels.device.type == "xla" or is_listened_to(self.cls):
             logits = self.cls.predictions(hidden_states)
-            return logits, self.loss_function(logits=logits, labels=labels, **kwargs)
+            return logits, self.loss_function(logits=logits, labels=labels, vocab_size=words, **kwargs)
         labelled = labels != IGNORED  # (B, T), n of them true
         chosen = self.cls.predictions(hidden_states[labelled])  # (n, V)
-        loss = self.loss_function(logits=chosen, labels=labels[labelled], **kwargs)
+        loss = self.loss_function(logits=chosen, labels=labels[labelled], vocab_size=words, **kwargs)
         # float32, or accelerate would copy it to float32 under autocast
         nowhere = torch.full((), float("nan"), dtype=torch.float32, device=chosen.device)
         return nowhere.expand(*labels.shape, chosen.shape[-1]), loss
@@ -498,22 +468,24 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | MaskedLMOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
             only, for the loss, and `logits` is NaN.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        if labels_need_padding(labels, attention_mask):
-            kwargs["unpad"] = False
         outputs = self.bert(
             input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
             return_dict=True,
             **kwargs,
         )
@@ -565,6 +537,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         next_sentence_label: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | ZooBertForPreTrainingOutput:
         r"""
@@ -573,16 +546,19 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
             only, for the loss, and `prediction_logits` is NaN.
         next_sentence_label (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             0 where the second segment follows the first, 1 where it is a random one.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooBertModel.forward`.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        if labels_need_padding(labels, attention_mask):
-            kwargs["unpad"] = False
         outputs = self.bert(
             input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
             return_dict=True,
             **kwargs,
         )
@@ -619,11 +595,14 @@ class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | NextSentencePredictorOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             0 where the second segment follows the first, 1 where it is a random one.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooBertModel.forward`.
         """
         outputs = self.bert(
             input_ids,
@@ -631,6 +610,7 @@ class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            unpad=unpad,
             first_token_only=True,
             return_dict=True,
             **kwargs,
@@ -669,12 +649,15 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
         r"""
         labels (`torch.Tensor` of shape `(batch_size,)`, or `(batch_size, num_labels)`, *optional*):
             Class indices; floats for regression; a row of 0 and 1 for multi-label. `config.problem_type` says which;
             left None, one label means regression, integers mean classes and floats mean multi-label.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooBertModel.forward`.
         """
         outputs = self.bert(
             input_ids,
@@ -682,6 +665,7 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            unpad=unpad,
             first_token_only=True,
             return_dict=True,
             **kwargs,
@@ -715,6 +699,7 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | MultipleChoiceModelOutput:
         r"""
@@ -728,6 +713,8 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
             Embeddings instead of `input_ids`.
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The right choice.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooBertModel.forward`.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
         flat = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
@@ -737,7 +724,9 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
             flat[name] = tensor.view(-1, tensor.shape[-1]) if tensor is not None else None
         if inputs_embeds is not None:
             inputs_embeds = inputs_embeds.view(-1, *inputs_embeds.shape[-2:])
-        outputs = self.bert(**flat, inputs_embeds=inputs_embeds, first_token_only=True, return_dict=True, **kwargs)
+        outputs = self.bert(
+            **flat, inputs_embeds=inputs_embeds, unpad=unpad, first_token_only=True, return_dict=True, **kwargs
+        )
         logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, inputs.shape[1])  # (B, choices)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return MultipleChoiceModelOutput(
@@ -765,21 +754,23 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | TokenClassifierOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The class of each token, -100 where it does not count.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        if labels_need_padding(labels, attention_mask):
-            kwargs["unpad"] = False
         outputs = self.bert(
             input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
             return_dict=True,
             **kwargs,
         )
@@ -811,6 +802,7 @@ class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         start_positions: torch.Tensor | None = None,
         end_positions: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | QuestionAnsweringModelOutput:
         r"""
@@ -819,16 +811,17 @@ class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
             released, so padding is computed for it; the scores returned for padding are the lowest there are.
         end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The index of its last token.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
         """
         with_loss = start_positions is not None and end_positions is not None
-        if with_loss:
-            kwargs["unpad"] = False
         outputs = self.bert(
             input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            unpad=False if with_loss else unpad,
             return_dict=True,
             **kwargs,
         )

@@ -18,7 +18,7 @@ The fine-tuning heads of section 3.2 are in modeling_gpt_tasks.py. Parameter nam
 published PyTorch checkpoint. What differs from the released code is how it is computed, never what:
 
 - generation keeps keys and values (the released model has no cache);
-- padding is not computed where nothing is kept: tokens run as one row (modeling_packing.py);
+- padding is not computed where nothing is kept: tokens run as one row (modeling_layout.py);
 - where only the last token is read, the last block asks for it alone;
 - on processors, matrix products go to oneDNN where that is faster (modeling_onednn.py).
 
@@ -49,21 +49,16 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
+from .modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout
 from .modeling_onednn import linear
 from .modeling_packing import (
-    PackedSequences,
     attention_implementation,
     check_shapes,
     eager_attention_forward,
-    is_listened_to,
     is_opaque,
     is_recorded,
     labels_need_padding,
-    mask_arguments,
-    packed_attention,
-    plan_sequences,
     split_heads,
-    zero_padding,
 )
 
 
@@ -101,8 +96,7 @@ class ZooGPTAttention(nn.Module):
         hidden_states: torch.Tensor,  # (..., H)
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
-        sequences: PackedSequences | None = None,
-        last_tokens: torch.Tensor | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
@@ -111,24 +105,11 @@ class ZooGPTAttention(nn.Module):
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         states = self.c_attn(hidden_states).chunk(3, -1)
         query, key, value = (split_heads(state, self.head_dim) for state in states)  # (..., A, D)
-        if last_tokens is not None:
-            query = choose_tokens(query, last_tokens, sequences)
-        if sequences is not None:
-            states = (query, key, value)
-            output = packed_attention(attention_interface, self, *states, sequences, attention_mask, **kwargs)
-            return self.resid_dropout(self.c_proj(output)), None
-        query, key, value = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)  # (B, A, P + T, D)
-        output, probabilities = attention_interface(self, query, key, value, attention_mask, **kwargs)
-        return self.resid_dropout(self.c_proj(output.flatten(2))), probabilities  # (B, T, H), (B, A, T, P + T)
-
-
-def choose_tokens(states: torch.Tensor, tokens: torch.Tensor, sequences: PackedSequences | None) -> torch.Tensor:
-    """(B, T, ...) -> (B, 1, ...), or (N, ...) -> (B, ...): the tokens of these numbers in the flattened batch."""
-    if sequences is not None:
-        return states.index_select(0, tokens.to(states.device))
-    return states.flatten(0, 1).index_select(0, tokens.to(states.device)).unsqueeze(1)
+        states = (layout.queries(query), key, value)
+        output, probabilities = layout.attend(
+            attention_interface, self, *states, attention_mask, past_key_values, **kwargs
+        )
+        return self.resid_dropout(self.c_proj(output)), probabilities  # (..., H), (B, A, T, P + T)
 
 
 class ZooGPTMLP(nn.Module):
@@ -160,26 +141,13 @@ class ZooGPTBlock(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
-        sequences: PackedSequences | None = None,
-        last_tokens: torch.Tensor | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(..., H) -> (..., H); (S, H) or (B, 1, H) with `last_tokens`."""
-        asked = {"sequences": sequences, "last_tokens": last_tokens}
-        attended, _ = self.attn(hidden_states, attention_mask, past_key_values, **asked, **kwargs)
-        if last_tokens is not None:
-            hidden_states = choose_tokens(hidden_states, last_tokens, sequences)
-        hidden_states = self.ln_1(hidden_states + attended)
+        """(..., H) -> (..., H); where only last tokens ask, (S, H) or (B, 1, H)."""
+        attended, _ = self.attn(hidden_states, attention_mask, past_key_values, layout, **kwargs)
+        hidden_states = self.ln_1(layout.queries(hidden_states) + attended)
         return self.ln_2(hidden_states + self.mlp(hidden_states))
-
-
-def last_columns(inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """(B,) the column of each row's last real token, wherever its padding is; the last one if no mask tells."""
-    rows, columns = inputs.shape[:2]
-    if attention_mask is None or attention_mask.dim() != 2:
-        return torch.full((rows,), columns - 1, device=inputs.device)
-    numbers = torch.arange(columns, device=inputs.device)
-    return ((attention_mask[:, -columns:].to(inputs.device) != 0) * numbers).argmax(-1)
 
 
 @auto_docstring
@@ -269,40 +237,31 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         inputs = input_ids if input_ids is not None else inputs_embeds
         self._check(inputs, attention_mask, token_type_ids, position_ids, past_key_values)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
-        keeps = past_key_values is not None or (use_cache and not self.training)
+        uses_cache = past_key_values is not None or (use_cache and not self.training)
         recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
-        computes_all = keeps and not last_token_only  # a step of generation need not look for hooks
-        listened = not computes_all and unpad is not True and not is_tracing(inputs) and is_listened_to(self)
-        unpad = self.config.unpad if unpad is None else unpad
-
-        sequences = None
-        if unpad and not (keeps or recorded or listened):
-            sequences = plan_sequences(self.config, inputs, attention_mask, position_ids)
-        hidden_states = self._embed(input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values, sequences)
-        mask = self._create_mask(hidden_states, attention_mask, position_ids, past_key_values, sequences)
-        last_tokens, last_mask = None, mask
-        last_token_only = last_token_only and not listened and (unpad or self.config.unpad)
-        if last_token_only and not recorded:
-            last_tokens, last_mask = self._ask_for_the_last(inputs, attention_mask, mask, sequences)
-
-        if keeps and past_key_values is None:
+        layout = choose_layout(
+            self,
+            inputs,
+            attention_mask,
+            position_ids,
+            unpad=unpad,
+            token="last" if last_token_only else None,
+            uses_cache=uses_cache,
+            records=recorded,
+        )
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values)
+        mask = layout.create_mask(create_causal_mask, self.config, hidden_states, past_key_values)
+        if uses_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
-        kwargs |= {"past_key_values": past_key_values, "sequences": sequences}
-        for block in self.h[:-1]:
-            hidden_states = block(hidden_states, attention_mask=mask, **kwargs)
-        hidden_states = self.h[-1](hidden_states, attention_mask=last_mask, last_tokens=last_tokens, **kwargs)
-
-        if last_tokens is not None:
-            hidden_states = hidden_states if sequences is None else sequences.of_rows(hidden_states)  # (B, 1, H)
-        elif sequences is not None:
-            hidden_states = sequences.pad(hidden_states)  # (N, H) -> (B, T, H)
-        elif unpad and not keeps:
-            hidden_states = zero_padding(hidden_states, attention_mask)
-        if last_token_only and last_tokens is None:
-            rows = torch.arange(inputs.shape[0], device=hidden_states.device)
-            hidden_states = hidden_states[rows, last_columns(inputs, attention_mask)].unsqueeze(1)
+        for index, block in enumerate(self.h):
+            if index == len(self.h) - 1 and not recorded:
+                layout, mask = layout.for_last_layer(mask)
+            hidden_states = block(
+                hidden_states, attention_mask=mask, past_key_values=past_key_values, layout=layout, **kwargs
+            )
         return BaseModelOutputWithPast(
-            last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
+            last_hidden_state=layout.leave(layout.zero_padding(hidden_states)),
+            past_key_values=past_key_values if use_cache else None,
         )
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values):
@@ -328,46 +287,18 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             )
 
     def _embed(
-        self, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values, sequences
+        self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values
     ) -> torch.Tensor:
         """(B, T, H), or (N, H) of the real tokens: words and positions, and further tokens if there are any."""
-        shape = (input_ids if input_ids is not None else inputs_embeds[..., 0]).shape
+        inputs = input_ids if input_ids is not None else inputs_embeds
         if position_ids is None:
-            device = input_ids.device if input_ids is not None else inputs_embeds.device
             past = past_key_values.get_seq_length() if past_key_values is not None else 0
-            position_ids = (torch.arange(shape[1], device=device) + past).unsqueeze(0)  # (1, T)
-        given = [input_ids, inputs_embeds, token_type_ids, position_ids]
-        if sequences is not None:
-            given = [None if each is None else sequences.pack(each.expand(*shape, *each.shape[2:])) for each in given]
-        input_ids, embeddings, token_type_ids, position_ids = given
-        embeddings = self.tokens_embed(input_ids) if embeddings is None else embeddings
-        embeddings = embeddings + self.positions_embed(position_ids)
+            position_ids = (torch.arange(inputs.shape[1], device=inputs.device) + past).unsqueeze(0)  # (1, T)
+        words = layout.enter(inputs_embeds) if input_ids is None else self.tokens_embed(layout.enter(input_ids))
+        embeddings = words + self.positions_embed(layout.enter(position_ids))
         if token_type_ids is not None:
-            embeddings = embeddings + self.tokens_embed(token_type_ids)
+            embeddings = embeddings + self.tokens_embed(layout.enter(token_type_ids))
         return self.drop(embeddings)
-
-    def _create_mask(self, hidden_states, attention_mask, position_ids, past_key_values, sequences):
-        """What the attention implementation wants as a mask, packed rows kept apart; None where causality is all."""
-        restarts = position_ids if past_key_values is None else None  # a cache holds one sequence a row
-        arguments = mask_arguments(self.config, hidden_states, attention_mask, restarts, sequences)
-        return None if arguments is None else create_causal_mask(**arguments, past_key_values=past_key_values)
-
-    def _ask_for_the_last(self, inputs, attention_mask, mask, sequences) -> tuple[torch.Tensor | None, object]:
-        """What the last block needs to answer for the last token of each row alone: their numbers, and their mask.
-
-        No numbers where it must answer for all: several sequences in a row, a mask that cannot be cut.
-        """
-        if sequences is not None:
-            if len(sequences.starts) != inputs.shape[0]:
-                return None, mask
-            return sequences.boundaries[1:] - 1, mask[:, :, -1:] if mask is not None else None
-        if mask is not None and not (torch.is_tensor(mask) and mask.dim() == 4):  # flash and flex attention's
-            return None, mask
-        rows = torch.arange(inputs.shape[0], device=inputs.device)
-        columns = last_columns(inputs, attention_mask)
-        if mask is not None:
-            mask = mask.expand(rows.shape[0], -1, -1, -1)[rows, :, columns].unsqueeze(2)  # (B, 1, 1, P + T)
-        return rows * inputs.shape[1] + columns, mask
 
 
 def predicts_from_padding(
@@ -408,6 +339,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | CausalLMOutputWithPast:
         r"""
@@ -417,12 +349,13 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             The tokens themselves, which the model shifts, -100 where one is not to be predicted.
         use_cache (`bool`, *optional*):
             Whether to return `past_key_values`; by default `config.use_cache`, but not beside a loss.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooGPTModel.forward`.
         """
         if labels is not None and use_cache is None:
             use_cache = False
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        if predicts_from_padding(labels, kwargs.get("shift_labels"), attention_mask):
-            kwargs["unpad"] = False
+        needs_padding = predicts_from_padding(labels, kwargs.get("shift_labels"), attention_mask)
         outputs = self.transformer(
             input_ids,
             attention_mask=attention_mask,
@@ -431,6 +364,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
+            unpad=False if needs_padding else unpad,
             return_dict=True,
             **kwargs,
         )

@@ -39,13 +39,8 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_gpt import ZooGPTConfig
-from .modeling_gpt import (
-    ZooGPTModel,
-    ZooGPTPreTrainedModel,
-    ZooGPTWordPredictor,
-    last_columns,
-    predicts_from_padding,
-)
+from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel, ZooGPTWordPredictor, predicts_from_padding
+from .modeling_layout import last_columns
 from .modeling_losses import class_loss, sequence_classification_loss
 from .modeling_onednn import linear
 from .modeling_packing import check_choices, check_shapes, is_opaque, labels_need_padding
@@ -126,12 +121,14 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         self,
         input_ids: torch.Tensor | None,
         attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
         position_ids: torch.Tensor | None,
         inputs_embeds: torch.Tensor | None,
         labels: torch.Tensor | None,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        unpad: bool | None,
         past_key_values: Cache | None = None,
-        **kwargs,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[ModelOutput, torch.Tensor, torch.Tensor | None]:
         """The output of the model on R rows, the (R, H) states of their last tokens, and their weighted LM loss.
 
@@ -148,9 +145,11 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         outputs = self.transformer(
             input_ids,
             attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
             position_ids=position_ids,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
+            unpad=unpad,
             last_token_only=not with_lm_loss,
             return_dict=True,
             **kwargs | {"use_cache": False},
@@ -213,6 +212,7 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
         r"""
@@ -225,6 +225,8 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
         past_key_values (`Cache`, *optional*):
             Keys and values of P tokens in front of each row, as prefix tuning learns them; `attention_mask` then has P
             more columns. Not with `config.both_orders`, which reads two rows a pair.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooGPTModel.forward`.
         """
         attention_mask = self.mask_padding(input_ids, attention_mask, _length_of(past_key_values))
         rows = [input_ids, attention_mask, token_type_ids, position_ids]
@@ -238,10 +240,11 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
         outputs, states, lm_loss = self.read(
             input_ids,
             attention_mask,
+            token_type_ids,
             position_ids,
             inputs_embeds,
             labels,
-            token_type_ids=token_type_ids,
+            unpad=unpad,
             past_key_values=past_key_values,
             **kwargs,
         )
@@ -309,6 +312,7 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | MultipleChoiceModelOutput:
         r"""
@@ -322,6 +326,8 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
             Embeddings instead of `input_ids`.
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The right choice. The loss includes `config.lm_loss_weight` times the language modeling loss.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooGPTModel.forward`.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
         choices = inputs.shape[1]
@@ -337,10 +343,11 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
         outputs, states, lm_loss = self.read(
             input_ids,
             attention_mask,
+            token_type_ids,
             position_ids,
             inputs_embeds,
             labels,
-            token_type_ids=token_type_ids,
+            unpad=unpad,
             **kwargs,
         )
         logits = self.multiple_choice_head(states).unflatten(0, (-1, choices))  # (B, K)
@@ -401,6 +408,7 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         mc_token_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         mc_labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | ZooGPTDoubleHeadsModelOutput:
         r"""
@@ -414,6 +422,8 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
             The tokens themselves, which the model shifts, -100 where one is not to be predicted.
         mc_labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The right choice.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooGPTModel.forward`.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
         shape = inputs.shape[:2]  # (B, K)
@@ -427,14 +437,13 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         )  # (B * K, T)
         inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
         check_shapes(input_ids if inputs_embeds is None else inputs_embeds, attention_mask, labels=labels)
-        if predicts_from_padding(labels, None, attention_mask):
-            kwargs["unpad"] = False
         outputs = self.transformer(
             input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            unpad=False if predicts_from_padding(labels, None, attention_mask) else unpad,
             return_dict=True,
             **kwargs | {"use_cache": False},
         )
@@ -476,6 +485,7 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | TokenClassifierOutput:
         r"""
@@ -483,10 +493,10 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The class of each token, -100 where it does not count.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooGPTModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels)
-        if labels_need_padding(labels, attention_mask):
-            kwargs["unpad"] = False
         if position_ids is None:
             position_ids = positions_of_real_tokens(
                 input_ids if input_ids is not None else inputs_embeds, attention_mask
@@ -497,6 +507,7 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
             return_dict=True,
             **kwargs | {"use_cache": False},
         )
@@ -528,6 +539,7 @@ class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         start_positions: torch.Tensor | None = None,
         end_positions: torch.Tensor | None = None,
+        unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | QuestionAnsweringModelOutput:
         r"""
@@ -537,6 +549,8 @@ class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
             The index of the answer's first token. The loss is a softmax over all real tokens.
         end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The index of its last token.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooGPTModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask)
         if position_ids is None:
@@ -549,6 +563,7 @@ class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            unpad=unpad,
             return_dict=True,
             **kwargs | {"use_cache": False},
         )

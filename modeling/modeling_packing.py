@@ -29,13 +29,11 @@ A heads, D dimensions of a head.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 
 import torch
 import torch.nn as nn
-import torch.nn.modules.module as every_module
-from transformers.masking_utils import packed_sequence_mask_function
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import is_flash_attention_requested
@@ -45,10 +43,6 @@ from .modeling_losses import IGNORED
 
 
 GROUPED_DEVICES = ("cpu",)
-# Where hooks come from that take states of any shape: they record, place, gather or watch what passes as a whole.
-INDIFFERENT = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
-PARTICULAR = ("transformers.integrations.neftune",)  # its noise is scaled by the columns
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a module
 
 
 @dataclass(frozen=True)
@@ -83,9 +77,18 @@ class PackedSequences:
         """(N, ...) -> (S, ...), the first token of each sequence."""
         return packed.index_select(0, self.starts.to(packed.device))
 
+    def last_tokens(self, packed: torch.Tensor) -> torch.Tensor:
+        """(N, ...) -> (S, ...), the last token of each sequence."""
+        return packed.index_select(0, (self.boundaries[1:] - 1).to(packed.device))
+
     def of_rows(self, tokens: torch.Tensor) -> torch.Tensor:
         """(S, ...) -> (B, 1, ...), from one token a sequence that of the sequence which each row begins with."""
         return tokens.index_select(0, self.rows.to(tokens.device)).unsqueeze(1)
+
+    @property
+    def packs_rows(self) -> bool:
+        """Whether some rows hold several sequences."""
+        return len(self.starts) != self.shape[0]
 
     @property
     def longest(self) -> int:
@@ -248,124 +251,9 @@ def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tenso
     return is_opaque(labels) or is_opaque(mask) or bool(((labels != IGNORED) & (mask == 0).to(labels.device)).any())
 
 
-def is_listened_to(model: nn.Module) -> bool:
-    """Whether someone reads or changes states inside the model who may count on their shape being (B, T, ...).
-
-    By hooks on the model, its modules or all modules of the process, or by another `forward` in the place of one of
-    its modules'. Hooks come and go: each call looks anew.
-    """
-    listeners = [hook for name in HOOKS for hook in getattr(every_module, f"_global{name}").values()]
-    modules = [model]
-    for module in modules:  # which grows
-        if module is None:
-            continue
-        if module._modules:
-            modules += module._modules.values()
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
-            listeners += [hook for name in HOOKS for hook in getattr(module, name).values()]
-        if "forward" in module.__dict__ and module is not model:  # whose own, as of autocast, sees nothing packed
-            listeners.append(module.forward)
-    return any(minds_shapes(listener) for listener in listeners)
-
-
-def minds_shapes(listener: Callable) -> bool:
-    """Whether a hook may count on states of shape (B, T, ...), told by the module that defines it."""
-    while isinstance(listener, partial):
-        listener = listener.func
-    origin = f"{getattr(listener, '__module__', None)}."
-    indifferent = origin.startswith(tuple(f"{name}." for name in INDIFFERENT))
-    return not indifferent or origin.startswith(tuple(f"{name}." for name in PARTICULAR))
-
-
-def plan_sequences(
-    config, inputs: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
-) -> PackedSequences | None:
-    """The packed layout of a call, or None where it runs on the whole batch.
-
-    Traced graphs (torch.compile, torch.export, ONNX), `torch.vmap` over masks and XLA want static shapes; a 4-D mask
-    says more than which tokens are padding; flex attention and attention functions of the user's own get the whole
-    batch and its mask.
-
-    Args:
-        inputs: (B, T) token ids or (B, T, H) embeddings.
-    """
-    if is_tracing(inputs) or is_opaque(attention_mask) or is_opaque(position_ids):
-        return None
-    if inputs.device.type in ("xla", "meta"):
-        return None
-    if attention_mask is not None and attention_mask.dim() != 2:
-        return None
-    # The layout of the whole model hangs on this; the call of the backend stays with the interface.
-    in_calls = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
-    if not in_calls and not is_flash_attention_requested(config):
-        return None
-    sequences = find_sequences(inputs.shape[:2], inputs.device, attention_mask, position_ids)
-    if sequences is not None and attends_on_a_grid(config, inputs.device):
-        rows, columns = sequences.shape
-        if len(sequences.starts) * sequences.longest > 2 * rows * columns:  # short sequences packed beside a long one
-            return None
-    return sequences
-
-
-def keeps_packed_rows_apart(config) -> bool:
-    """Whether the attention implementation takes a mask for every pair of tokens."""
-    return config._attn_implementation in ("eager", "sdpa", "flex_attention")  # trf-ignore: TRF051
-
-
 def attends_on_a_grid(config, device: torch.device) -> bool:
     """Whether `packed_attention` pads the sequences again, and wants a mask for that (S, L) grid."""
     return not is_flash_attention_requested(config) and device.type not in GROUPED_DEVICES
-
-
-def mask_arguments(
-    config,
-    hidden_states: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    position_ids: torch.Tensor | None,
-    sequences: PackedSequences | None,
-) -> dict | None:
-    """What transformers' functions that create masks need to keep sequences and padding apart; None: no mask at all.
-
-    Args:
-        position_ids: as given by the user, whose restarts are sequences; None where they are not to be looked at.
-        sequences: the layout of `plan_sequences`.
-    """
-    overlay = None
-    if sequences is not None:
-        if not attends_on_a_grid(config, hidden_states.device):
-            return None
-        attention_mask = sequences.mask  # (S, L)
-        hidden_states = hidden_states[:1].expand(*attention_mask.shape, -1)  # only shape, type and device count
-    elif holds_packed_rows(position_ids, attention_mask):
-        if not keeps_packed_rows_apart(config):
-            raise ValueError(
-                f"position_ids restart inside a row, and the attention {config._attn_implementation!r} keeps its "
-                "sequences apart only where padding is not computed: leave unpad on, give no labels to padding, ask "
-                "for neither a cache nor hidden states nor attentions, or choose eager, sdpa or flex_attention."
-            )
-        if torch.jit.is_tracing():
-            raise ValueError(
-                "TorchScript cannot trace the masks that keep rows packed with position_ids apart (GPT's task heads "
-                "make these from a mask): use torch.export, or torch.onnx.export with dynamo=True."
-            )
-        sequence = sequence_starts(position_ids.expand(hidden_states.shape[:2])).cumsum(-1)
-        overlay = packed_sequence_mask_function(sequence)
-    elif is_opaque(attention_mask) and not is_tracing(attention_mask):
-        overlay = _hides_nothing  # without one, transformers looks whether the mask hides anything
-    given = {"config": config, "inputs_embeds": hidden_states, "attention_mask": attention_mask}
-    return given | {"and_mask_function": overlay}
-
-
-def _hides_nothing(batch_idx, head_idx, q_idx, kv_idx) -> torch.Tensor:
-    """What transformers calls for each pair of tokens that its mask shows."""
-    return q_idx >= 0
-
-
-def zero_padding(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """(B, 1 or T, H) states, zero where a (B, T) mask shows padding, as they are where padding is not computed."""
-    if attention_mask is None or attention_mask.dim() != 2:
-        return states
-    return states.masked_fill((attention_mask[:, : states.shape[1], None] == 0).to(states.device), 0)
 
 
 def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:

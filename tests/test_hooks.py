@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.integrations.neftune import neftune_post_forward_hook
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-import modeling
+from modeling import modeling_layout
 from tests import bert_cases, gpt_cases
 
 
@@ -32,15 +32,13 @@ EACH_FAMILY = pytest.mark.parametrize(
 @pytest.fixture
 def packs(monkeypatch):
     """Whether a call of the model computes real tokens only."""
-    calls = []
-    for family in (modeling.modeling_bert, modeling.modeling_gpt):
-        attend = family.packed_attention
+    calls, attend = [], modeling_layout.packed_attention
 
-        def packed_attention(*args, attend=attend, **kwargs):
-            calls.append(args)
-            return attend(*args, **kwargs)
+    def packed_attention(*args, **kwargs):
+        calls.append(args)
+        return attend(*args, **kwargs)
 
-        monkeypatch.setattr(family, "packed_attention", packed_attention)
+    monkeypatch.setattr(modeling_layout, "packed_attention", packed_attention)
 
     def packs(model: PreTrainedModel, **inputs) -> bool:
         calls.clear()
