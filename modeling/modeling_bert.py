@@ -121,8 +121,9 @@ class ZooBertSelfAttention(nn.Module):
         query = split_heads(self.query(queries), self.head_dim)  # (..., A, D)
         key = split_heads(self.key(hidden_states), self.head_dim)
         value = split_heads(self.value(hidden_states), self.head_dim)
-        states = (query, key, value)
-        return layout.attend(attention_interface, self, *states, attention_mask, past_key_values, **kwargs)
+        return layout.attend(
+            attention_interface, self, query, key, value, attention_mask, past_key_values, **kwargs
+        )  # (..., H), (B, A, T, P + T) where the implementation shows them
 
 
 class ZooBertResidual(nn.Module):
@@ -368,7 +369,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         )
         hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values)
         mask = layout.create_mask(create_bidirectional_mask, self.config, hidden_states, past_key_values)
-        hidden_states = self.encoder(hidden_states, mask, layout, hidden, past_key_values, **kwargs)
+        hidden_states = self.encoder(hidden_states, mask, layout, hidden, past_key_values, **kwargs)  # (B, 1 or T, H)
         pooled = self.pooler(hidden_states) if self.pooler is not None else None
         return BaseModelOutputWithPooling(last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled)
 

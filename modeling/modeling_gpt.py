@@ -105,9 +105,9 @@ class ZooGPTAttention(nn.Module):
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         states = self.c_attn(hidden_states).chunk(3, -1)
         query, key, value = (split_heads(state, self.head_dim) for state in states)  # (..., A, D)
-        states = (layout.queries(query), key, value)
+        query = layout.queries(query)
         output, probabilities = layout.attend(
-            attention_interface, self, *states, attention_mask, past_key_values, **kwargs
+            attention_interface, self, query, key, value, attention_mask, past_key_values, **kwargs
         )
         return self.resid_dropout(self.c_proj(output)), probabilities  # (..., H), (B, A, T, P + T)
 

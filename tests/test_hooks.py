@@ -150,6 +150,13 @@ def test_padding_is_computed_while_someone_listens_and_only_then(cases, head, li
     assert packs(model, **inputs)
 
 
+@EACH_HEAD
+def test_each_head_hands_the_argument_on(cases, head, packs, tmp_path):
+    _, model = cases.pair(head, tmp_path)
+    inputs, _, _ = inputs_of(cases, head)
+    assert packs(model, **inputs) and not packs(model, **inputs, unpad=False)
+
+
 def test_adapters_chosen_for_each_row_find_the_rows(packs, tmp_path):
     model = get_peft_model(
         bert_cases.pair("ForTokenClassification", tmp_path)[1], LoraConfig(target_modules=["query"])
