@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.glue import EVERY_TASK, Task
+from tasks.glue.table import EVERY_TASK, Task
 from tasks.rows import columns, plain, read_json, read_tsv
 from training.command_line import run_command
 from training.files import shown

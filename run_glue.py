@@ -38,8 +38,8 @@ from transformers import (
 from transformers.hf_argparser import HfArg
 
 import metrics
-from tasks.glue import DIAGNOSTICS, EVERY_TASK, TASKS, Task
-from tasks.glue_data import read_hub, read_own_files, read_zip
+from tasks.glue.data import read_hub, read_own_files, read_zip
+from tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, Task
 from training.arguments import DataArguments
 from training.ensembles import check_ensemble
 from training.files import write_atomically

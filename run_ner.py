@@ -46,7 +46,7 @@ from transformers.hf_argparser import HfArg
 
 import metrics
 from modeling import FeatureTaggerForTokenClassification
-from tasks.ner_data import (
+from tasks.ner.data import (
     convert_tags,
     count_entities,
     entity_types,

@@ -32,9 +32,9 @@ from transformers.hf_argparser import HfArg
 
 import metrics
 from tasks.rows import total
-from tasks.spans import Answers, find_answers
-from tasks.squad_data import read_files, read_folder, read_hub
-from tasks.windows import FORMAT, Windows, cached_windows, make_windows
+from tasks.squad.data import read_files, read_folder, read_hub
+from tasks.squad.decode import Answers, find_answers
+from tasks.squad.features import FORMAT, Windows, cached_windows, make_windows
 from training.arguments import DataArguments, public_arguments
 from training.checkpoints import digest
 from training.ensembles import check_ensemble

@@ -32,7 +32,8 @@ from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 import metrics
-from tasks.choices import TASKS, read_folder, read_hub, read_own_files
+from tasks.choices.data import read_folder, read_hub, read_own_files
+from tasks.choices.table import TASKS
 from training.arguments import DataArguments
 from training.ensembles import check_ensemble
 from training.files import write_atomically

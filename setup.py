@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 
 ROOT = Path(__file__).resolve().parent
@@ -67,7 +67,7 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10",
-    packages=["metrics", "modeling", "tasks", "training"],
+    packages=find_packages(str(ROOT), include=["metrics", "modeling*", "tasks*", "training*"]),
     # Modules that `evaluate` loads by path, one folder each.
     package_data={"metrics": ["*/*.py"]},
     py_modules=SCRIPTS,

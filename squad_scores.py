@@ -31,7 +31,7 @@ import numpy as np
 
 from metrics.squad.scores import Marks, best_thresholds, mark, precision_recall, squad1_scores, squad2_scores
 from tasks.rows import plain, read_json
-from tasks.squad_files import read_questions
+from tasks.squad.files import read_questions
 from training.command_line import run_command
 from training.files import shown
 

@@ -34,9 +34,9 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from metrics.squad.scores import normalize_answer
 from run_squad import compute_metrics
-from tasks.spans import find_answers
-from tasks.squad_data import read_folder
-from tasks.windows import Windows, include_marks, make_windows
+from tasks.squad.data import read_folder
+from tasks.squad.decode import find_answers
+from tasks.squad.features import Windows, include_marks, make_windows
 
 from . import plain_squad
 from .__main__ import describe_machine, markdown

@@ -26,7 +26,7 @@ from transformers.hf_argparser import HfArg
 
 from modeling.conversion import command_line
 from tasks.rows import plain, read_json, read_lines
-from tasks.squad_files import check_text, members
+from tasks.squad.files import check_text, members
 from training.files import shown, write_atomically
 
 

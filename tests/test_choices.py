@@ -9,7 +9,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 import metrics
-from tasks.choices import STORIES, TASKS, read_folder, read_hub, read_own_files
+from tasks.choices.data import read_folder, read_hub, read_own_files
+from tasks.choices.table import STORIES, TASKS
 from tests.choices_sample import SIZES, choices, context, right, write_csv, write_json, write_own, write_task
 from tests.glue_sample import text
 

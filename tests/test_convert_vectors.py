@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
 from modeling.configuration_elmo import AUTO_MAP
 from modeling.convert_vectors import convert, count_words, main, read_vectors
-from tasks.ner_data import read_files
+from tasks.ner.data import read_files
 from tests.tiny_run import Arguments
 from training import loading
 

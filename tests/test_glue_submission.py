@@ -8,7 +8,7 @@ import pytest
 
 import glue_submission
 import run_glue
-from tasks.glue import EVERY_TASK
+from tasks.glue.table import EVERY_TASK
 from tests.glue_sample import write_model, write_vocabulary
 from tests.processes import heavy_imports
 from training.command_line import run_command

@@ -61,7 +61,7 @@ def test_each_direct_dependency_is_pinned_within_its_range(package):
 
 def test_every_script_at_the_root_is_installed(package):
     assert sorted(package["py_modules"]) == sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
-    assert all((ROOT / name).is_dir() for name in package["packages"])
+    assert all((ROOT / name.replace(".", "/")).is_dir() for name in package["packages"])
 
 
 def test_what_a_module_imports_on_load_is_required_by_setup(package):

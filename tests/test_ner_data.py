@@ -10,7 +10,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Sequence as ListOf
 
 from metrics.entities.entities import entity_scores
-from tasks.ner_data import (
+from tasks.ner.data import (
     convert_tags,
     count_entities,
     detect_scheme,

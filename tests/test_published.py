@@ -3,14 +3,14 @@
 import pytest
 
 import metrics
-from tasks import choices
-from tasks.glue import TASKS
+from tasks.choices.table import TASKS as CHOICES
+from tasks.glue.table import TASKS
 from tests.conftest import ROOT
 from training.published import TABLES, comparison
 
 
 GLUE = {(task.hub, task.hub_configuration or name): task.metric for name, task in TASKS.items()}
-CHOOSING = {task.hub or (name, None) for name, task in choices.TASKS.items()}
+CHOOSING = {task.hub or (name, None) for name, task in CHOICES.items()}
 ANSWERING = {("rajpurkar/squad", None): "v1.1", ("rajpurkar/squad_v2", None): "v2.0"}
 
 

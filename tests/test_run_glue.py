@@ -12,7 +12,7 @@ from accelerate.state import AcceleratorState
 from transformers import AutoConfig, PreTrainedModel, pipeline
 
 import run_glue
-from tasks.glue import EVERY_TASK, Task
+from tasks.glue.table import EVERY_TASK, Task
 from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, LABELS, SIZES, write_csv, write_model, write_task, write_vocabulary
 from training import loading

@@ -16,8 +16,8 @@ import metrics
 import run_squad
 import squad_scores
 from modeling import ElmoConfig, ElmoForQuestionAnswering, ElmoTokenizer, ZooBertForQuestionAnswering
-from tasks.spans import find_answers
-from tasks.windows import make_windows
+from tasks.squad.decode import find_answers
+from tasks.squad.features import make_windows
 from tests.glue_sample import VOCABULARY, WORDS
 from tests.gpt_sample import write_gpt_model
 from tests.processes import fork, wait

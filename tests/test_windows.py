@@ -18,9 +18,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from modeling import ElmoTokenizer, ZooGPTTokenizer
-from tasks import windows as module
-from tasks.squad_data import read_folder
-from tasks.windows import Windows, cached_windows, make_windows
+from tasks.squad import features as module
+from tasks.squad.data import read_folder
+from tasks.squad.features import Windows, cached_windows, make_windows
 from tests.conftest import ROOT
 from tests.glue_sample import WORDS, write_vocabulary
 from tests.gpt_sample import write_gpt_tokenizer

@@ -15,7 +15,7 @@ from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 
 from tasks.rows import load_hub, needed_files, note_total
-from tasks.squad_files import FLAG, check_questions, read_questions
+from tasks.squad.files import FLAG, check_questions, read_questions
 
 
 FILES = {"train": "train-v{}.json", "validation": "dev-v{}.json", "test": "test-v{}.json"}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from datasets import Dataset
 
-from tasks.windows import Windows
+from tasks.squad.features import Windows
 
 
 ROWS = 1024  # windows at a time

@@ -1,6 +1,6 @@
 """Files of questions about contexts -> checked examples, in plain Python: the official JSON of SQuAD, and JSON lines.
 
-squad_data.py makes a run's data sets of them; the scorer of files of answers needs no more than these.
+data.py makes a run's data sets of them; the scorer of files of answers needs no more than these.
 """
 
 from collections.abc import Iterable, Iterator
@@ -97,7 +97,7 @@ def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
 
 
 def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool) -> list[dict]:
-    """Examples with the columns of squad_data.py; `answers` are pairs of text and place, None in a test set without.
+    """Examples with the columns of data.py; `answers` are pairs of text and place, None in a test set without.
 
     Raises ValueError for what is broken. An id of two questions is broken where there will be predictions, whose names
     ids are: not in training data.

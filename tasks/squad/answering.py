@@ -10,9 +10,9 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from tasks.spans import Entry, probabilities, rank
-from tasks.squad_files import check_text
-from tasks.windows import Windows, make_windows
+from tasks.squad.decode import Entry, probabilities, rank
+from tasks.squad.features import Windows, make_windows
+from tasks.squad.files import check_text
 from training.loading import check_length, positions
 
 

@@ -14,7 +14,7 @@ from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig
 
-from tasks.glue import EVERY_TASK, PAIR, Split, Task
+from tasks.glue.table import EVERY_TASK, PAIR, Split, Task
 from tasks.rows import (
     columns,
     listed,
