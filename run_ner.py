@@ -46,15 +46,9 @@ from transformers.hf_argparser import HfArg
 
 import metrics
 from modeling import FeatureTaggerForTokenClassification
-from tasks.ner.data import (
-    convert_tags,
-    count_entities,
-    entity_types,
-    label_names,
-    read_files,
-    read_hub,
-    write_conll,
-)
+from tasks.ner.data import read_files, read_hub
+from tasks.ner.decode import write_conll
+from tasks.ner.tags import convert_tags, count_entities, entity_types, label_names
 from tasks.rows import total
 from training.arguments import DataArguments, public_arguments
 from training.ensembles import check_ensemble

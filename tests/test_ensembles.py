@@ -19,7 +19,7 @@ import run_glue
 import run_ner
 import run_swag
 from modeling import ElmoForTokenClassification
-from tasks.ner.data import convert_tags
+from tasks.ner.tags import convert_tags
 from tests.choices_sample import write_task as write_choices
 from tests.glue_sample import LABELS, SIZES, write_model, write_task, write_vocabulary
 from tests.ner_sample import read_columns, sentence, write_elmo, write_folder

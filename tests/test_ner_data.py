@@ -10,16 +10,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Sequence as ListOf
 
 from metrics.entities.entities import entity_scores
-from tasks.ner.data import (
-    convert_tags,
-    count_entities,
-    detect_scheme,
-    entity_types,
-    label_names,
-    read_files,
-    read_hub,
-    write_conll,
-)
+from tasks.ner.data import read_files, read_hub
+from tasks.ner.decode import write_conll
+from tasks.ner.tags import convert_tags, count_entities, detect_scheme, entity_types, label_names
 from tasks.rows import total
 from tests.test_entities import slow_conlleval
 

@@ -1,29 +1,22 @@
-"""Named entities: words and their tags from CoNLL columns, from JSON lines, or from the Hub; and written back.
+"""Named entities: words and their tags from CoNLL columns, from JSON lines, or from the Hub.
 
 Every source gives splits with the columns words (a list of strings), tags (a list of strings; a test set may have
 none), and, where the source marks its documents, document: a number that the sentences of one share.
-Tags stay as the source has them, in one of three schemes. In IOB1, of CoNLL-2003's own files, B only parts an entity
-from one of its type right before it; in IOB2 B begins every entity; in BIOES moreover E ends it, and S is one of a
-single word. A mistake in the data is a ValueError that names its place and the remedy.
+Tags stay as the source has them, in one of the three schemes of tags.py. A mistake in the data is a ValueError that
+names its place and the remedy.
 """
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import chain, pairwise
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
 
-from metrics.entities.entities import OUTSIDE, ends, split_tag, starts
-from tasks.columns import BREAK, DOCUMENT, Sentence, read_columns
-from tasks.rows import columns, load_hub, needed_files, note_total, plain, read_json_lines, read_lines, unbroken
-from training.files import shown, write_atomically
+from tasks.columns import DOCUMENT, Sentence, read_columns
+from tasks.ner.tags import SCHEMES, check_prefixes, check_scheme, detect_scheme
+from tasks.rows import columns, load_hub, needed_files, note_total, read_json_lines, read_lines, unbroken
+from training.files import shown
 
 
-SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes that each has beside O
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the names that are looked for
 REMEDY = ": --text_column_name and --label_column_name name them otherwise"
 
@@ -148,113 +141,17 @@ def _number_documents(
     return sentences, is_all
 
 
-# Tags
+# Examples
 
 
 def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> tuple[str | None, DatasetDict]:
     """The splits as data sets, and the scheme that all their tags keep to."""
     tagged = [sentence for sentences, _ in data.values() for sentence in sentences if sentence.tags is not None]
-    _check_prefixes(tagged, SCHEMES[scheme or "bioes"])
+    check_prefixes(tagged, SCHEMES[scheme or "bioes"])
     if tagged:
         scheme = scheme or detect_scheme(sentence.tags for sentence in tagged)
-        _check_scheme(tagged, scheme)
+        check_scheme(tagged, scheme)
     return scheme, DatasetDict({split: _to_dataset(*sentences) for split, sentences in data.items()})
-
-
-def _check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
-    known = re.compile(f"O|[{prefixes}](-.+)?")
-    if found := _first(sentences, lambda previous, tag: known.fullmatch(tag) is None):
-        sentence, word = found
-        names = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
-        raise ValueError(
-            f"{sentence.place(word)}: {shown(sentence.tags[word])}, the tag of {shown(sentence.words[word])}, is none "
-            f"of O, {names}: correct it, or let --label_column_name name the column of the tags"
-        )
-
-
-def _check_scheme(sentences: list[Sentence], scheme: str) -> None:
-    if found := _first(sentences, lambda previous, tag: not _may_follow(previous, tag, scheme)):
-        sentence, word = found
-        place = sentence.place(min(word, len(sentence.words) - 1))
-        around = ["the sentence's start", *map(plain, sentence.tags), "the sentence's end"]
-        remedy = ", or give --data_scheme iob1, which lets an entity begin with I" if scheme == "iob2" else ""
-        raise ValueError(
-            f"{place}: {around[word + 1]} after {around[word]} is a mistake in {scheme.upper()}: correct it{remedy}"
-        )
-
-
-def _first(sentences: Iterable[Sentence], wrong: Callable[[str, str], bool]) -> tuple[Sentence, int] | None:
-    """The first tag that is wrong after the one before it, as its sentence and word; around sentences there is O."""
-    wrong = cache(wrong)
-    for sentence in sentences:
-        for word, (previous, tag) in enumerate(pairwise(["O", *sentence.tags, "O"])):
-            if wrong(previous, tag):
-                return sentence, word
-    return None
-
-
-def _may_follow(previous: str, tag: str, scheme: str) -> bool:
-    (before, old), (after, new) = split_tag(previous), split_tag(tag)
-    continues = before in "BI" and after in "IE" and old == new
-    if scheme == "bioes":
-        return (before in "BI") == continues == (after in "IE")
-    return scheme == "iob1" or after != "I" or continues  # B where IOB1 has I is no mistake that matters
-
-
-def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
-    """The scheme of tagged sentences; of those without entities, IOB2."""
-    pairs = {pair for tags in sentences for pair in pairwise(["O", *tags])}
-    if any(tag[0] in "ES" for _, tag in pairs):
-        return "bioes"
-    begun = {tag[0] for previous, tag in pairs if split_tag(previous)[1] != split_tag(tag)[1] or previous == "O"}
-    return "iob1" if "I" in begun and "B" not in begun else "iob2"
-
-
-def entity_types(sentences: Iterable[Sequence[str]]) -> list[str]:
-    """The types of the entities in tagged sentences, sorted."""
-    tags = set(chain.from_iterable(sentences))
-    return sorted({split_tag(tag)[1] for tag in tags if tag[0] not in OUTSIDE})
-
-
-def count_entities(sentences: Iterable[Sequence[str]]) -> Counter[str]:
-    """How many entities of each type tagged sentences have."""
-    pairs = Counter(chain.from_iterable(pairwise(["O", *tags]) for tags in sentences))
-    counts = Counter()
-    for (previous, tag), count in pairs.items():
-        if starts(previous, tag):
-            counts[split_tag(tag)[1]] += count
-    return counts
-
-
-def label_names(types: Iterable[str], scheme: str) -> list[str]:
-    """All tags of these types, O first, whether or not the data use each."""
-    return ["O", *(_join_tag(prefix, kind) for kind in types for prefix in SCHEMES[scheme])]
-
-
-def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
-    """The tags of one sentence in another scheme, with the same entities as conlleval finds in them.
-
-    Whatever scheme `tags` are in, or none, as a model's may be: I-LOC after O then begins an entity.
-    """
-    converted = []
-    around = ["O", *tags, "O"]
-    for previous, tag, following in zip(around, tags, around[2:], strict=False):
-        (before, old), (prefix, kind) = split_tag(previous), split_tag(tag)
-        if prefix in OUTSIDE:
-            converted.append("O")
-            continue
-        first, last = starts(previous, tag), ends(tag, following)
-        if scheme == "bioes":
-            prefix = ("S" if last else "B") if first else ("E" if last else "I")
-        else:
-            parted = first and (scheme == "iob2" or (before not in OUTSIDE and old == kind))
-            prefix = "B" if parted else "I"
-        converted.append(_join_tag(prefix, kind))
-    return converted
-
-
-def _join_tag(prefix: str, kind: str) -> str:
-    return f"{prefix}-{kind}" if kind else prefix
 
 
 def _to_dataset(sentences: list[Sentence], is_all: bool) -> Dataset:
@@ -267,36 +164,3 @@ def _to_dataset(sentences: list[Sentence], is_all: bool) -> Dataset:
     if is_all:
         note_total(data, len(data))
     return data
-
-
-# Predictions
-
-
-def write_conll(
-    path: Path,
-    sentences: Sequence[Sequence[str]],
-    predictions: Sequence[Sequence[str]],
-    references: Sequence[Sequence[str]] | None = None,
-    documents: Sequence[int] | None = None,
-) -> None:
-    """Writes a line a word, as conlleval reads it: the word, its tag if `references` has it, the predicted tag.
-
-    A blank line ends each sentence. Where `documents` numbers the sentences as `read_files` does, -X- begins each
-    document, which conlleval does not count; -DOCSTART- would be a word outside entities to it. White space in a word
-    or tag would part it, so an underscore takes its place, and that of a word that is one of these marks. Raises
-    ValueError where a sentence has not as many tags as words.
-    """
-    known = [] if references is None else [references]
-    documents = [0] * len(sentences) if documents is None else documents
-    lines, last = [], 0
-    for document, *values in zip(documents, sentences, *known, predictions, strict=True):
-        if document != last:
-            lines += [" ".join([BREAK, *("O" for _ in values[1:])]), ""]
-            last = document
-        lines += [" ".join(map(_column, row)) for row in zip(*values, strict=True)]
-        lines.append("")
-    write_atomically(path, "\n".join(lines) + "\n")
-
-
-def _column(text: str) -> str:
-    return "_" if text in ("", BREAK, DOCUMENT) else re.sub(r"[ \t\r\n]", "_", text)
