@@ -20,8 +20,8 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification, BertTokenizer
 
 import modeling
-import run_ner
 from modeling import FeatureTaggerConfig, FeatureTaggerForTokenClassification
+from tasks.ner import features as ner
 from tests.processes import fork, wait
 from training import features
 from training import files as writing
@@ -214,7 +214,7 @@ def test_batches_from_the_cache_give_the_logits_of_the_encoder(cached):
 def test_a_worker_without_this_processs_memory_reads_the_same_states(cached):
     data, _, folder = cached(tagger())
     tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])})
-    collate = partial(run_ner.collate, tokenizer=tokenizer)
+    collate = partial(ner.collate, tokenizer=tokenizer)
     rows = [{**data[row], "attention_mask": [1] * len(data[row]["input_ids"])} for row in (9, 0, 4)]
     ours = features.Reader(files(folder), collate)
     sent = pickle.loads(pickle.dumps(ours))

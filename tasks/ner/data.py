@@ -7,6 +7,7 @@ names its place and the remedy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
@@ -17,6 +18,12 @@ from tasks.rows import columns, load_hub, needed_files, note_total, read_json_li
 from training.files import shown
 
 
+# The names of the files of a published folder: of most copies of CoNLL-2003, of its release, of WNUT-17.
+FOLDERS = (
+    {"train": "train.txt", "validation": "valid.txt", "test": "test.txt"},
+    {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
+    {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
+)
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the names that are looked for
 REMEDY = ": --text_column_name and --label_column_name name them otherwise"
 
@@ -78,6 +85,30 @@ def read_hub(
         found = _from_rows(_hub_rows(hub[split]), f"{name}, {split}", text_column, label_column, split != "test")
         data[split] = _number_documents(found, f"{name}, {split}", (limits or {}).get(split), whole_documents)
     return _check(data, scheme)
+
+
+def read_folder(
+    folder: Path,
+    splits: Iterable[str],
+    text_column: str | None = None,
+    label_column: str | None = None,
+    scheme: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    whole_documents: bool = False,
+) -> tuple[str | None, DatasetDict]:
+    """The splits from a folder that has all of them under the names of one of `FOLDERS`; the rest as in `read_files`.
+
+    Raises FileNotFoundError where it has not.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"--data_dir {folder}: no such folder")
+    for names in FOLDERS:
+        files = {split: folder / names[split] for split in splits}
+        if all(path.is_file() for path in files.values()):
+            files = {split: str(path) for split, path in files.items()}
+            return read_files(files, text_column, label_column, scheme, limits, whole_documents)
+    wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
+    raise FileNotFoundError(f"--data_dir {folder} does not hold {wanted}: --train_file and so on take other names")
 
 
 def _hub_rows(rows: Dataset) -> Iterator[tuple[int, dict]]:

@@ -4,8 +4,27 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from datasets import Dataset
+
 from tasks.columns import BREAK, DOCUMENT
+from tasks.ner.tags import convert_tags
 from training.files import write_atomically
+
+
+def predicted_tags(
+    outputs: dict[str, list[np.ndarray]], data_set: Dataset, examples: Dataset, names: list[str], scheme: str
+) -> list[list[str]]:
+    """The tags of all words of the first of the `examples`, as many as `data_set` has, in the data's `scheme`."""
+    sentences = []
+    rows = zip(outputs["logits"], data_set["word"], examples["words"], strict=False)
+    for logits, places, words in rows:
+        tags = ["O"] * len(words)
+        for place, best in zip(places, logits.argmax(-1), strict=True):
+            if place >= 0:
+                tags[place] = names[best]
+        sentences.append(convert_tags(tags, scheme))
+    return sentences
 
 
 def write_conll(
