@@ -27,18 +27,17 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from datasets import Dataset, DatasetDict
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     PreTrainedConfig,
-    PreTrainedTokenizerBase,
 )
 from transformers.hf_argparser import HfArg
 
 import metrics
-from tasks.glue.data import read_hub, read_own_files, read_zip
+from tasks.glue.data import read_files, read_folder, read_hub
+from tasks.glue.features import class_names, make_features
 from tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, Task
 from training.arguments import DataArguments
 from training.ensembles import check_ensemble
@@ -49,7 +48,7 @@ from training.loading import check_length, load_config, load_model, load_tokeniz
 from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
-from training.samples import count_samples, first_examples, sizes
+from training.samples import count_samples, sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,64 +105,12 @@ def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[Task, Data
     if args.task_name is None:
         files = {split: getattr(args, f"{split}_file") for split, needed in args.parts.items() if needed}
         text = tuple(args.text_column_names.split(",")) if args.text_column_names else None
-        return read_own_files(files, config, args.problem_type, text, args.label_column_name)
+        return read_files(files, config, args.problem_type, text, args.label_column_name)
     task = EVERY_TASK[args.task_name]
     splits = [split for split in task.splits if args.parts[split.removesuffix("_mm")]]
     if args.data_dir is None:
         return task, read_hub(args.task_name, splits)
-    return task, read_zip(Path(args.data_dir), task, splits)
-
-
-# Text -> features
-
-
-def class_names(task: Task, config: PreTrainedConfig, args: GlueArguments) -> list[str]:
-    """The task's classes in the order of the model's outputs: the checkpoint's if it knows them, else the task's.
-
-    ENTAILMENT is entailment, and "not equivalent" is not_equivalent: unless the task itself tells such names apart.
-    """
-    if sorted(config.id2label) != list(range(config.num_labels)):
-        raise ValueError(f"{args.model_name_or_path}: id2label must number the classes from 0: {config.id2label}")
-    own = [config.id2label[number] for number in range(config.num_labels)]
-    if sorted(own) == sorted(task.classes):
-        return own
-    spelling = {_plain(name): name for name in task.classes}
-    if sorted(map(_plain, own)) == sorted(spelling) and len(spelling) == len(task.classes):
-        return [spelling[_plain(name)] for name in own]
-    unnamed = own == [f"LABEL_{number}" for number in range(len(task.classes) or 1)]
-    if unnamed and task.classes and not args.do_train:
-        PartialState().print(
-            f"{args.model_name_or_path} does not name its classes: taken for {', '.join(task.classes)}, in this order"
-        )
-    if args.do_train or unnamed:
-        return list(task.classes)
-    knows = f"tells {', '.join(own)} apart" if len(own) > 1 else "predicts a number"
-    wanted = ", ".join(task.classes) or "a regression"
-    remedy = f"train it on {'mnli' if args.task_name in DIAGNOSTICS else 'this task'} first"
-    raise ValueError(f"{args.model_name_or_path} {knows}, but the task is {wanted}: {remedy}")
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", "_", name.strip().lower())
-
-
-def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, names: list[str], length: int) -> dict:
-    """Token ids, and `labels` as the first number that stands for them in `names` or, without names, as they are."""
-    features = dict(tokenizer(batch["text"], batch.get("text_pair"), truncation=True, max_length=length))
-    if "label" in batch:
-        features["labels"] = [names.index(label) if names else label for label in batch["label"]]
-    return features
-
-
-def tokenize(
-    data: DatasetDict, tokenizer: PreTrainedTokenizerBase, names: list[str], args: GlueArguments
-) -> DatasetDict:
-    """The features of each split, cut to --max_*_samples. `names` are the labels behind the model's outputs."""
-    convert = partial(featurize, tokenizer=tokenizer, names=names, length=args.max_seq_length)
-    features = DatasetDict()
-    for split, chosen in first_examples(data, args.limits).items():
-        features[split] = chosen.map(convert, batched=True, remove_columns=chosen.column_names, keep_in_memory=True)
-    return features
+    return task, read_folder(Path(args.data_dir), task, splits)
 
 
 # Metrics and predictions
@@ -213,14 +160,15 @@ def run(args: GlueArguments) -> dict[str, float]:
     config = load_config(args)
     tokenizer = load_tokenizer(args)
     task, data = load_data(args, config)
-    names = class_names(task, config, args)
+    names = class_names(task, config, train=args.do_train, model_name=args.model_name_or_path)
     model = load_model(AutoModelForSequenceClassification, args, tokenizer, **head(names))
     check_length(args.max_seq_length, model, tokenizer, pair=len(task.text) == 2)
     samples = count_samples(data, args.limits)
     size = f"{model.num_parameters():,} parameters; {sizes(samples, data)} examples"
     accelerator.print(f"load: {type(model).__name__}, {size}")
     watch.lap("load")
-    features = tokenize(data, tokenizer, [task.label_of(name) for name in names], args)
+    labels = [task.label_of(name) for name in names]
+    features = make_features(data, tokenizer, labels, length=args.max_seq_length, limits=args.limits)
     watch.lap("tokenize")
 
     check_ensemble(features.values(), model.config.id2label, args)

@@ -32,7 +32,7 @@ from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 import metrics
-from tasks.choices.data import read_folder, read_hub, read_own_files
+from tasks.choices.data import read_files, read_folder, read_hub
 from tasks.choices.table import TASKS
 from training.arguments import DataArguments
 from training.ensembles import check_ensemble
@@ -75,7 +75,7 @@ def load_data(args: SwagArguments) -> DatasetDict:
     """The splits that this run needs."""
     splits = [split for split, needed in args.parts.items() if needed]
     if args.task_name is None:
-        return read_own_files({split: getattr(args, f"{split}_file") for split in splits})
+        return read_files({split: getattr(args, f"{split}_file") for split in splits})
     task = TASKS[args.task_name]
     return read_hub(task, splits) if args.data_dir is None else read_folder(Path(args.data_dir), task, splits)
 

@@ -50,6 +50,12 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
         raise ValueError(f"cannot read {name} from the Hub: {error}. Or give {otherwise}.") from error
 
 
+def check_folder(folder: Path) -> None:
+    """Raises FileNotFoundError where there is no such folder."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"--data_dir {folder}: no such folder")
+
+
 def needed_files(files: Mapping[str, str | None]) -> Iterator[tuple[str, Path]]:
     """The splits that a run needs, each with its file. Raises ValueError where a flag for one is missing."""
     for split, file in files.items():

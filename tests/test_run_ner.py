@@ -107,13 +107,8 @@ def test_a_checkpoints_own_order_of_the_tags_stays(tmp_path, flags, conll):
     config = AutoConfig.for_model("bert", id2label=dict(enumerate(names)))
     assert class_names(data, config, train=True, tag_scheme="iob2", model_name="m") == (names, "iob2")
     config = AutoConfig.for_model("bert", id2label={0: "O", 1: "B-LOC"})
-    assert class_names(data, config, train=True, tag_scheme="iob2", model_name="m")[0] == [
-        "O",
-        "B-PER",
-        "I-PER",
-        "B-WORK",
-        "I-WORK",
-    ]
+    wanted = ["O", "B-PER", "I-PER", "B-WORK", "I-WORK"]
+    assert class_names(data, config, train=True, tag_scheme="iob2", model_name="m")[0] == wanted
 
 
 def test_json_and_columns_of_the_same_sentences_are_the_same_data(tmp_path, flags):

@@ -14,7 +14,17 @@ from datasets import Dataset, DatasetDict
 from sklearn.model_selection import train_test_split
 
 from tasks.choices.table import RACE, STORIES, STORY_CLOZE, SWAG, Columns, Task
-from tasks.rows import listed, load_hub, needed_files, read_csv, read_json, read_json_lines, to_dataset, unbroken
+from tasks.rows import (
+    check_folder,
+    listed,
+    load_hub,
+    needed_files,
+    read_csv,
+    read_json,
+    read_json_lines,
+    to_dataset,
+    unbroken,
+)
 from training.files import shown
 
 
@@ -36,11 +46,10 @@ def read_hub(task: Task, splits: Iterable[str]) -> DatasetDict:
     return data
 
 
-def read_folder(data_dir: Path, task: Task, splits: Iterable[str]) -> DatasetDict:
-    """The splits from the task's published files; `data_dir` is their folder or, for RACE, also the one above."""
-    if not data_dir.is_dir():
-        raise FileNotFoundError(f"--data_dir {data_dir}: no such folder")
-    folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
+def read_folder(folder: Path, task: Task, splits: Iterable[str]) -> DatasetDict:
+    """The splits from the task's published files; `folder` is theirs or, for RACE, also the one above."""
+    check_folder(folder)
+    folder = folder / task.folder if (folder / task.folder).is_dir() else folder
     data = DatasetDict()
     for split in splits:
         path = folder / task.files[split]
@@ -63,7 +72,7 @@ def _share(stories: Dataset, split: str) -> Dataset:
     return stories.select(train if split == "train" else validation)
 
 
-def read_own_files(files: Mapping[str, str | None]) -> DatasetDict:
+def read_files(files: Mapping[str, str | None]) -> DatasetDict:
     """`files` of the splits that a run needs."""
     data = DatasetDict()
     for split, path in needed_files(files):

@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig
 
 from tasks.glue.table import EVERY_TASK, PAIR, Split, Task
 from tasks.rows import (
+    check_folder,
     columns,
     listed,
     load_hub,
@@ -80,11 +81,10 @@ def _with_gold_labels(examples: Dataset, source: Path | str) -> Dataset:
     return examples.select(chosen)
 
 
-def read_zip(data_dir: Path, task: Task, splits: Iterable[str]) -> DatasetDict:
-    """The splits from the task's files; `data_dir` is their folder, or the one above if theirs has the task's name."""
-    if not data_dir.is_dir():
-        raise FileNotFoundError(f"--data_dir {data_dir}: no such folder")
-    folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
+def read_folder(folder: Path, task: Task, splits: Iterable[str]) -> DatasetDict:
+    """The splits from the task's files; `folder` is theirs, or the one above if theirs has the task's name."""
+    check_folder(folder)
+    folder = folder / task.folder if (folder / task.folder).is_dir() else folder
     return DatasetDict({split: _read_split(folder, task, split) for split in splits})
 
 
@@ -152,7 +152,7 @@ def _number(label: object, where: str) -> float:
 # Files of one's own
 
 
-def read_own_files(
+def read_files(
     files: Mapping[str, str | None],
     config: PreTrainedConfig,
     problem_type: str | None = None,

@@ -14,7 +14,7 @@ from datasets import ClassLabel, Dataset, DatasetDict
 
 from tasks.columns import DOCUMENT, Sentence, read_columns
 from tasks.ner.tags import SCHEMES, check_prefixes, check_scheme, detect_scheme
-from tasks.rows import columns, load_hub, needed_files, note_total, read_json_lines, read_lines, unbroken
+from tasks.rows import check_folder, columns, load_hub, needed_files, note_total, read_json_lines, read_lines, unbroken
 from training.files import shown
 
 
@@ -100,8 +100,7 @@ def read_folder(
 
     Raises FileNotFoundError where it has not.
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"--data_dir {folder}: no such folder")
+    check_folder(folder)
     for names in FOLDERS:
         files = {split: folder / names[split] for split in splits}
         if all(path.is_file() for path in files.values()):

@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 
-from tasks.rows import load_hub, needed_files, note_total
+from tasks.rows import check_folder, load_hub, needed_files, note_total
 from tasks.squad.files import FLAG, check_questions, read_questions
 
 
@@ -46,8 +46,7 @@ def read_hub(name: str, splits: Iterable[str], version_2: bool, limits: Limits |
 
 def read_folder(folder: Path, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
     """The splits from the published files: train-v1.1.json and dev-v1.1.json, or those of 2.0."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"--data_dir {folder}: no such folder")
+    check_folder(folder)
     data = DatasetDict()
     for split in splits:
         path, other = (folder / FILES[split].format(VERSIONS[version]) for version in (version_2, not version_2))
