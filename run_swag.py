@@ -22,17 +22,17 @@ as SWAG's leaderboard takes it), and the checkpoint with its model card.
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerBase
+from transformers import AutoModelForMultipleChoice
 from transformers.hf_argparser import HfArg
 
 import metrics
 from tasks.choices.data import read_files, read_folder, read_hub
+from tasks.choices.features import collate, make_features
 from tasks.choices.table import TASKS
 from training.arguments import DataArguments
 from training.ensembles import check_ensemble
@@ -43,7 +43,7 @@ from training.loading import check_length, load_model, load_tokenizer
 from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
-from training.samples import count_samples, first_examples, sizes
+from training.samples import count_samples, sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,65 +78,6 @@ def load_data(args: SwagArguments) -> DatasetDict:
         return read_files({split: getattr(args, f"{split}_file") for split in splits})
     task = TASKS[args.task_name]
     return read_hub(task, splits) if args.data_dir is None else read_folder(Path(args.data_dir), task, splits)
-
-
-# Text -> features
-
-
-def encode(
-    contexts: list[str], choices: list[str], tokenizer: PreTrainedTokenizerBase, length: int
-) -> list[dict[str, list]]:
-    """The inputs of each pair, of at most `length` tokens.
-
-    The beginning of the context gives way. Where a choice leaves no room for it, the beginning of the longer text does
-    until both are equally long.
-    """
-    room = length - tokenizer.num_special_tokens_to_add(pair=True)
-    short = np.array([len(ids) < room for ids in tokenizer(choices, add_special_tokens=False)["input_ids"]])
-    inputs: list[dict[str, list]] = [{} for _ in choices]
-    side, tokenizer.truncation_side = tokenizer.truncation_side, "left"
-    for truncation, chosen in (("only_first", short), ("longest_first", ~short)):
-        numbers = np.flatnonzero(chosen).tolist()
-        if numbers:
-            pairs = [contexts[number] for number in numbers], [choices[number] for number in numbers]
-            encoded = tokenizer(*pairs, truncation=truncation, max_length=length, return_attention_mask=True)
-            for row, number in enumerate(numbers):
-                inputs[number] = {name: values[row] for name, values in encoded.items()}
-    tokenizer.truncation_side = side
-    return inputs
-
-
-def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, length: int) -> dict[str, list]:
-    """For each example its inputs, each a list with one list a choice, and `labels`, the number of the right one."""
-    contexts = [context for context, choices in zip(batch["context"], batch["choices"], strict=True) for _ in choices]
-    rows = iter(encode(contexts, list(chain(*batch["choices"])), tokenizer, length))
-    grouped = [[next(rows) for _ in choices] for choices in batch["choices"]]
-    features = {name: [[row[name] for row in group] for group in grouped] for name in grouped[0][0]}
-    return features | ({"labels": batch["label"]} if "label" in batch else {})
-
-
-def tokenize(data: DatasetDict, tokenizer: PreTrainedTokenizerBase, args: SwagArguments) -> DatasetDict:
-    """The features of each split, cut to --max_*_samples."""
-    convert = partial(featurize, tokenizer=tokenizer, length=args.max_seq_length)
-    features = DatasetDict()
-    for split, chosen in first_examples(data, args.limits).items():
-        features[split] = chosen.map(convert, batched=True, remove_columns=chosen.column_names, keep_in_memory=True)
-    return features
-
-
-def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
-    """A batch for the model: what the tokenizer gave as (B, choices, T), `labels` as (B,)."""
-    names = examples[0].keys() - {"labels"}
-    rows = [
-        {name: example[name][choice] for name in names}
-        for example in examples
-        for choice in range(len(example["input_ids"]))
-    ]
-    padded = tokenizer.pad(rows, return_tensors="pt", **padding)
-    batch = {name: tensor.unflatten(0, (len(examples), -1)) for name, tensor in padded.items()}
-    if "labels" in examples[0]:
-        batch["labels"] = torch.tensor([example["labels"] for example in examples])
-    return batch
 
 
 # Metrics and predictions
@@ -181,7 +122,7 @@ def run(args: SwagArguments) -> dict[str, float]:
     size = f"{model.num_parameters():,} parameters; {sizes(samples, data)} examples"
     accelerator.print(f"load: {type(model).__name__}, {size}")
     watch.lap("load")
-    features = tokenize(data, tokenizer, args)
+    features = make_features(data, tokenizer, length=args.max_seq_length, limits=args.limits)
     watch.lap("tokenize")
 
     check_ensemble(features.values(), model.config.id2label, args)

@@ -246,8 +246,8 @@ def test_sample_limits_take_the_first_examples(tmp_path, flags):
         + ["--max_train_samples", "3", "--max_eval_samples", "99"],
     )
     task, data = run_glue.load_data(args, AutoConfig.for_model("bert"))
-    size = {"length": args.max_seq_length, "limits": args.limits}
-    features = make_features(data, loading.load_tokenizer(args), list(task.labels), **size)
+    options = {"length": args.max_seq_length, "limits": args.limits}
+    features = make_features(data, loading.load_tokenizer(args), list(task.labels), **options)
     assert {split: len(rows) for split, rows in features.items()} == {"train": 3, "validation": SIZES["dev"]}
     assert features["train"]["labels"][:] == [task.labels.index(label) for label in data["train"]["label"][:3]]
 

@@ -17,6 +17,7 @@ from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoi
 
 import run_swag
 from modeling import ElmoConfig, ElmoForMultipleChoice, ElmoTokenizer, ZooBertForMultipleChoice
+from tasks.choices.features import collate, encode, featurize, make_features
 from tests.choices_sample import SIZES, choices, context, right, write_csv, write_own, write_task
 from tests.glue_sample import WORDS, write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
@@ -93,7 +94,7 @@ def test_flags_that_contradict_the_data_are_refused(flags, capsys, extra, messag
 
 
 def featurized(tokenizer, length: int, contexts: list[str], texts: list[list[str]], **columns: list) -> dict:
-    return run_swag.featurize({"context": contexts, "choices": texts, **columns}, tokenizer, length)
+    return featurize({"context": contexts, "choices": texts, **columns}, tokenizer, length)
 
 
 def test_each_choice_is_the_second_text_after_its_context(tokenizer):
@@ -139,12 +140,12 @@ def test_the_mask_tells_padding_also_where_the_tokenizer_does_not_give_one_by_it
 def test_a_batch_is_what_transformers_own_collator_makes_of_it(tokenizer):
     texts = [["good", "bad . dull"], ["not very good", "a"]]
     data = Dataset.from_dict(featurized(tokenizer, 32, ["a film", "the"], texts, label=[1, 0]))
-    batch = run_swag.collate([data[0], data[1]], tokenizer)
+    batch = collate([data[0], data[1]], tokenizer)
     expected = DataCollatorForMultipleChoice(tokenizer)([data[0], data[1]])
     assert batch.keys() == expected.keys() and batch["input_ids"].shape == (2, 2, 8)
     assert all(torch.equal(batch[name], expected[name]) for name in expected)
     unlabelled = data.remove_columns("labels")
-    padded = run_swag.collate([unlabelled[0]], tokenizer, padding="max_length", max_length=20)
+    padded = collate([unlabelled[0]], tokenizer, padding="max_length", max_length=20)
     assert padded["input_ids"].shape == (1, 2, 20) and "labels" not in padded
 
 
@@ -272,7 +273,8 @@ def test_another_number_of_choices_and_a_label_outside_them_stop_a_run_before_it
 def test_sample_limits_take_the_first_examples(flags, swag):
     limits = ["--max_train_samples", "3", "--max_predict_samples", "99", "--do_train", "--do_predict"]
     args = parse_arguments(run_swag.SwagArguments, [*flags, *swag, *limits])
-    features = run_swag.tokenize(run_swag.load_data(args), loading.load_tokenizer(args), args)
+    options = {"length": args.max_seq_length, "limits": args.limits}
+    features = make_features(run_swag.load_data(args), loading.load_tokenizer(args), **options)
     assert {split: len(rows) for split, rows in features.items()} == {"train": 3, "test": SIZES["test"]}
     assert features["train"]["labels"][:] == [right(row, 4) for row in range(3)]
 
@@ -301,7 +303,7 @@ def test_a_language_model_reads_its_own_tokens_around_context_and_choice_and_lea
     assert scores(run_swag.main(saved)) == scores(first)
     assert predictions(tmp_path / "again") == predictions(tmp_path / "out")
     tokenizer = loading.load_tokenizer(parse_arguments(run_swag.SwagArguments, saved))
-    (row,) = run_swag.encode(["the film is"], ["not good"], tokenizer, 7)
+    (row,) = encode(["the film is"], ["not good"], tokenizer, 7)
     assert tokenizer.decode(row["input_ids"]) == "_start_ film is _delimiter_ not good _classify_"
 
 

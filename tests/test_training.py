@@ -24,8 +24,8 @@ from datasets import Dataset, Features, List, Value, concatenate_datasets, load_
 from datasets.table import InMemoryTable
 
 import run_squad
-import run_swag
 from modeling import ElmoTokenizer, ZooGPTTokenizer
+from tasks.choices import features as choices
 from tasks.ner import features as ner
 from tests.glue_sample import VOCABULARY, write_model
 from tests.gpt_sample import write_gpt_tokenizer
@@ -384,13 +384,13 @@ def test_workers_are_processes_of_their_own_and_batches_keep_their_order(data_se
     assert len({process for process, _ in helped}) == 2 and os.getpid() not in {process for process, _ in helped}
 
 
-@pytest.mark.parametrize("collate", [ner.collate, run_squad.collate, run_swag.collate])
+@pytest.mark.parametrize("collate", [ner.collate, run_squad.collate, choices.collate])
 def test_what_collates_in_a_script_can_be_sent_to_workers(run, tmp_path, collate):
     tokenizers = [loading.load_tokenizer(run()), ElmoTokenizer()]
     tokenizers += [ZooGPTTokenizer.from_pretrained(write_gpt_tokenizer(tmp_path / "gpt"))]
     for tokenizer in tokenizers:
         rows = [dict(tokenizer([text], is_split_into_words=True)) for text in ("good", "bad film")]
-        rows = [{name: [row[name]] * 2 for name in row} for row in rows] if collate is run_swag.collate else rows
+        rows = [{name: [row[name]] * 2 for name in row} for row in rows] if collate is choices.collate else rows
         ours = partial(collate, tokenizer=tokenizer)
         for name, values in pickle.loads(pickle.dumps(ours))(rows).items():
             assert torch.equal(values, ours(rows)[name])
