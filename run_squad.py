@@ -16,27 +16,23 @@ nbest_predictions.json and, with --version_2_with_negative, null_odds.json for t
 _validation in their names for the validation set.
 """
 
-import hashlib
 import json
 import math
-import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from datasets import Dataset, DatasetDict
-from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
+from transformers import AutoModelForQuestionAnswering
 from transformers.hf_argparser import HfArg
 
 import metrics
 from tasks.rows import total
 from tasks.squad.data import read_files, read_folder, read_hub
 from tasks.squad.decode import Answers, find_answers
-from tasks.squad.features import FORMAT, Windows, cached_windows, make_windows
+from tasks.squad.features import Windows, collate, make_features
 from training.arguments import DataArguments, public_arguments
-from training.checkpoints import digest
 from training.ensembles import check_ensemble
 from training.files import write_atomically
 from training.flags import parse_arguments
@@ -82,7 +78,7 @@ class SquadArguments(DataArguments):
 
     @property
     def shape(self) -> dict[str, int]:
-        """That of windows, as `make_windows` calls it."""
+        """That of windows, as `make_features` calls it."""
         lengths = {"max_length": self.max_seq_length, "max_query_length": self.max_query_length}
         return {**lengths, "stride": self.doc_stride}
 
@@ -103,41 +99,6 @@ def load_data(args: SquadArguments) -> DatasetDict:
         else:
             data |= read_files({split: file}, version_2, args.limits)
     return data
-
-
-# Text -> features
-
-
-def tokenize(data: DatasetDict, tokenizer: PreTrainedTokenizerBase, args: SquadArguments) -> dict[str, Windows]:
-    """The windows of each split; with --feature_cache those of an earlier run, where it had the same."""
-    windows = {}
-    for split, examples in data.items():
-        make = partial(make_windows, examples, tokenizer, **args.shape, train=split == "train")
-        if args.feature_cache is None:
-            windows[split] = make()
-        else:
-            key = json.dumps([FORMAT, digest_of(tokenizer), digest(examples), args.shape, split == "train"])
-            key = hashlib.sha256(key.encode()).hexdigest()[:32]
-            windows[split] = cached_windows(make, Path(args.feature_cache), key)
-    return windows
-
-
-def digest_of(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Of all the files that it is loaded from."""
-    content = hashlib.sha256()
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        for path in sorted(Path(folder).iterdir()):
-            content.update(path.name.encode() + path.read_bytes())
-    return content.hexdigest()
-
-
-def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
-    """A batch for the model, padded on the right: answers are columns."""
-    labels = ("start_positions", "end_positions")
-    inputs = [{name: values for name, values in example.items() if name not in labels} for example in examples]
-    batch = dict(tokenizer.pad(inputs, padding_side="right", return_tensors="pt", **padding))
-    return batch | {name: torch.tensor([row[name] for row in examples]) for name in labels if name in examples[0]}
 
 
 # Metrics and predictions
@@ -224,7 +185,8 @@ def run(args: SquadArguments) -> dict[str, float]:
     check_length(args.max_seq_length, model, tokenizer, pair=True)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters")
     watch.lap("load")
-    windows = tokenize(data, tokenizer, args)
+    cache = None if args.feature_cache is None else Path(args.feature_cache)
+    windows = make_features(data, tokenizer, **args.shape, cache=cache)
     for split in data:
         accelerator.print(f"{split}: {extent(samples, split)} questions, {describe(windows[split])}")
     watch.lap("tokenize")

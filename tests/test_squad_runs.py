@@ -17,7 +17,7 @@ import run_squad
 import squad_scores
 from modeling import ElmoConfig, ElmoForQuestionAnswering, ElmoTokenizer, ZooBertForQuestionAnswering
 from tasks.squad.decode import find_answers
-from tasks.squad.features import make_windows
+from tasks.squad.features import make_features, make_windows
 from tests.glue_sample import VOCABULARY, WORDS
 from tests.gpt_sample import write_gpt_model
 from tests.processes import fork, wait
@@ -325,7 +325,7 @@ def test_an_ensemble_answers_with_the_mean_of_its_runs(tmp_path, flags, version)
     results = run_squad.main(runs)
     args, tokenizer, data = read([*runs[:-2], "--overwrite_output_dir"])
     for split, suffix in (("validation", "_validation"), ("test", "")):
-        windows = run_squad.tokenize(data, tokenizer, args)[split]
+        windows = make_features(data, tokenizer, **args.shape)[split]
         kept = [load_file(out / f"seed-{seed}" / file_name(windows.features)) for seed in (42, 43)]
         assert not torch.equal(kept[0]["start_logits"], kept[1]["start_logits"])
         mean = {name: ((kept[0][name] + kept[1][name]) / 2).numpy() for name in ("start_logits", "end_logits")}

@@ -23,10 +23,10 @@ from accelerate.state import AcceleratorState
 from datasets import Dataset, Features, List, Value, concatenate_datasets, load_from_disk
 from datasets.table import InMemoryTable
 
-import run_squad
 from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tasks.choices import features as choices
 from tasks.ner import features as ner
+from tasks.squad import features as squad
 from tests.glue_sample import VOCABULARY, write_model
 from tests.gpt_sample import write_gpt_tokenizer
 from tests.processes import fork, wait
@@ -384,7 +384,7 @@ def test_workers_are_processes_of_their_own_and_batches_keep_their_order(data_se
     assert len({process for process, _ in helped}) == 2 and os.getpid() not in {process for process, _ in helped}
 
 
-@pytest.mark.parametrize("collate", [ner.collate, run_squad.collate, choices.collate])
+@pytest.mark.parametrize("collate", [ner.collate, squad.collate, choices.collate])
 def test_what_collates_in_a_script_can_be_sent_to_workers(run, tmp_path, collate):
     tokenizers = [loading.load_tokenizer(run()), ElmoTokenizer()]
     tokenizers += [ZooGPTTokenizer.from_pretrained(write_gpt_tokenizer(tmp_path / "gpt"))]

@@ -10,22 +10,28 @@ What stands around question and context is the tokenizer's own: its input for a 
 Letters: Q questions, W windows, N tokens of all contexts together.
 """
 
+import hashlib
+import json
 import os
 import shutil
+import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, load_from_disk
+import torch
+from datasets import Dataset, DatasetDict, load_from_disk
 from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
+from training.checkpoints import digest
 from training.checksums import damage, write_checksums
 
 
@@ -89,6 +95,33 @@ class Tokens:
     @property
     def begins(self) -> np.ndarray:
         return np.cumsum(self.counts) - self.counts
+
+
+def make_features(
+    data: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int,
+    stride: int,
+    max_query_length: int,
+    cache: Path | None = None,
+) -> dict[str, Windows]:
+    """The windows of each split, as `make_windows` makes them, of the training data with answers.
+
+    A folder `cache` keeps them: those of an earlier run are read where it had the same data, tokenizer and lengths.
+    """
+    shape = {"max_length": max_length, "max_query_length": max_query_length, "stride": stride}
+    windows = {}
+    for split, examples in data.items():
+        train = split == "train"
+        make = partial(make_windows, examples, tokenizer, **shape, train=train)
+        if cache is None:
+            windows[split] = make()
+        else:
+            key = json.dumps([FORMAT, _digest_of(tokenizer), digest(examples), shape, train])
+            key = hashlib.sha256(key.encode()).hexdigest()[:32]
+            windows[split] = cached_windows(make, cache, key)
+    return windows
 
 
 def make_windows(
@@ -331,3 +364,21 @@ def cached_windows(make: Callable[[], Windows], folder: Path, key: str) -> Windo
         raise OSError(
             f"cannot keep windows in {folder}: {error.strerror or error}. Make room, or give another --feature_cache"
         ) from error
+
+
+def _digest_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Of all the files that it is loaded from."""
+    content = hashlib.sha256()
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        for path in sorted(Path(folder).iterdir()):
+            content.update(path.name.encode() + path.read_bytes())
+    return content.hexdigest()
+
+
+def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
+    """A batch for the model, padded on the right: answers are columns."""
+    labels = ("start_positions", "end_positions")
+    inputs = [{name: values for name, values in example.items() if name not in labels} for example in examples]
+    batch = dict(tokenizer.pad(inputs, padding_side="right", return_tensors="pt", **padding))
+    return batch | {name: torch.tensor([row[name] for row in examples]) for name in labels if name in examples[0]}
