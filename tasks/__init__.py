@@ -1,8 +1,9 @@
-"""What the scripts and the tests know of tasks: one folder for each kind, all of the same shape.
+"""The kinds of tasks, one folder each, all of the same shape. The scripts and the tests use them.
 
-    data      the readers: from the Hub, from a folder as it was published, or from files -> examples
-    features  examples -> what a model reads
-    decode    what a model gives -> tags or answers, where that is more than the largest score
+    table     the tasks of this kind, where there are several
+    data      where examples come from: read_hub, read_folder (as it was published) and read_files
+    features  examples -> what a model reads: make_features, and collate for a batch of it
+    decode    what a model gives -> tags or answers, where that takes more than the largest score
 
-What readers share stands beside the folders: rows and columns of files.
+The modules rows and columns read files for all of them.
 """

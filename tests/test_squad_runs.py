@@ -404,7 +404,7 @@ def test_kept_windows_give_the_same_run(tmp_path, flags, monkeypatch):
     plain = scores(run_squad.main(common)), written(tmp_path / "out")
     cached = [*common, "--feature_cache", str(tmp_path / "cache")]
     assert (scores(run_squad.main(cached)), written(tmp_path / "out")) == plain
-    monkeypatch.setattr(run_squad, "make_windows", lambda *_, **__: pytest.fail("the windows are there"))
+    monkeypatch.setattr("tasks.squad.features.make_windows", lambda *_, **__: pytest.fail("the windows are there"))
     assert (scores(run_squad.main(cached)), written(tmp_path / "out")) == plain
 
 

@@ -6,7 +6,7 @@ Tags stay as the source has them, in one of the three schemes of tags.py. A mist
 names its place and the remedy.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from accelerate import PartialState
@@ -29,6 +29,52 @@ REMEDY = ": --text_column_name and --label_column_name name them otherwise"
 
 
 # Sources
+
+
+def read_hub(
+    name: str,
+    splits: Iterable[str],
+    configuration: str | None = None,
+    revision: str | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    scheme: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    whole_documents: bool = False,
+) -> tuple[str | None, DatasetDict]:
+    """The splits of a data set on the Hub, and the scheme of their tags; the rest is as in `read_files`.
+
+    Tags are names, or numbers that the data set's features name. Raises OSError where the Hub is out of reach.
+    """
+    hub = load_hub(name, configuration, revision, "--train_file, --validation_file and --test_file")
+    data = {}
+    for split in splits:
+        if split not in hub:
+            raise ValueError(f"{name} has no {split} split, but {', '.join(hub)}: give --{split}_file and the others")
+        found = _from_rows(_hub_rows(hub[split]), f"{name}, {split}", text_column, label_column, split != "test")
+        data[split] = _number_documents(found, f"{name}, {split}", (limits or {}).get(split), whole_documents)
+    return _check(data, scheme)
+
+
+def read_folder(
+    folder: Path,
+    splits: Collection[str],
+    text_column: str | None = None,
+    label_column: str | None = None,
+    scheme: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    whole_documents: bool = False,
+) -> tuple[str | None, DatasetDict]:
+    """The splits from a folder with the names of one of `FOLDERS`, and the scheme of their tags; the rest is as in
+    `read_files`. Raises FileNotFoundError where a split is missing.
+    """
+    check_folder(folder)
+    for names in FOLDERS:
+        files = {split: str(folder / names[split]) for split in splits}
+        if all(Path(file).is_file() for file in files.values()):
+            return read_files(files, text_column, label_column, scheme, limits, whole_documents)
+    wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
+    raise FileNotFoundError(f"--data_dir {folder} does not hold {wanted}: --train_file and so on take other names")
 
 
 def read_files(
@@ -60,54 +106,6 @@ def read_files(
             found = read_columns(read_lines(path), path, text_column, label_column, tagged)
         data[split] = _number_documents(found, str(path), (limits or {}).get(split), whole_documents)
     return _check(data, scheme)
-
-
-def read_hub(
-    name: str,
-    splits: Iterable[str],
-    configuration: str | None = None,
-    revision: str | None = None,
-    text_column: str | None = None,
-    label_column: str | None = None,
-    scheme: str | None = None,
-    limits: Mapping[str, int | None] | None = None,
-    whole_documents: bool = False,
-) -> tuple[str | None, DatasetDict]:
-    """The splits of a data set on the Hub, and the scheme of their tags; the rest is as in `read_files`.
-
-    Tags are names, or numbers that the data set's features name. Raises OSError where the Hub is out of reach.
-    """
-    hub = load_hub(name, configuration, revision, "--train_file, --validation_file and --test_file")
-    data = {}
-    for split in splits:
-        if split not in hub:
-            raise ValueError(f"{name} has no {split} split, but {', '.join(hub)}: give --{split}_file and the others")
-        found = _from_rows(_hub_rows(hub[split]), f"{name}, {split}", text_column, label_column, split != "test")
-        data[split] = _number_documents(found, f"{name}, {split}", (limits or {}).get(split), whole_documents)
-    return _check(data, scheme)
-
-
-def read_folder(
-    folder: Path,
-    splits: Iterable[str],
-    text_column: str | None = None,
-    label_column: str | None = None,
-    scheme: str | None = None,
-    limits: Mapping[str, int | None] | None = None,
-    whole_documents: bool = False,
-) -> tuple[str | None, DatasetDict]:
-    """The splits from a folder that has all of them under the names of one of `FOLDERS`; the rest as in `read_files`.
-
-    Raises FileNotFoundError where it has not.
-    """
-    check_folder(folder)
-    for names in FOLDERS:
-        files = {split: folder / names[split] for split in splits}
-        if all(path.is_file() for path in files.values()):
-            files = {split: str(path) for split, path in files.items()}
-            return read_files(files, text_column, label_column, scheme, limits, whole_documents)
-    wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
-    raise FileNotFoundError(f"--data_dir {folder} does not hold {wanted}: --train_file and so on take other names")
 
 
 def _hub_rows(rows: Dataset) -> Iterator[tuple[int, dict]]:
