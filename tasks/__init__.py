@@ -1,9 +1,9 @@
-"""The kinds of tasks, one folder each, all of the same shape. The scripts and the tests use them.
+"""What the scripts share with the tests and with other code: one folder for each kind of task, of the same shape.
 
     table     the tasks of this kind, where there are several
-    data      where examples come from: read_hub, read_folder (as it was published) and read_files
-    features  examples -> what a model reads: make_features, and collate for a batch of it
-    decode    what a model gives -> tags or answers, where that takes more than the largest score
+    data      readers of examples: read_hub, read_folder (as it was published), read_files
+    features  examples -> model inputs: make_features, and collate for a batch
+    decode    model outputs -> tags or answers, where an argmax is not enough
 
 The modules rows and columns read files for all of them.
 """

@@ -1,4 +1,4 @@
-"""A context and choices -> what a model reads: each choice is the second of two texts, after the context."""
+"""A context and choices -> inputs of a model: each choice is the second of two texts, after the context."""
 
 from collections.abc import Mapping
 from functools import partial

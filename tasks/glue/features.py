@@ -1,4 +1,4 @@
-"""One or two texts and their label -> what a classifier reads."""
+"""One or two texts and their label -> inputs of a classifier."""
 
 import re
 from collections.abc import Mapping

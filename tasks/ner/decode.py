@@ -1,4 +1,4 @@
-"""What a tagger gives -> tags of words, and the file that conlleval reads."""
+"""Outputs of a tagger -> tags of words, and the file of them that conlleval reads."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Sentences -> what a tagger reads: each alone, or in a window that is filled with its document.
+"""Sentences -> inputs of a tagger: each sentence alone, or in a window that is filled with its document.
 
 The first sub-word of a word carries its tag. A word without any, because the tokenizer drops it or the text is cut
 before it, has no label.
@@ -90,21 +90,16 @@ def make_features(
 ) -> DatasetDict:
     """The features of each split, of at most `length` tokens, for its first examples up to its limit.
 
-    `names` are the model's tags, of `scheme`. With `document_context` the sentences around each one in its document
-    fill its row, and a model whose forward takes a `sentence_mask` is told where the sentence is. Raises ValueError
+    `names` are the model's tags, of `scheme`. With `document_context` each sentence is read with those around it in
+    its document, and a model whose forward takes a `sentence_mask` is told where the sentence is. Raises ValueError
     where no word of the training data has a token, and as `place_windows` does.
     """
     # Byte-level BPE tells a word from the beginning of a text.
     space = " " if tokenizer.tokenize(" a") != tokenizer.tokenize("a") else ""
     room = length - tokenizer.num_special_tokens_to_add() if document_context else None
-    convert = partial(
-        featurize,
-        tokenizer=tokenizer,
-        numbers={name: number for number, name in enumerate(names)},
-        scheme=scheme,
-        masked=document_context and "sentence_mask" in inspect.signature(model.forward).parameters,
-        length=length,
-    )
+    masked = document_context and "sentence_mask" in inspect.signature(model.forward).parameters
+    numbers = {name: number for number, name in enumerate(names)}
+    convert = partial(featurize, tokenizer=tokenizer, numbers=numbers, scheme=scheme, masked=masked, length=length)
     features = DatasetDict()
     for split, examples in data.items():
         words = [space + word for sentence in examples["words"] for word in sentence]
