@@ -10,10 +10,8 @@ import numpy as np
 from safetensors import SafetensorError
 from transformers import HfArgumentParser
 
-from tasks.rows import plain
 from training import files
 from training.checksums import follow_umask
-from training.files import shown
 
 
 def command_line(convert: Callable[..., None], arguments: type, argv: list[str] | None) -> None:
@@ -78,19 +76,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold one JSON object, not {type(values).__name__}")
     return values
-
-
-def check_indices(folder: Path) -> None:
-    """Raises ValueError unless the files that an index of weights in `folder` names are in it, too."""
-    for path in folder.glob("*.index.json"):
-        names = read_json(path).get("weight_map")
-        for name in names.values() if isinstance(names, dict) else ():
-            if not isinstance(name, str):
-                raise ValueError(f"{path} names {shown(name)}, which is no file: copy it again")
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise ValueError(
-                    f"{path} names {plain(name)}, which is outside its folder: copy the weights beside it"
-                )
 
 
 def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.ndarray]:

@@ -39,9 +39,10 @@ from transformers.hf_argparser import HfArg
 
 from tasks.columns import look_tagged, read_columns
 from training.files import shown
+from training.folders import check_indices
 
 from .configuration_elmo import ElmoConfig
-from .conversion import check_indices, command_line, new_folder, read_json, write_folder
+from .conversion import command_line, new_folder, read_json, write_folder
 from .modeling_elmo import ElmoModel
 from .tokenization_elmo import ElmoTokenizer, split_words
 

@@ -14,16 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import constants
 
-from training.files import open_file, parse_json, shown
+from training.files import open_file, parse_json, plain
 
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-
-
-def plain(text: str) -> str:
-    """A name in an error: as it stands or, where that is long or would break the line, as `shown` has it."""
-    return text if len(text) <= 80 and text.isprintable() else shown(text)
 
 
 def listed(names: Collection[str]) -> str:

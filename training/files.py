@@ -25,6 +25,11 @@ _shortener.maxstring = 80
 shown = _shortener.repr  # of a value in an error: one line, however long the value
 
 
+def plain(text: str) -> str:
+    """A name in an error: as it stands or, where that is long or would break the line, as `shown` has it."""
+    return text if len(text) <= 80 and text.isprintable() else shown(text)
+
+
 def open_file(path: Path) -> BinaryIO:
     """The file, opened to be read as bytes. Raises OSError for a device: /dev/zero has no end, and not even a line."""
     file = path.open("rb")

@@ -6,10 +6,8 @@ a JSON file, looks like any other.
 """
 
 import json
-import pickle
 import sys
 import textwrap
-import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,11 +27,11 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.modeling_utils import load_state_dict
 
 from training.arguments import RunArguments
 from training.checksums import verify_checksums
 from training.files import read_json
+from training.folders import check_tokenizer_files, read_weight_types
 
 
 # An Egyptian hieroglyph, for vocabularies that lack it: a letter, which normalisers keep.
@@ -48,9 +46,7 @@ def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
         if name.endswith(".txt"):
             tokenizer = _word_pieces(Path(name), args.do_lower_case)
         else:
-            for pattern in ("*token*.json", "vocab*.json"):
-                for path in Path(name).glob(pattern):
-                    read_json(path)
+            check_tokenizer_files(Path(name))
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=args.trust_remote_code)
         if hasattr(tokenizer, "task_inputs"):  # a language model's: by itself it would give the text alone
             tokenizer.task_inputs = True
@@ -169,11 +165,7 @@ def load_model(
             if added:
                 config.vocab_size = max(added) + 1
             return auto_class.from_config(config, **options)
-        held = _held(Path(name))
-        if any(Path(name).glob("*.index.json")):
-            from modeling.conversion import check_indices
-
-            check_indices(Path(name))
+        held = read_weight_types(Path(name))
         layers = getattr(config, "num_hidden_layers", 0)
         if held and layers > max(len(held), 1000):  # hours to build
             raise ValueError(f"config.json says {layers} layers, but the checkpoint holds only {len(held)} weights")
@@ -220,29 +212,8 @@ def _check_head(auto_class: type, config: PreTrainedConfig, args: RunArguments) 
         raise ValueError(f"it reads pairs in both orders, which --implementation {args.implementation} does not know")
 
 
-def _held(folder: Path) -> dict[str, torch.Tensor]:
-    """The names, sizes and types of the weights in a folder, as tensors without memory; nothing of a Hub id."""
-    for path in folder.glob("*.index.json"):
-        read_json(path)
-    held = {}
-    for path in [*folder.glob("model*.safetensors")] or [*folder.glob("pytorch_model*.bin")]:
-        try:
-            changed = zipfile.ZipFile(path).testzip() if zipfile.is_zipfile(path) else None  # by its own checksums
-            if changed:
-                raise ValueError(f"{changed} in it was changed")
-            held |= load_state_dict(path, map_location="meta")
-        except pickle.UnpicklingError as error:
-            raise ValueError(
-                f"{path.name} is broken, or holds more than tensors, which could run any code: have it converted to "
-                "model.safetensors by someone you trust"
-            ) from error
-        except Exception as error:  # of any type, from safetensors, zip files and pickle
-            raise ValueError(f"{path.name} is broken or cut short ({type(error).__name__}: {error})") from error
-    return held
-
-
 def _check_names(
-    model: PreTrainedModel, is_base: bool, info: dict[str, set], held: dict[str, torch.Tensor]
+    model: PreTrainedModel, is_base: bool, info: dict[str, set], held: dict[str, torch.dtype]
 ) -> list[str]:
     """The weights of head and pooler that the checkpoint lacks; raises ValueError unless the rest is the checkpoint's.
 
@@ -263,7 +234,7 @@ def _check_names(
         inside = [name for name in names if name != short[name] or short[name].partition(".")[0] in parts]
         return sorted(n for n in inside if not short[n].startswith("pooler.") and short[n] not in buffers)
 
-    integers = [n for n, tensor in held.items() if not tensor.is_floating_point() and own.get(n.removeprefix(prefix))]
+    integers = [n for n, number in held.items() if not number.is_floating_point and own.get(n.removeprefix(prefix))]
     for problem, names in {
         "the checkpoint lacks": body(info["missing_keys"]),
         f"the model of its config.json has no{remedy}": body(info["unexpected_keys"]),
