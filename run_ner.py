@@ -18,7 +18,6 @@ OUTPUT_DIR receives metrics.json, predictions.conll, and the checkpoint with its
 
 import dataclasses
 import inspect
-import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -56,12 +55,12 @@ from tasks.ner_data import (
     write_conll,
 )
 from tasks.rows import total
-from training.arguments import DataArguments, public_arguments
+from training.arguments import DataArguments, ModelSource, public_arguments
 from training.ensembles import check_ensemble
 from training.features import cache_states
 from training.flags import parse_arguments
 from training.launching import start
-from training.loading import check_length, load_config, load_model, load_tokenizer, parse_overrides
+from training.loading import check_length, load_config, load_model, load_tokenizer
 from training.loop import IGNORED, Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
@@ -418,10 +417,10 @@ def run(args: NerArguments) -> dict[str, float]:
     accelerator = start(args)
     watch.lap("start")
     config = load_config(split_overrides(args)[0])
-    tokenizer = load_tokenizer(args)
+    tokenizer = load_tokenizer(args.source)
     data_scheme, data = load_data(args)
     names, scheme = class_names(data, config, args)
-    model = build_model(names, tokenizer, args)
+    model = build_model(config, names, tokenizer, args)
     check_length(args.max_seq_length, model, tokenizer)
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
     size = f"{model.num_parameters():,} parameters; {sizes(samples, data)} sentences"
@@ -462,29 +461,33 @@ def run(args: NerArguments) -> dict[str, float]:
     return results
 
 
-def build_model(names: list[str], tokenizer: PreTrainedTokenizerBase, args: NerArguments) -> PreTrainedModel:
+def build_model(
+    config: PreTrainedConfig, names: list[str], tokenizer: PreTrainedTokenizerBase, args: NerArguments
+) -> PreTrainedModel:
     """A tagger of `names`: --model_name_or_path itself or, with --features, a new one on its states."""
     head = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    source, tagger_fields = split_overrides(args)
     if args.features is None:
-        return load_model(AutoModelForTokenClassification, args, tokenizer, **head)
-    encoder_args, own = split_overrides(args)
-    encoder = load_model(AutoModel, encoder_args, tokenizer)
+        config.update(head)
+        return load_model(AutoModelForTokenClassification, source, config, tokenizer, train=args.do_train)
+    encoder = load_model(AutoModel, source, config, tokenizer, train=args.do_train)
     try:
-        return FeatureTaggerForTokenClassification.from_encoder(encoder, features=args.features, **own, **head)
+        return FeatureTaggerForTokenClassification.from_encoder(
+            encoder, features=args.features, **tagger_fields, **head
+        )
     except StrictDataclassError as error:
         raise ValueError(f"--features {args.features}: {error.__cause__}") from error
 
 
-def split_overrides(args: NerArguments) -> tuple[NerArguments, dict[str, Any]]:
-    """`args` with the --config_overrides that are for --model_name_or_path, and the others, for the tagger on it.
+def split_overrides(args: NerArguments) -> tuple[ModelSource, dict[str, Any]]:
+    """--model_name_or_path with the --config_overrides that are for it, and the others, for the tagger on it.
 
     Without --features all are for the model. With them, a field that model and tagger have, as DistilBERT's dropout,
     is the tagger's: the model is not trained.
     """
-    overrides = parse_overrides(args.config_overrides)
-    own = {name: overrides.pop(name) for name in TRAINED if args.features is not None and name in overrides}
-    rest = ",".join(f"{name}={json.dumps(value)}" for name, value in overrides.items())
-    return dataclasses.replace(args, config_overrides=rest or None), own
+    overrides = dict(args.source.config_overrides)
+    fields = {name: overrides.pop(name) for name in TRAINED if args.features is not None and name in overrides}
+    return dataclasses.replace(args.source, config_overrides=overrides), fields
 
 
 def description(args: NerArguments) -> dict[str, str]:

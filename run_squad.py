@@ -41,7 +41,7 @@ from training.ensembles import check_ensemble
 from training.files import write_atomically
 from training.flags import parse_arguments
 from training.launching import start
-from training.loading import check_length, load_model, load_tokenizer
+from training.loading import check_length, load_config, load_model, load_tokenizer
 from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
@@ -217,10 +217,11 @@ def run(args: SquadArguments) -> dict[str, float]:
     watch = Stopwatch()
     accelerator = start(args)
     watch.lap("start")
-    tokenizer = load_tokenizer(args)
+    config = load_config(args.source)
+    tokenizer = load_tokenizer(args.source)
     data = load_data(args)
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
-    model = load_model(AutoModelForQuestionAnswering, args, tokenizer)
+    model = load_model(AutoModelForQuestionAnswering, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters")
     watch.lap("load")

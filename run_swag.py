@@ -38,7 +38,7 @@ from training.ensembles import check_ensemble
 from training.files import write_atomically
 from training.flags import parse_arguments
 from training.launching import start
-from training.loading import check_length, load_model, load_tokenizer
+from training.loading import check_length, load_config, load_model, load_tokenizer
 from training.loop import Outputs, evaluate, predict, train
 from training.reporting import finish, remove_earlier_results
 from training.runs import Stopwatch, command, repeat
@@ -172,9 +172,10 @@ def run(args: SwagArguments) -> dict[str, float]:
     watch = Stopwatch()
     accelerator = start(args)
     watch.lap("start")
-    tokenizer = load_tokenizer(args)
+    config = load_config(args.source)
+    tokenizer = load_tokenizer(args.source)
     data = load_data(args)
-    model = load_model(AutoModelForMultipleChoice, args, tokenizer)
+    model = load_model(AutoModelForMultipleChoice, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
     samples = count_samples(data, args.limits)
     size = f"{model.num_parameters():,} parameters; {sizes(samples, data)} examples"

@@ -25,8 +25,8 @@ from tests.gpt_sample import write_gpt_model
 from tests.ner_sample import write_folder
 from tests.squad_sample import make_articles, rows_of, write_squad
 from tests.squad_sample import write_folder as write_squad_folder
+from tests.tiny_run import load_config
 from training.flags import parse_arguments
-from training.loading import load_config
 
 
 FAMILIES = ("bert", "elmo", "gpt")

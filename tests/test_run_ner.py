@@ -24,8 +24,8 @@ from modeling import FeatureTaggerForTokenClassification as FeatureTagger
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.ner_sample import SIZES, read_columns, sentence, write_conll, write_elmo, write_folder, write_json
 from tests.processes import fork, wait
+from tests.tiny_run import load_config, load_tokenizer
 from training.flags import parse_arguments
-from training.loading import load_config, load_tokenizer
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from transformers import AutoModelForQuestionAnswering
 import run_squad
 from tests.glue_sample import write_model, write_vocabulary
 from tests.squad_sample import make_articles, rows_of, write_folder, write_squad
-from training import loading
+from tests.tiny_run import load_tokenizer
 from training.flags import parse_arguments
 from training.samples import first_examples
 
@@ -54,7 +54,7 @@ def squad(tmp_path) -> list[str]:
 def read(argv: list[str]):
     """(arguments, tokenizer, data) of a run."""
     args = parse_arguments(run_squad.SquadArguments, argv)
-    return args, loading.load_tokenizer(args), first_examples(run_squad.load_data(args), args.limits)
+    return args, load_tokenizer(args), first_examples(run_squad.load_data(args), args.limits)
 
 
 # Arguments

@@ -21,7 +21,7 @@ from tests.choices_sample import SIZES, choices, context, right, write_csv, writ
 from tests.glue_sample import WORDS, write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 from tests.processes import fork, wait
-from training import loading
+from tests.tiny_run import load_tokenizer
 from training.flags import parse_arguments
 
 
@@ -42,7 +42,7 @@ def swag(tmp_path) -> list[str]:
 
 @pytest.fixture
 def tokenizer(flags):
-    return loading.load_tokenizer(parse_arguments(run_swag.SwagArguments, [*flags, "--train_file", "a", "--do_train"]))
+    return load_tokenizer(parse_arguments(run_swag.SwagArguments, [*flags, "--train_file", "a", "--do_train"]))
 
 
 SHORT = ["--max_steps", "2", "--save_strategy", "no"]
@@ -272,7 +272,7 @@ def test_another_number_of_choices_and_a_label_outside_them_stop_a_run_before_it
 def test_sample_limits_take_the_first_examples(flags, swag):
     limits = ["--max_train_samples", "3", "--max_predict_samples", "99", "--do_train", "--do_predict"]
     args = parse_arguments(run_swag.SwagArguments, [*flags, *swag, *limits])
-    features = run_swag.tokenize(run_swag.load_data(args), loading.load_tokenizer(args), args)
+    features = run_swag.tokenize(run_swag.load_data(args), load_tokenizer(args), args)
     assert {split: len(rows) for split, rows in features.items()} == {"train": 3, "test": SIZES["test"]}
     assert features["train"]["labels"][:] == [right(row, 4) for row in range(3)]
 
@@ -300,7 +300,7 @@ def test_a_language_model_reads_its_own_tokens_around_context_and_choice_and_lea
     saved = ["--model_name_or_path", str(tmp_path / "out"), *data, "--output_dir", str(tmp_path / "again")]
     assert scores(run_swag.main(saved)) == scores(first)
     assert predictions(tmp_path / "again") == predictions(tmp_path / "out")
-    tokenizer = loading.load_tokenizer(parse_arguments(run_swag.SwagArguments, saved))
+    tokenizer = load_tokenizer(parse_arguments(run_swag.SwagArguments, saved))
     (row,) = run_swag.encode(["the film is"], ["not good"], tokenizer, 7)
     assert tokenizer.decode(row["input_ids"]) == "_start_ film is _delimiter_ not good _classify_"
 

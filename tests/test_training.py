@@ -30,8 +30,8 @@ from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tests.glue_sample import VOCABULARY, write_model
 from tests.gpt_sample import write_gpt_tokenizer
 from tests.processes import fork, wait
-from tests.tiny_run import fit, prepare, weights
-from training import loading, loop
+from tests.tiny_run import fit, load_model, load_tokenizer, prepare, weights
+from training import loop
 from training.checkpoints import digest
 
 
@@ -269,7 +269,7 @@ def tagged(data_set: Dataset) -> Dataset:
 def fit_tags(args, data_set: Dataset):
     accelerator, tokenizer, _, _ = prepare(args)
     torch.manual_seed(3)
-    model = loading.load_model(transformers.AutoModelForTokenClassification, args, tokenizer)
+    model = load_model(args, transformers.AutoModelForTokenClassification, tokenizer)
     collate = transformers.DataCollatorForTokenClassification(tokenizer)
     return loop.train(model, tokenizer, tagged(data_set), {}, collate, None, args, accelerator), model
 
@@ -386,7 +386,7 @@ def test_workers_are_processes_of_their_own_and_batches_keep_their_order(data_se
 
 @pytest.mark.parametrize("collate", [run_ner.collate, run_squad.collate, run_swag.collate])
 def test_what_collates_in_a_script_can_be_sent_to_workers(run, tmp_path, collate):
-    tokenizers = [loading.load_tokenizer(run()), ElmoTokenizer()]
+    tokenizers = [load_tokenizer(run()), ElmoTokenizer()]
     tokenizers += [ZooGPTTokenizer.from_pretrained(write_gpt_tokenizer(tmp_path / "gpt"))]
     for tokenizer in tokenizers:
         rows = [dict(tokenizer([text], is_split_into_words=True)) for text in ("good", "bad film")]

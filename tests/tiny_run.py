@@ -5,7 +5,13 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from training import launching, loading, loop
 from training.arguments import RunArguments
@@ -16,12 +22,37 @@ class Arguments(RunArguments):
     task_name: str | None = None
 
 
+def load_config(args: RunArguments) -> PreTrainedConfig:
+    """As a run does, of its --implementation."""
+    launching.choose_implementation(args.implementation)
+    return loading.load_config(args.source)
+
+
+def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
+    """As a run does, of its --implementation."""
+    launching.choose_implementation(args.implementation)
+    return loading.load_tokenizer(args.source)
+
+
+def load_model(
+    args: RunArguments,
+    auto_class: type = AutoModelForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    **head: object,
+) -> PreTrainedModel:
+    """As a run does, with other values of the configuration for its head."""
+    if tokenizer is None:
+        tokenizer = load_tokenizer(args)
+    config = load_config(args)
+    config.update(head)
+    return loading.load_model(auto_class, args.source, config, tokenizer, train=args.do_train)
+
+
 def prepare(args: RunArguments):
     """(accelerator, tokenizer, model, collate) of a run, the same weights each time."""
     accelerator = launching.start(args)
-    tokenizer = loading.load_tokenizer(args)
-    model = loading.load_model(AutoModelForSequenceClassification, args, tokenizer)
-    return accelerator, tokenizer, model, DataCollatorWithPadding(tokenizer)
+    tokenizer = load_tokenizer(args)
+    return accelerator, tokenizer, load_model(args, tokenizer=tokenizer), DataCollatorWithPadding(tokenizer)
 
 
 def fit(args: RunArguments, data_set: Dataset, eval_sets: dict | None = None, metrics=None):

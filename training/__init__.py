@@ -8,7 +8,7 @@
     files         JSON and tensors, read with suspicion and written whole
     runs          one run or several: signals, clock, seeds
     launching     the output folder and the processes of a run
-    loading       tokenizer, configuration and model
+    loading       tokenizer, configuration and model, with folders, what is looked at before a library opens it
     loop          train() and predict(), with optimization and checkpoints
     ensembles     the mean of several runs' outputs, which they kept on disk
     features      the states of a frozen model, kept on disk between epochs and runs

@@ -2,8 +2,10 @@
 
 import dataclasses
 import glob
+import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +16,18 @@ from transformers.hf_argparser import HfArg
 TRACKERS = ("tensorboard", "wandb", "trackio")
 NAMES_OF_FILES = ("_path", "_dir", "_file", "_cache", "_name")  # how the names of their flags end
 LONGEST_NAME = 255  # bytes, of a file on most systems
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model, its configuration and its tokenizer come from, and how they are read."""
+
+    model_name_or_path: str
+    config_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of fields of its configuration
+    tokenizer_name: str | None = None  # None: the model's
+    do_lower_case: bool = True  # of a tokenizer that is a vocab.txt
+    attn_implementation: str | None = None
+    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +180,18 @@ class RunArguments:
                 f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
             )
 
+    @property
+    def source(self) -> ModelSource:
+        """What the flags of model and tokenizer say, for `load_config`, `load_tokenizer` and `load_model`."""
+        return ModelSource(
+            self.model_name_or_path,
+            parse_overrides(self.config_overrides),
+            self.tokenizer_name,
+            self.do_lower_case,
+            self.attn_implementation,
+            self.trust_remote_code,
+        )
+
     def _check_evaluations(self) -> None:
         for name in ["eval_steps", "eval_strategy"]:
             if getattr(self, name) not in (None, "no") and not (self.do_train and self.do_eval):
@@ -195,6 +221,20 @@ class RunArguments:
                 raise ValueError(f"--report_to {name} is none of none, all, {', '.join(TRACKERS)}")
         if len(chosen) > 1 and not {*chosen} <= {*TRACKERS}:
             raise ValueError(f"--report_to {self.report_to}: none and all stand alone")
+
+
+def parse_overrides(text: str | None) -> dict[str, Any]:
+    """--config_overrides a=1,b=true,c=word as a dictionary."""
+    values = {}
+    for pair in text.split(",") if text else []:
+        key, equals, value = pair.strip().partition("=")
+        if not (key and equals and value):
+            raise ValueError(f"--config_overrides must be fields and values, as in a=1,b=true, not {pair!r}")
+        try:
+            values[key] = json.loads(value)
+        except ValueError:  # a word
+            values[key] = value
+    return values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,10 @@
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import datasets
 import psutil
@@ -99,7 +101,7 @@ def _asked_of_accelerate() -> int:
 
 
 def start(args: RunArguments) -> Accelerator:
-    """Prepares this process for a run and gives its Accelerator.
+    """Prepares this process for a run, for the models of its --implementation, and gives its Accelerator.
 
     Raises ValueError for a precision that the processor does not have, or what the launcher was told and the run was
     not; ImportError for a tracker not installed.
@@ -116,8 +118,19 @@ def start(args: RunArguments) -> Accelerator:
         unset_hf_deepspeed_config()
     if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
         raise ValueError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
+    choose_implementation(args.implementation)
     set_seed(args.seed)
     return accelerator
+
+
+def choose_implementation(name: Literal["zoo", "transformers"]) -> None:
+    """Lets the Auto classes resolve to the zoo's models in this process, or gives them back to transformers."""
+    if name == "zoo":
+        import modeling
+
+        modeling.register()
+    elif "modeling" in sys.modules:
+        sys.modules["modeling"].unregister()
 
 
 def _trackers(args: RunArguments) -> list[str | TensorBoardTracker]:
