@@ -23,7 +23,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from transformers.hf_argparser import HfArg
 import metrics
 from tasks.glue import DIAGNOSTICS, EVERY_TASK, TASKS, Task
 from tasks.glue_data import read_hub, read_own_files, read_zip
-from training.arguments import DataArguments
+from training.arguments import DataArguments, PathOrName, one_of
 from training.ensembles import check_ensemble
 from training.files import write_atomically
 from training.flags import parse_arguments
@@ -56,11 +56,13 @@ from training.samples import count_samples, first_examples, sizes
 class GlueArguments(DataArguments):
     """What this script adds."""
 
-    task_name: str | None = HfArg(
+    task_name: Annotated[str, one_of(EVERY_TASK)] | None = HfArg(
         default=None, help=f"one of {', '.join(TASKS)}; {', '.join(DIAGNOSTICS)} examine a model trained on mnli"
     )
-    data_dir: str | None = HfArg(default=None, help="the task's folder as it was published, or the folder above")
-    train_file: str | None = HfArg(default=None, help="csv, tsv or json of your own")
+    data_dir: PathOrName | None = HfArg(
+        default=None, help="the task's folder as it was published, or the folder above"
+    )
+    train_file: PathOrName | None = HfArg(default=None, help="csv, tsv or json of your own")
     problem_type: Literal["regression", "single_label_classification"] | None = HfArg(
         default=None, help="of a train file of your own; default: a regression if its labels have decimals"
     )
@@ -87,8 +89,6 @@ class GlueArguments(DataArguments):
             raise ValueError("--problem_type says what to train on a --train_file; tasks and checkpoints know theirs")
 
     def _check_task(self) -> None:
-        if self.task_name not in EVERY_TASK:
-            raise ValueError(f"--task_name {self.task_name} is none of {', '.join(EVERY_TASK)}")
         if self.task_name in DIAGNOSTICS and self.do_train:
             raise ValueError(
                 f"--task_name {self.task_name} is nothing to train on: train on mnli, and give that checkpoint as "

@@ -56,7 +56,7 @@ from tasks.ner_data import (
     write_conll,
 )
 from tasks.rows import total
-from training.arguments import DataArguments, public_arguments
+from training.arguments import DataArguments, PathOrName, public_arguments
 from training.ensembles import check_ensemble
 from training.features import cache_states
 from training.flags import parse_arguments
@@ -84,10 +84,12 @@ TRAINED = ("rnn_size", "rnn_layers", "dropout")  # fields of the tagger on --fea
 class NerArguments(DataArguments):
     """What this script adds."""
 
-    dataset_name: str | None = HfArg(default=None, help="on the Hub, e.g. lhoestq/conll2003")
-    dataset_config_name: str | None = HfArg(default=None, help="its configuration, where it has several")
-    data_dir: str | None = HfArg(default=None, help="folder with train.txt, valid.txt, test.txt, or eng.train, ...")
-    train_file: str | None = HfArg(default=None, help="CoNLL columns, or json, of your own")
+    dataset_name: PathOrName | None = HfArg(default=None, help="on the Hub, e.g. lhoestq/conll2003")
+    dataset_config_name: PathOrName | None = HfArg(default=None, help="its configuration, where it has several")
+    data_dir: PathOrName | None = HfArg(
+        default=None, help="folder with train.txt, valid.txt, test.txt, or eng.train, ..."
+    )
+    train_file: PathOrName | None = HfArg(default=None, help="CoNLL columns, or json, of your own")
     text_column_name: str | None = HfArg(
         default=None, help="of the words; of CoNLL columns the number, 1 for the first, -1 for the last"
     )
@@ -109,7 +111,9 @@ class NerArguments(DataArguments):
         help="train a BiLSTM on these states of the model, which stays as it is; --config_overrides knows its "
         "rnn_size, rnn_layers and dropout",
     )
-    feature_cache: str | None = HfArg(default=None, help="folder that keeps the states of a model that stays as it is")
+    feature_cache: PathOrName | None = HfArg(
+        default=None, help="folder that keeps the states of a model that stays as it is"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,7 +35,7 @@ from tasks.rows import total
 from tasks.spans import Answers, find_answers
 from tasks.squad_data import read_files, read_folder, read_hub
 from tasks.windows import FORMAT, Windows, cached_windows, make_windows
-from training.arguments import DataArguments, public_arguments
+from training.arguments import DataArguments, NonNegativeInt, PathOrName, PositiveInt, public_arguments
 from training.checkpoints import digest
 from training.ensembles import check_ensemble
 from training.files import write_atomically
@@ -52,31 +52,26 @@ from training.samples import count_samples, extent
 class SquadArguments(DataArguments):
     """What this script adds."""
 
-    dataset_name: str | None = HfArg(default=None, help="on the Hub: rajpurkar/squad, rajpurkar/squad_v2, ...")
-    data_dir: str | None = HfArg(default=None, help="folder with train-v1.1.json and dev-v1.1.json, or -v2.0")
-    train_file: str | None = HfArg(default=None, help="SQuAD's JSON, or its rows as .jsonl, of your own")
+    dataset_name: PathOrName | None = HfArg(default=None, help="on the Hub: rajpurkar/squad, rajpurkar/squad_v2, ...")
+    data_dir: PathOrName | None = HfArg(default=None, help="folder with train-v1.1.json and dev-v1.1.json, or -v2.0")
+    train_file: PathOrName | None = HfArg(default=None, help="SQuAD's JSON, or its rows as .jsonl, of your own")
     version_2_with_negative: bool = HfArg(default=False, help="SQuAD 2.0: some questions have no answer")
     max_seq_length: int = HfArg(default=384, help="tokens of question and context together, in one window")
-    doc_stride: int = HfArg(default=128, help="tokens that two neighbouring windows share")
-    max_query_length: int = HfArg(default=64, help="tokens of a question; longer ones are cut")
-    n_best_size: int = HfArg(default=20, help="answers a question in nbest_predictions.json")
-    max_answer_length: int = HfArg(default=30, help="tokens of an answer")
+    doc_stride: NonNegativeInt = HfArg(default=128, help="tokens that two neighbouring windows share")
+    max_query_length: PositiveInt = HfArg(default=64, help="tokens of a question; longer ones are cut")
+    n_best_size: PositiveInt = HfArg(default=20, help="answers a question in nbest_predictions.json")
+    max_answer_length: PositiveInt = HfArg(default=30, help="tokens of an answer")
     null_score_diff_threshold: float | None = HfArg(
         default=None,
         help="'' is predicted where 'no answer' scores more than this above the best answer; default: 0 and, for the "
         "test file of a run that evaluates, what gives the best F1 on the validation set",
     )
-    feature_cache: str | None = HfArg(default=None, help="folder that keeps tokenised windows for further runs")
+    feature_cache: PathOrName | None = HfArg(default=None, help="folder that keeps tokenised windows for further runs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.do_predict and self.test_file is None:
             raise ValueError("--do_predict answers the questions of a --test_file")
-        for name in ["max_query_length", "n_best_size", "max_answer_length"]:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"--{name} must be positive, not {getattr(self, name)}")
-        if self.doc_stride < 0:
-            raise ValueError(f"--doc_stride must not be negative, not {self.doc_stride}")
         if self.null_score_diff_threshold is not None and not self.version_2_with_negative:
             raise ValueError("--null_score_diff_threshold is for questions without answers: --version_2_with_negative")
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ from transformers.hf_argparser import HfArg
 
 import metrics
 from tasks.choices import TASKS, read_folder, read_hub, read_own_files
-from training.arguments import DataArguments
+from training.arguments import DataArguments, PathOrName, one_of
 from training.ensembles import check_ensemble
 from training.files import write_atomically
 from training.flags import parse_arguments
@@ -49,9 +50,9 @@ from training.samples import count_samples, first_examples, sizes
 class SwagArguments(DataArguments):
     """What this script adds."""
 
-    task_name: str | None = HfArg(default=None, help=f"one of {', '.join(TASKS)}")
-    data_dir: str | None = HfArg(default=None, help="the task's folder as it was published")
-    train_file: str | None = HfArg(default=None, help="csv or json of your own")
+    task_name: Annotated[str, one_of(TASKS)] | None = HfArg(default=None, help=f"one of {', '.join(TASKS)}")
+    data_dir: PathOrName | None = HfArg(default=None, help="the task's folder as it was published")
+    train_file: PathOrName | None = HfArg(default=None, help="csv or json of your own")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,8 +62,6 @@ class SwagArguments(DataArguments):
         if self.task_name is None:
             if self.data_dir is not None:
                 raise ValueError("--data_dir holds the data of a --task_name")
-        elif self.task_name not in TASKS:
-            raise ValueError(f"--task_name {self.task_name} is none of {', '.join(TASKS)}")
         elif TASKS[self.task_name].hub is None and self.data_dir is None:
             raise ValueError(
                 f"the Hub does not have {self.task_name}, whose authors give it to those who ask: give --data_dir "
