@@ -1,7 +1,7 @@
 """Fine-tunes and evaluates a tagger of named entities: CoNLL-2003 (Tjong Kim Sang and De Meulder 2003) and its like.
 
     python run_ner.py configs/bert/conll2003.yaml --data_dir conll2003       # the paper's recipe: whole documents
-    python run_ner.py configs/bert/conll2003_features_last.yaml --feature_cache /tmp/features   # BERT stays as it is
+    python run_ner.py configs/bert/conll2003_features_last.yaml --state_cache /tmp/states   # BERT stays as it is
     python run_ner.py configs/elmo/wnut17.yaml --data_dir wnut17             # ELMo's tagger with a CRF
     python run_ner.py --model_name_or_path CHECKPOINT --dataset_name lhoestq/conll2003 --do_train --do_eval \\
         --output_dir runs/mine
@@ -111,8 +111,8 @@ class NerArguments(DataArguments):
         help="train a BiLSTM on these states of the model, which stays as it is; --config_overrides knows its "
         "rnn_size, rnn_layers and dropout",
     )
-    feature_cache: PathOrName | None = HfArg(
-        default=None, help="folder that keeps the states of a model that stays as it is"
+    state_cache: PathOrName | None = HfArg(
+        default=None, aliases=["--feature_cache"], help="folder that keeps the states of a model that stays as it is"
     )
 
     def __post_init__(self) -> None:
@@ -436,8 +436,8 @@ def run(args: NerArguments) -> dict[str, float]:
 
     padding = {"padding": "max_length", "max_length": args.max_seq_length} if args.pad_to_max_length else {}
     batch = partial(collate, tokenizer=tokenizer, **padding)
-    if args.feature_cache is not None:
-        features, batch = cache_states(model, features, batch, Path(args.feature_cache), args, accelerator)
+    if args.state_cache is not None:
+        features, batch = cache_states(model, features, batch, Path(args.state_cache), args, accelerator)
         watch.lap("features")
     check_ensemble(features.values(), model.config.id2label, args)
     remove_earlier_results(args, accelerator)

@@ -66,7 +66,9 @@ class SquadArguments(DataArguments):
         help="'' is predicted where 'no answer' scores more than this above the best answer; default: 0 and, for the "
         "test file of a run that evaluates, what gives the best F1 on the validation set",
     )
-    feature_cache: PathOrName | None = HfArg(default=None, help="folder that keeps tokenised windows for further runs")
+    window_cache: PathOrName | None = HfArg(
+        default=None, aliases=["--feature_cache"], help="folder that keeps tokenised windows for further runs"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,16 +106,16 @@ def load_data(args: SquadArguments) -> DatasetDict:
 
 
 def tokenize(data: DatasetDict, tokenizer: PreTrainedTokenizerBase, args: SquadArguments) -> dict[str, Windows]:
-    """The windows of each split; with --feature_cache those of an earlier run, where it had the same."""
+    """The windows of each split; with --window_cache those of an earlier run, where it had the same."""
     windows = {}
     for split, examples in data.items():
         make = partial(make_windows, examples, tokenizer, **args.shape, train=split == "train")
-        if args.feature_cache is None:
+        if args.window_cache is None:
             windows[split] = make()
         else:
             key = json.dumps([FORMAT, digest_of(tokenizer), digest(examples), args.shape, split == "train"])
             key = hashlib.sha256(key.encode()).hexdigest()[:32]
-            windows[split] = cached_windows(make, Path(args.feature_cache), key)
+            windows[split] = cached_windows(make, Path(args.window_cache), key)
     return windows
 
 

@@ -329,5 +329,5 @@ def cached_windows(make: Callable[[], Windows], folder: Path, key: str) -> Windo
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise OSError(
-            f"cannot keep windows in {folder}: {error.strerror or error}. Make room, or give another --feature_cache"
+            f"cannot keep windows in {folder}: {error.strerror or error}. Make room, or give another --window_cache"
         ) from error

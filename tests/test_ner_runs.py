@@ -39,7 +39,7 @@ def tagger(request, tmp_path, conll) -> list[str]:
     flags += ["--model_name_or_path", str(model), "--tokenizer_name", str(write_vocabulary(tmp_path))]
     if request.param != "bert":
         flags += ["--features", "weighted_sum_all", "--config_overrides", "rnn_size=7,dropout=0.3"]
-    return [*flags, "--feature_cache", str(tmp_path / "cache")] if request.param == "cached" else flags
+    return [*flags, "--state_cache", str(tmp_path / "cache")] if request.param == "cached" else flags
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_predicts_again_from_its_folde
         patch.setattr(loop._Training, "between_updates", step)
         assert wait(fork(lambda: run_ner.main([*tagger, "--output_dir", str(killed)]))) == [-signal.SIGKILL]
     run_ner.main([*tagger, "--output_dir", str(whole)])
-    moved = ["--feature_cache", str(tmp_path / "moved")] if "--feature_cache" in tagger else []
+    moved = ["--state_cache", str(tmp_path / "moved")] if "--state_cache" in tagger else []
     run_ner.main([*tagger, "--output_dir", str(killed), "--resume", *moved])
     assert scores_of(record(killed)) == scores_of(record(whole))
     for name in ("model.safetensors", "predictions.conll"):
@@ -261,7 +261,7 @@ def test_sentences_of_one_word_and_of_a_thousand_in_files_of_any_layout(tmp_path
     assert len(AutoConfig.from_pretrained(tmp_path / "out").id2label) == 3
 
 
-@pytest.mark.parametrize("extra", [[], ["--features", "last", "--feature_cache"]], ids=["alone", "cache"])
+@pytest.mark.parametrize("extra", [[], ["--features", "last", "--state_cache"]], ids=["alone", "cache"])
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_sentences_of_which_nothing_is_left_are_outside_also_by_the_batch(tmp_path, bert, monkeypatch, is_fast, extra):
     """U+FE0F vanishes, and this tokenizer puts nothing around sentences."""

@@ -345,7 +345,7 @@ def test_states_from_the_cache_give_the_scores_of_the_model_itself(tmp_path, fla
     plain = run_ner.main(args)
     expected = (tmp_path / "out" / "predictions.conll").read_text(encoding="utf-8")
     for _ in range(2):  # written, and read
-        cached = run_ner.main([*args, "--feature_cache", str(tmp_path / "cache")])
+        cached = run_ner.main([*args, "--state_cache", str(tmp_path / "cache")])
         assert scores_of(cached) == pytest.approx(scores_of(plain), abs=1e-6)
         assert cached["train_loss"] == pytest.approx(plain["train_loss"], abs=1e-6)
         assert (tmp_path / "out" / "predictions.conll").read_text(encoding="utf-8") == expected
@@ -355,7 +355,7 @@ def test_states_from_the_cache_give_the_scores_of_the_model_itself(tmp_path, fla
 def test_a_saved_tagger_on_features_is_a_checkpoint_like_any_other(tmp_path, flags, conll):
     first = run_ner.main([*flags, *conll, "--do_train", "--do_eval", *SHORT, "--features", "last"])
     again = ["--model_name_or_path", str(tmp_path / "out"), *conll, "--max_seq_length", "32", "--do_eval"]
-    second = run_ner.main([*again, "--output_dir", str(tmp_path / "again"), "--feature_cache", str(tmp_path / "c")])
+    second = run_ner.main([*again, "--output_dir", str(tmp_path / "again"), "--state_cache", str(tmp_path / "c")])
     assert scores_of(second) == pytest.approx(scores_of(first), abs=1e-6)
 
 
@@ -396,7 +396,7 @@ def test_elmos_tagger_runs_with_and_without_the_cache(tmp_path, elmo, conll):
     args += ["--num_train_epochs", "20", "--save_strategy", "no", "--per_device_train_batch_size", "4"]
     args += ["--eval_steps", "60"]
     plain = run_ner.main(args)
-    cached = run_ner.main([*args, "--feature_cache", str(tmp_path / "cache")])
+    cached = run_ner.main([*args, "--state_cache", str(tmp_path / "cache")])
     assert scores_of(cached) == pytest.approx(scores_of(plain), abs=1e-4)
     assert plain["eval_f1"] > 0.9
     assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == 3
@@ -409,7 +409,7 @@ def test_elmos_tagger_runs_with_and_without_the_cache(tmp_path, elmo, conll):
 def test_a_bilm_whose_states_change_is_not_cached(tmp_path, elmo, conll, overrides, message):
     args = ["--model_name_or_path", elmo, *conll, "--do_train", "--output_dir", str(tmp_path / "out")]
     with pytest.raises(ValueError, match=message):
-        run_ner.main([*args, "--config_overrides", overrides, "--feature_cache", str(tmp_path / "cache")])
+        run_ner.main([*args, "--config_overrides", overrides, "--state_cache", str(tmp_path / "cache")])
 
 
 # What is refused

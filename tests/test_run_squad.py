@@ -71,7 +71,7 @@ def read(argv: list[str]):
         (["--null_score_diff_threshold", "1"], "is for questions without answers: --version_2_with_negative"),
         (["--null_score_diff_threshold", "nan", "--version_2_with_negative"], "must be a finite number, not nan"),
         (["--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
-        (["--feature_cache="], "--feature_cache is empty"),
+        (["--window_cache="], "--window_cache is empty"),
         (["--do_stride", "1"], "unknown argument --do_stride; did you mean --doc_stride?"),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_test_file_whose_answers_are_empty_is_answered_and_not_scored(tmp_path
 def test_windows_are_kept_for_runs_with_the_same_data_tokenizer_and_lengths_only(tmp_path, flags, squad, monkeypatch):
     made, make = [], run_squad.make_windows
     monkeypatch.setattr(run_squad, "make_windows", lambda *args, **shape: made.append(shape) or make(*args, **shape))
-    common = [*flags, *squad, "--do_train", "--do_eval", "--feature_cache", str(tmp_path / "cache")]
+    common = [*flags, *squad, "--do_train", "--do_eval", "--window_cache", str(tmp_path / "cache")]
 
     def calls(*extra: str) -> int:
         before = len(made)

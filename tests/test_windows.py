@@ -550,7 +550,7 @@ def test_a_full_disk_is_one_clear_error(make, tmp_path, monkeypatch):
             cached_windows(make, tmp_path / "cache", "a")
     assert str(error.value) == (
         f"cannot keep windows in {tmp_path / 'cache'}: No space left on device. Make room, or give another "
-        "--feature_cache"
+        "--window_cache"
     )
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert same(cached_windows(make, tmp_path / "cache", "a"), make())
@@ -558,6 +558,6 @@ def test_a_full_disk_is_one_clear_error(make, tmp_path, monkeypatch):
 
 def test_a_cache_that_cannot_be_written_is_one_clear_error(make, tmp_path):
     (tmp_path / "file").write_text(json.dumps({}), encoding="utf-8")
-    with pytest.raises(OSError, match="cannot keep windows in .*file: .*give another --feature_cache"):
+    with pytest.raises(OSError, match="cannot keep windows in .*file: .*give another --window_cache"):
         cached_windows(make, tmp_path / "file", "a")
     assert make.calls == 0

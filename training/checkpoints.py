@@ -46,8 +46,8 @@ from training.pickles import danger
 # What may differ between a run and its continuation.
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
-FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples", "feature_cache"}
-FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers"}
+FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples"}
+FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_cache", "window_cache"}
 
 # Fields of a configuration that no result depends on.
 UNUSED = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}

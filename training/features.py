@@ -1,6 +1,6 @@
 """The states of a frozen base model, computed once and kept on disk: each epoch reads them instead.
 
-    FEATURE_CACHE/KEY/states-00000.safetensors, ...   `layer_states` (tokens, layers + 1, hidden size) of 256 examples
+    STATE_CACHE/KEY/states-00000.safetensors, ...   `layer_states` (tokens, layers + 1, hidden size) of 256 examples
 
 KEY is a digest of base model, inputs and precision, so another seed or another task network finds them too. A file is
 written under another name, synced to the disk and renamed when it is whole: what a killed run leaves is whole, and the
@@ -31,8 +31,8 @@ from training.loop import Collate
 
 STATES = "layer_states"
 FILE = 256  # examples in a file
-# What a configuration holds beside what its base model computes.
-BESIDE = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
+# Fields of a configuration that the states of its base model do not depend on.
+UNRELATED = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
 
 
 def cache_states(
@@ -50,7 +50,7 @@ def cache_states(
     frozen or its states depend on earlier calls, OSError where the disk does not take them.
     """
     if STATES not in inspect.signature(model.forward).parameters:
-        raise ValueError(f"--feature_cache keeps what a frozen base model gives, and {type(model).__name__} has none")
+        raise ValueError(f"--state_cache keeps what a frozen base model gives, and {type(model).__name__} has none")
     model.to(accelerator.device).eval()
     _check_frozen(model.base_model, collate([next(iter(features.values()))[0]]), accelerator)
     base = [_digest_of(model.base_model), args.mixed_precision, args.matmul_precision]
@@ -75,12 +75,12 @@ def _check_frozen(base: PreTrainedModel, batch: dict[str, torch.Tensor], acceler
         first, again = (_states(base, batch, accelerator) for _ in range(2))
     if first.requires_grad:
         raise ValueError(
-            f"--feature_cache needs a frozen base model, and the states of {type(base).__name__} are trained: leave "
+            f"--state_cache needs a frozen base model, and the states of {type(base).__name__} are trained: leave "
             "the cache out, or freeze the model in its configuration"
         )
     if not torch.allclose(first, again, atol=1e-5):
         raise ValueError(
-            f"--feature_cache needs states that depend on their own example alone, and {type(base).__name__} gives "
+            f"--state_cache needs states that depend on their own example alone, and {type(base).__name__} gives "
             "others at a second call: leave the cache out, or let each sentence start anew (ELMo: the state zero or "
             "warm)"
         )
@@ -97,7 +97,7 @@ def _states(base: PreTrainedModel, batch: dict[str, torch.Tensor], accelerator: 
 
 def _digest_of(base: PreTrainedModel) -> str:
     """Of all that its states depend on: what is trained beside them, as ELMo's mix of its layers, is left out."""
-    config = {name: value for name, value in base.config.to_dict().items() if name not in BESIDE}
+    config = {name: value for name, value in base.config.to_dict().items() if name not in UNRELATED}
     content = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     trained = {name for name, parameter in base.named_parameters() if parameter.requires_grad}
     for name, tensor in sorted(base.state_dict().items()):
@@ -140,7 +140,7 @@ def _write_missing(
     except (OSError, SafetensorError) as error:
         raise OSError(
             f"cannot write the features in {folder}: {' '.join(str(error).split())}. Make room, or give another "
-            "--feature_cache; what is written there stays of use"
+            "--state_cache; what is written there stays of use"
         ) from error
 
 
