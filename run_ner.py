@@ -76,7 +76,6 @@ FOLDERS = (
 )
 # Of the texts of data sets, by their names on the Hub or that of their folder.
 LANGUAGES = {"conll2003": "en", "lhoestq/conll2003": "en", "wnut17": "en", "wnut_17": "en", "msra_ner": "zh"}
-OUTSIDE = "O"
 TRAINED = ("rnn_size", "rnn_layers", "dropout")  # fields of the tagger on --features
 
 
@@ -381,7 +380,7 @@ def predicted_tags(
     sentences = []
     rows = zip(outputs["logits"], data_set["word"], examples["words"], strict=False)
     for logits, places, words in rows:
-        tags = [OUTSIDE] * len(words)
+        tags = ["O"] * len(words)
         for place, best in zip(places, logits.argmax(-1), strict=True):
             if place >= 0:
                 tags[place] = names[best]

@@ -36,7 +36,9 @@ Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
 Outputs = dict[str, list[np.ndarray]]  # name -> one array an example, in data-set order
 Metrics = Callable[[Outputs, Dataset], dict[str, float]]
 
-IGNORED = -100  # the label of a token that has none
+# The label of a token that has none, as torch's losses have it. modeling/ defines it for itself: its files go to the
+# Hub without this one, and a run with --implementation transformers does without modeling/.
+IGNORED = -100
 WINDOW = 20  # updates whose mean loss is compared with the lowest so far
 
 
