@@ -326,7 +326,7 @@ class ElmoModel(ElmoPreTrainedModel):
         """The word layer (N, P) of the words (N, K), and of each LSTM layer what its directions say (M, P)."""
         vectors, which = self.encode_words(words)
         tokens = tuple(which[steps] for steps in packed.tokens)
-        outputs = self.run_layers((vectors, vectors), packed.order, packed.sizes, tokens)
+        outputs = self.run_layers((vectors, vectors), packed.steps.order, packed.steps.sizes.tolist(), tokens)
         return vectors[which[2:]], outputs
 
     def encode_words(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

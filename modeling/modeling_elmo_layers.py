@@ -37,7 +37,7 @@ from transformers.utils.import_utils import is_tracing
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_characters import distinct
-from .modeling_elmo_lstm import run_both
+from .modeling_elmo_lstm import Steps, run_both
 from .modeling_losses import IGNORED
 from .modeling_onednn import is_faster, is_transformed, linear
 from .tokenization_elmo import WORD_PADDING
@@ -325,15 +325,13 @@ class _Packing(NamedTuple):
 def _pack(mask: torch.Tensor) -> _Packing:
     rows, columns = mask.nonzero(as_tuple=True)  # (N,)
     lengths = mask.sum(1)  # (B,)
-    place = lengths.argsort(descending=True, stable=True).argsort()  # (B,), by length
-    sizes = (lengths > torch.arange(int(lengths.max()) if len(mask) else 0, device=mask.device).unsqueeze(1)).sum(1)
-    begins = sizes.cumsum(0) - sizes
-    steps = (mask.cumsum(1) - 1)[mask]  # (N,)
-    slots = begins[steps] + place[rows]
+    steps = Steps.of(lengths)
+    position = (mask.cumsum(1) - 1)[mask]  # (N,) of each word in its row
+    slots = steps.rows(rows, position)
     words, mirror = torch.empty_like(slots), torch.empty_like(slots)
     words[slots] = rows * mask.shape[1] + columns
-    mirror[slots] = begins[lengths[rows] - 1 - steps] + place[rows]
-    return _Packing(words, mirror, sizes.cpu())
+    mirror[slots] = steps.rows(rows, lengths[rows] - 1 - position)
+    return _Packing(words, mirror, steps.sizes.cpu())
 
 
 def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: _Packing) -> torch.Tensor:

@@ -38,6 +38,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import torch
 import torch.nn as nn
@@ -49,6 +50,36 @@ from .modeling_onednn import is_faster, is_transformed, linear, packed, product
 Pair = tuple[torch.Tensor, torch.Tensor]  # of the forward and the backward direction
 State = tuple[torch.Tensor, torch.Tensor]  # hidden (2, S, P) and cell (2, S, C), forward then backward
 Clips = tuple[float | None, float | None]  # of the cells and of the projections
+
+
+class Steps(NamedTuple):
+    """The order of the M steps of S sentences: the first of each, longest sentence first, then the second of each, ...
+
+    Attributes:
+        order: (S,) the sentences' numbers, longest first.
+        rank: (S,) the place of each sentence in that order.
+        sizes: (steps,) how many sentences have each step, falling.
+        begins: (steps,) where the rows of each step begin among the M.
+    """
+
+    order: torch.Tensor
+    rank: torch.Tensor
+    sizes: torch.Tensor
+    begins: torch.Tensor
+
+    @classmethod
+    def of(cls, lengths: torch.Tensor) -> "Steps":
+        """From the number of steps of each sentence, (S,)."""
+        order = lengths.argsort(descending=True, stable=True)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device)
+        steps = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device)
+        sizes = (lengths > steps[:, None]).sum(1)
+        return cls(order, rank, sizes, sizes.cumsum(0) - sizes)
+
+    def rows(self, sentences: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """(N,) sentences, (N,) one step of each -> (N,) their rows among the M."""
+        return self.begins[steps] + self.rank[sentences]
 
 
 class ElmoLSTM(nn.Module):

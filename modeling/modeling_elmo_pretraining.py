@@ -201,7 +201,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         """The loss of the directions' states (M, P) for the words (N,), of so many sentences a row."""
         counts = packed.lengths.new_zeros(len(packed.lengths)).index_add(0, packed.sentence, (words != IGNORED).long())
         ended = counts > 0  # of other sentences, nothing is to be predicted
-        last = packed.begins[packed.lengths][ended] + packed.rank[ended]  # the step that all words precede
+        last = packed.steps.rows(ended, packed.lengths[ended])  # the step that all words precede
         sentences = torch.cat([packed.sentence[words != IGNORED], ended.nonzero()[:, 0]])
         losses = []
         for side, steps, boundary in zip(states, packed.steps_before(), (END, BEGIN), strict=True):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .modeling_elmo_lstm import Pair
+from .modeling_elmo_lstm import Pair, Steps
 
 
 BEGIN, END = 0, 1  # <S> and </S> among the tokens; words count from 2
@@ -32,11 +32,8 @@ class Sentences:
 
     shape: tuple[int, int]  # (B, T) of the batch
     places: torch.Tensor  # (N,) of the words among B * T
-    order: torch.Tensor  # (S,) the sentences' numbers, longest first
-    rank: torch.Tensor  # (S,) the place of each sentence in that order
     lengths: torch.Tensor  # (S,) in words
-    sizes: list[int]  # sentences that each step has, falling
-    begins: torch.Tensor  # (steps,) where each step's rows begin among the M
+    steps: Steps  # of words and boundaries
     sentence: torch.Tensor  # (N,) of each word
     position: torch.Tensor  # (N,) of each word in its sentence, from 0
     slots: Pair  # (N,) each: the step that reads the word
@@ -61,29 +58,21 @@ class Sentences:
         by_sentence = number.argsort(stable=True)
         position = torch.empty_like(number)
         position[by_sentence] = torch.arange(len(number), device=mask.device) - starts[number[by_sentence]]
-        order = lengths.argsort(descending=True, stable=True)
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(len(order), device=mask.device)
-        steps = torch.arange(int(lengths.max()) + 1 + closes if count else 0, device=mask.device)
-        sizes = (lengths + 1 + closes > steps[:, None]).sum(1)
-        begins = sizes.cumsum(0) - sizes
-        forward = begins[position + 1] + rank[number]
-        backward = begins[lengths[number] - position] + rank[number]
+        steps = Steps.of(lengths + 1 + closes)
+        forward = steps.rows(number, position + 1)
+        backward = steps.rows(number, lengths[number] - position)
         tokens = []
         for slots, first, last in ((forward, BEGIN, END), (backward, END, BEGIN)):
-            read = torch.full((int(sizes.sum()),), first, device=mask.device)
+            read = torch.full((int(steps.sizes.sum()),), first, device=mask.device)
             read[slots] = torch.arange(2, len(number) + 2, device=mask.device)
             if closes:
-                read[begins[lengths + 1] + rank] = last
+                read[steps.begins[lengths + 1] + steps.rank] = last
             tokens.append(read)
         return cls(
             shape=tuple(mask.shape),
             places=rows * mask.shape[1] + columns,
-            order=order,
-            rank=rank,
             lengths=lengths,
-            sizes=sizes.tolist(),
-            begins=begins,
+            steps=steps,
             sentence=number,
             position=position,
             slots=(forward, backward),
@@ -92,9 +81,9 @@ class Sentences:
 
     def steps_before(self) -> Pair:
         """(N,) each: the step before the one that reads the word, after which a direction can predict it."""
-        rank = self.rank[self.sentence]
-        forward = self.begins[self.position] + rank
-        return forward, self.begins[self.lengths[self.sentence] - 1 - self.position] + rank
+        last = self.lengths[self.sentence] - 1
+        forward = self.steps.rows(self.sentence, self.position)
+        return forward, self.steps.rows(self.sentence, last - self.position)
 
     def layers(self, word: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
         """The layers, L + 1 times (N, H): the word layer (N, P) twice, then what each LSTM layer says (M, P)."""
