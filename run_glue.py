@@ -227,7 +227,7 @@ def run(args: GlueArguments) -> dict[str, float]:
     remove_earlier_results(args, accelerator)
     padding = {"padding": "max_length", "max_length": args.max_seq_length} if args.pad_to_max_length else {}
     collate = DataCollatorWithPadding(tokenizer, **padding)
-    beside = {column: list(data["validation"][column]) for column in task.metric_columns}
+    beside = {name: list(data["validation"][column]) for name, column in task.metric_columns.items()}
     score = partial(compute_metrics, task=task, names=names, beside=beside)
     eval_sets = {split.removeprefix("validation"): features[split] for split in features if "validation" in split}
     results = {}

@@ -146,7 +146,7 @@ def compute_metrics(outputs: Outputs, data_set: Dataset, parts: list[str]) -> di
     labels = torch.tensor(list(data_set["labels"]))
     predictions = logits.argmax(-1)
     inputs = {"predictions": predictions, "references": labels, "parts": parts[: len(labels)]}
-    scores = metrics.load("choices").compute(**inputs)
+    scores = metrics.load("accuracy", "choices").compute(**inputs)
     scores["predicted_classes"] = len(predictions.unique())  # 1: the model has collapsed, all scores are equal
     return {**scores, "loss": torch.nn.functional.cross_entropy(logits, labels).item()}
 

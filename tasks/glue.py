@@ -57,7 +57,7 @@ class Task:
     hub_label: str = "label"
     hub_revision: str | None = None  # where not the newest; then without configuration
     answers: Mapping[str, str] = field(default_factory=dict)  # class of the model -> label, where they differ
-    metric_columns: tuple[str, ...] = ()  # which the metric needs beside the labels
+    metric_columns: Mapping[str, str] = field(default_factory=dict)  # further inputs of the metric -> their columns
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -165,14 +165,14 @@ DIAGNOSTICS = {
         "hans",
         ("premise", "hypothesis"),
         ("entailment", "non-entailment"),
-        ("hans",),
+        ("accuracy", "hans"),
         tsv_text=PAIR,
         tsv_label="gold_label",
         splits={"validation": Split("validation", ("heuristics_evaluation_set.txt",))},
         hub="jhu-cogsci/hans",
         hub_revision="refs/convert/parquet",  # the newest is a script, which datasets no longer runs
         answers={"entailment": "entailment", "neutral": "non-entailment", "contradiction": "non-entailment"},
-        metric_columns=("heuristic",),
+        metric_columns={"parts": "heuristic"},
     ),
 }
 EVERY_TASK = TASKS | DIAGNOSTICS

@@ -52,7 +52,7 @@ def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
         values = dict(zip(TEXT, (rows[column] for column in task.text), strict=False))
         if task.splits[split].labelled:
             values["label"] = [_hub_label(label, task) for label in rows[task.hub_label][:]]
-            values |= {column: rows[column] for column in task.metric_columns}
+            values |= {column: rows[column] for column in task.metric_columns.values()}
         examples = Dataset.from_dict({column: value[:] for column, value in values.items()})
         data[split] = _with_gold_labels(examples, f"{task.hub}, {task.splits[split].hub}")
     return data
@@ -94,7 +94,7 @@ def _read_split(folder: Path, task: Task, split: str) -> Dataset:
     path = _find(folder, task, published)
     wanted = dict(zip(TEXT, published.text or task.tsv_text or task.text, strict=False))
     if published.labelled:
-        wanted |= {"label": task.tsv_label} | {column: column for column in task.metric_columns}
+        wanted |= {"label": task.tsv_label} | {column: column for column in task.metric_columns.values()}
     header = task.train_header if published.labelled else None
     rows, broken = [], 0
     for line, row in read_json_lines(path) if path.suffix == ".jsonl" else read_tsv(path, header):

@@ -274,7 +274,7 @@ def as_on_the_hub(task: glue.Task, local: DatasetDict) -> DatasetDict:
             labels = [{"entails": "entailment"}.get(label, label) for label in labels]
         columns = {task.hub_label: labels}
         columns |= {column: list(rows[name]) for column, name in zip(task.text, glue_data.TEXT, strict=True)}
-        columns |= {column: list(rows[column]) for column in task.metric_columns}
+        columns |= {column: list(rows[column]) for column in task.metric_columns.values()}
         hub[task.splits[split].hub] = Dataset.from_dict({**columns, "idx": range(len(rows))})
     return DatasetDict(hub)
 
