@@ -6,6 +6,8 @@ import re
 import runpy
 import shlex
 import sys
+import tokenize
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -20,6 +22,27 @@ from tests.conftest import ROOT
 
 
 GUIDES = ["README.md", "CONTRIBUTING.md", "docs/other_libraries.md"]
+
+# Lines of code: without blank lines, comments and docstrings. What is longer has its length here, which may only fall.
+LONGEST_FUNCTION = 40
+LONGER_FUNCTIONS = {
+    "modeling/modeling_bert.py: ZooBertModel.forward": 46,
+    "modeling/modeling_gpt.py: ZooGPTModel.forward": 50,
+    "modeling/modeling_gpt_tasks.py: ZooGPTDoubleHeadsModel.forward": 51,
+    "modeling/modeling_gpt_tasks.py: ZooGPTForSequenceClassification.forward": 41,
+    "run_glue.py: run": 43,
+    "run_ner.py: run": 46,
+    "run_squad.py: run": 50,
+    "run_swag.py: run": 41,
+    "tests/test_hub.py: push": 54,
+}
+LONGEST_FILE = 500
+LONGER_FILES = {"modeling/modeling_bert.py": 645, "tests/test_convert_elmo.py": 564}
+
+# Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
+# convert_x and conversion of modeling/ and tasks/.
+FLOORS = ("tests", "demo", "benchmarks", "scripts", "converters", "tasks", "training", "metrics", "modeling")
+UPWARD_IMPORTS = {("training.loading", "modeling.conversion")}  # there may only be fewer
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +105,104 @@ def imported_packages(path: Path) -> set[str]:
     plain = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
     relative_free = {node.module for node in body if isinstance(node, ast.ImportFrom) and node.level == 0}
     return {name.partition(".")[0] for name in plain | relative_free}
+
+
+# Length, and who imports whom
+
+
+def sources(package: dict) -> list[Path]:
+    """The files of Python: the scripts, setup.py, and those of all folders."""
+    folders = [*package["packages"], "benchmarks", "demo", "tests"]
+    return [*ROOT.glob("*.py"), *(path for folder in folders for path in (ROOT / folder).rglob("*.py"))]
+
+
+def code_lines(path: Path) -> set[int]:
+    """The numbers of the file's lines that are not blank, a comment, or part of a docstring."""
+    text = path.read_text(encoding="utf-8")
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in layout]
+    lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, node.end_lineno + 1))
+    return lines
+
+
+def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions in `node`, each with its name behind those of the classes and functions around it."""
+    for child in ast.iter_child_nodes(node):
+        name = prefix
+        if isinstance(child, ast.ClassDef | ast.FunctionDef):
+            name = f"{prefix}{child.name}."
+        if isinstance(child, ast.FunctionDef):
+            yield name[:-1], child
+        yield from functions(child, name)
+
+
+def test_functions_fit_on_a_screen_and_files_are_read_in_one_sitting(package):
+    longer_functions, longer_files = {}, {}
+    for path in sources(package):
+        name, lines = path.relative_to(ROOT).as_posix(), code_lines(path)
+        if len(lines) > LONGEST_FILE:
+            longer_files[name] = len(lines)
+        for function, node in functions(ast.parse(path.read_text(encoding="utf-8"))):
+            length = len(lines & set(range(node.lineno, node.end_lineno + 1)))
+            if length > LONGEST_FUNCTION:
+                longer_functions[f"{name}: {function}"] = length
+    assert longer_functions == LONGER_FUNCTIONS
+    assert longer_files == LONGER_FILES
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The modules that the file imports, within functions too, by their whole names."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = module_name(path).split(".")[: -node.level] if node.level else []
+            base = ".".join([*package, *([node.module] if node.module else [])])
+            for alias in node.names:
+                file = ROOT.joinpath(*base.split("."), f"{alias.name}.py")
+                modules.add(f"{base}.{alias.name}" if file.is_file() else base)
+    return modules
+
+
+def floor(module: str) -> int | None:
+    """The place in FLOORS; None: a package that is not of this project."""
+    folder, *rest = module.split(".")
+    if folder in ("modeling", "tasks") and rest and rest[-1].startswith(("convert_", "conversion")):
+        return FLOORS.index("converters")
+    if (ROOT / f"{folder}.py").is_file():
+        return FLOORS.index("scripts")
+    return FLOORS.index(folder) if folder in FLOORS else None
+
+
+def family(module: str) -> str | None:
+    """The folder of modeling/ that the module is in."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "modeling" and ROOT.joinpath(*parts[:2]).is_dir() and len(parts) > 1 else None
+
+
+def test_no_folder_imports_from_one_above_it(package):
+    upward = {
+        (module_name(path), imported)
+        for path in sources(package)
+        for imported in imported_modules(path)
+        if floor(imported) is not None and floor(imported) < floor(module_name(path))
+    }
+    assert upward == UPWARD_IMPORTS
+
+
+def test_no_family_of_models_imports_another(package):
+    for path in sources(package):
+        ours = family(module_name(path))
+        theirs = {family(imported) for imported in imported_modules(path)} - {None, "shared", ours}
+        assert ours is None or not theirs, f"{module_name(path)} imports from {theirs}"
 
 
 @pytest.mark.parametrize("guide", GUIDES)
