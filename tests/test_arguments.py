@@ -14,6 +14,7 @@ import run_swag
 from tests.tiny_run import Arguments, recipe
 from training import aliases
 from training.arguments import RunArguments, public_arguments
+from training.checkpoints import FREE
 from training.flags import parse_arguments
 
 
@@ -228,6 +229,11 @@ def test_the_former_name_of_a_flag_is_read_on_the_command_line_and_in_a_recipe(
         with pytest.raises(SystemExit):
             parse_arguments(arguments, [*REQUIRED, *data, *argv])
         assert message in capsys.readouterr().err
+
+
+def test_what_may_change_when_a_run_is_resumed_is_a_flag_by_its_present_name():
+    flags = {field.name for arguments in CLASSES for field in dataclasses.fields(arguments)}
+    assert {"state_cache", "window_cache"} <= FREE <= flags
 
 
 def test_each_flag_of_transformers_is_one_of_ours_or_has_an_answer():
