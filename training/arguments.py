@@ -25,7 +25,7 @@ class Allowed:
 
 
 def one_of(names: Collection[str]) -> Allowed:
-    return Allowed(lambda value: value in names, f"{{}} is none of {', '.join(names)}")
+    return Allowed(lambda value: value in names, f"{{:.60}} is none of {', '.join(names)}")
 
 
 def _restrictions(hint: Any) -> Iterator[Allowed]:
