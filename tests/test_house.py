@@ -1,12 +1,10 @@
 """What the files around the code say of it, and of each other, is so."""
 
 import ast
-import io
 import re
 import runpy
 import shlex
 import sys
-from contextlib import redirect_stdout
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from unittest.mock import patch
@@ -19,7 +17,8 @@ from packaging.utils import canonicalize_name
 from tests.conftest import ROOT
 
 
-GUIDES = ["README.md", "CONTRIBUTING.md", "docs/other_libraries.md"]
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md"))
+GUIDES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *DOCS]
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +33,14 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def blocks(guide: str, language: str) -> list[str]:
+    """The guide's fenced blocks in that language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", read(guide), flags=re.DOTALL | re.MULTILINE)
+
+
 def commands(guide: str) -> list[list[str]]:
-    """The words of each command in the guide's bash blocks, continued lines joined, prompts for variables dropped."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", read(guide), flags=re.DOTALL | re.MULTILINE)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    """The words of each command in the guide's bash blocks, continued lines joined, comments dropped."""
+    lines = "\n".join(blocks(guide, "bash")).replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
@@ -84,35 +87,16 @@ def imported_packages(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in plain | relative_free}
 
 
-@pytest.mark.parametrize("guide", GUIDES)
-def test_each_command_of_a_guide_finds_its_files(guide):
-    found = commands(guide)
-    assert found, f"{guide} shows no command"
-    for words in found:
-        if "make" in words:
-            targets = [word for word in words[words.index("make") + 1 :] if "=" not in word]
-            assert targets and set(targets) <= make_targets(), words
-        for word in words:
-            names_a_file = re.fullmatch(r"(configs|demo|tests|metrics)/\S+|run_\w+\.py|reproduce\.py", word)
-            assert not names_a_file or (ROOT / word).exists() or word.startswith("demo/output"), words
+def test_each_extra_that_a_guide_installs_exists(package):
+    installs = [words for guide in GUIDES for words in commands(guide) if "pip" in words]
+    extras = {extra for words in installs for word in words for extra in re.findall(r"^\.\[(.*)\]$", word)}
+    assert extras and extras <= package["extras_require"].keys()
 
 
-@pytest.mark.parametrize("guide", ["docs/other_libraries.md"])
-def test_each_example_of_a_guide_runs(guide):
-    examples = re.findall(r"^```python\n(.*?)^```", read(guide), flags=re.DOTALL | re.MULTILINE)
-    assert examples
-    for example in examples:
-        shown = io.StringIO()
-        with redirect_stdout(shown):
-            exec(example, {})
-        promised = re.findall(r"^print\(.*\)  # (.*)$", example, flags=re.MULTILINE)
-        assert shown.getvalue().splitlines() == promised
-
-
-@pytest.mark.parametrize("guide", [*GUIDES, "CHANGELOG.md"])
-def test_each_link_of_a_guide_leads_somewhere(guide):
-    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", read(guide))
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def test_the_package_indexs_page_has_no_link_that_only_the_repository_follows(package):
+    page = package["long_description"]
+    assert re.findall(r"\]\((?!https?:)", page) == [] and "](https://" in page
+    assert "| BERT | loading and saving" in page
 
 
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
@@ -125,7 +109,7 @@ def test_commands_without_make_are_those_of_the_makefile():
     exports = dict(re.findall(r"^demo .*: export (\w+) = (\w+)$", read("Makefile"), flags=re.MULTILINE))
     runs = re.findall(r"^\t\$\(BIN\)/(python -m (?:pytest|demo).*)$", read("Makefile"), flags=re.MULTILINE)
     runs = [run.replace("$(WORKERS)", "2") for run in runs]
-    (windows,) = re.findall(r"^```powershell\n(.*?)^```", read("README.md"), flags=re.DOTALL | re.MULTILINE)
+    (windows,) = blocks("README.md", "powershell")
     assert rf".venv\Scripts\{runs[0]}" in windows.splitlines()
     assert r".venv\Scripts\python -m pip install -c constraints.txt -e ." in windows.splitlines()
     for run in runs[1:]:
