@@ -46,7 +46,7 @@ def repository_root(monkeypatch):
 # Commands
 
 
-class Parsing(BaseException):
+class Parsing(Exception):
     """Raised in place of parsing, and of the work after it."""
 
 
@@ -97,9 +97,9 @@ def check_words(module: ModuleType, words: list[str]) -> None:
 
 @pytest.mark.parametrize("guide", GUIDES, ids=names(GUIDES))
 def test_each_command_of_a_guide_finds_its_files(guide):
-    found = commands(guide)
-    assert found, f"{guide} shows no command"
-    for words in found:
+    shown = commands(guide)
+    assert shown, f"{guide} shows no command"
+    for words in shown:
         if "make" in words:
             targets = [word for word in words[words.index("make") + 1 :] if "=" not in word]
             assert targets and set(targets) <= make_targets(), words
@@ -124,13 +124,13 @@ def test_a_command_with_a_flag_that_does_not_exist_is_noticed():
 @cache
 def flags() -> set[str]:
     """Every flag of every command that a guide shows."""
-    found = {*NAMES}
+    names_of_flags = {*NAMES}
     for module in {called[0] for guide in GUIDES for words in commands(guide) if (called := run_by(words))}:
         if (arguments := arguments_of(module)) is not None:
-            found |= {field.name for field in dataclasses.fields(arguments)}
+            names_of_flags |= {field.name for field in dataclasses.fields(arguments)}
         elif module.__name__ != "demo.__main__":
-            found |= {*re.findall(r"--([a-z]\w+)", parser_of(module).format_help())}
-    return found
+            names_of_flags |= {*re.findall(r"--([a-z]\w+)", parser_of(module).format_help())}
+    return names_of_flags
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=names(GUIDES))
@@ -208,23 +208,33 @@ def test_the_readme_leads_to_every_guide():
 
 
 def ratios(model: str, setting: str, training: bool) -> list[float]:
-    """Of the rows of benchmarks/README.md that compare that model with another implementation in that setting."""
-    found = []
+    """Of the rows of benchmarks/README.md that compare the model with another implementation in that setting."""
+    values = []
     for row in re.findall(r"^\| [\w-]+ \|.*\|$", read("benchmarks/README.md"), flags=re.MULTILINE):
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         if len(cells) < 9 or cells[3] != setting or cells[4] not in ("zoo : transformers", "zoo : plain"):
             continue
         family = cells[0].split("-")[0] if cells[0].startswith(("elmo-", "gpt-")) else "bert"
         if family == model and ("step" in cells[1]) == training:
-            found.append(float(re.match(r"\*\*([\d.]+)\*\*", cells[6]).group(1)))
-    return found
+            values.append(float(re.match(r"\*\*([\d.]+)\*\*", cells[6]).group(1)))
+    return values
 
 
 @pytest.mark.parametrize("model", ["BERT", "ELMo", "GPT"])
 def test_the_readmes_speed_is_that_of_the_benchmarks(model):
-    # BERT's own products are torch's, so its two pairs of columns are one; the others' have a setting without oneDNN.
+    # BERT's products are torch's own, so its two pairs of columns are one; the others have a setting without oneDNN.
     portable = "fp32" if model == "BERT" else "portable"
     cases = [("fp32", False), ("fp32", True), (portable, False), (portable, True)]
     measured = [ratios(model.lower(), setting, training) for setting, training in cases]
     (row,) = re.findall(rf"^\| {model} \|[^|]*\|(.*)\|$", read("README.md"), flags=re.MULTILINE)
     assert [cell.strip() for cell in row.split("|")] == [f"{min(each):.1f} to {max(each):.1f}" for each in measured]
+
+
+@pytest.mark.parametrize("model", ["bert", "elmo", "gpt"])
+def test_the_speed_in_a_models_guide_is_that_of_the_benchmarks(model):
+    measured = ratios(model, "fp32", training=False) + ratios(model, "fp32", training=True)
+    shown = re.findall(r"\*\*([\d.]+)\*\*", read(f"docs/{model}.md"))
+    assert shown
+    for ratio in shown:
+        rounding = 0.5 / 10 ** len(ratio.partition(".")[2])
+        assert any(abs(value - float(ratio)) <= rounding + 1e-9 for value in measured), ratio
