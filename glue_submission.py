@@ -15,18 +15,16 @@ Each folder's metrics.json says which task it holds. What the server wants, and 
 """
 
 import argparse
-import contextlib
 import math
-import os
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.glue import EVERY_TASK, Task
+from tasks.glue.table import EVERY_TASK, GlueTask
 from tasks.rows import columns, plain, read_json, read_tsv
 from training.command_line import run_command
-from training.files import shown
+from training.files import new_file, shown
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def _lines(path: Path, file: File, task_name: str) -> Iterator[str]:
         )
 
 
-def _for_server(prediction: str, task: Task, where: str) -> str:
+def _for_server(prediction: str, task: GlueTask, where: str) -> str:
     if task.labels:
         if prediction not in task.labels:
             raise ValueError(f"{where}: unknown label {shown(prediction)}, {task.folder} has {', '.join(task.labels)}")
@@ -137,18 +135,10 @@ def write_zip(texts: dict[str, str], path: Path) -> None:
         raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise IsADirectoryError(f"--output {path} is a folder: name a file in it")
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in texts.items():
-                archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # dated 1980
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # a folder that takes no files
-            temporary.unlink(missing_ok=True)
-        raise OSError(
-            f"--output {path} cannot be written ({error.strerror}): name one where there is room and you may write"
-        ) from error
+    remedy = "Name an --output where there is room and you may write"
+    with new_file(path, remedy) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in texts.items():
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # dated 1980
 
 
 if __name__ == "__main__":

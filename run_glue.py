@@ -21,46 +21,46 @@ with its model card.
 
 import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from accelerate import PartialState
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
     PreTrainedConfig,
-    PreTrainedTokenizerBase,
 )
 from transformers.hf_argparser import HfArg
 
 import metrics
-from tasks.glue import DIAGNOSTICS, EVERY_TASK, TASKS, Task
-from tasks.glue_data import read_hub, read_own_files, read_zip
-from training.arguments import DataArguments
-from training.ensembles import check_ensemble
-from training.files import write_atomically
+from tasks.glue.data import read_files, read_folder, read_hub
+from tasks.glue.features import class_names, make_features
+from tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, GlueTask
+from training.arguments import DataArguments, PathOrName, one_of
+from training.clock import Clock
 from training.flags import parse_arguments
-from training.launching import start
+from training.launching import make_accelerator
 from training.loading import check_length, load_config, load_model, load_tokenizer
-from training.loop import Outputs, evaluate, predict, train
-from training.reporting import finish, remove_earlier_results
-from training.runs import Stopwatch, command, repeat
-from training.samples import count_samples, first_examples, sizes
+from training.prediction import Outputs
+from training.results import Results, Scores
+from training.runs import carry_out, command, repeat
+from training.samples import count_samples, describe_samples
+from training.task import Description, Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlueArguments(DataArguments):
     """What this script adds."""
 
-    task_name: str | None = HfArg(
+    task_name: Annotated[str, one_of(EVERY_TASK)] | None = HfArg(
         default=None, help=f"one of {', '.join(TASKS)}; {', '.join(DIAGNOSTICS)} examine a model trained on mnli"
     )
-    data_dir: str | None = HfArg(default=None, help="the task's folder as it was published, or the folder above")
-    train_file: str | None = HfArg(default=None, help="csv, tsv or json of your own")
+    data_dir: PathOrName | None = HfArg(
+        default=None, help="the task's folder as it was published, or the folder above"
+    )
+    train_file: PathOrName | None = HfArg(default=None, help="csv, tsv or json of your own")
     problem_type: Literal["regression", "single_label_classification"] | None = HfArg(
         default=None, help="of a train file of your own; default: a regression if its labels have decimals"
     )
@@ -87,8 +87,6 @@ class GlueArguments(DataArguments):
             raise ValueError("--problem_type says what to train on a --train_file; tasks and checkpoints know theirs")
 
     def _check_task(self) -> None:
-        if self.task_name not in EVERY_TASK:
-            raise ValueError(f"--task_name {self.task_name} is none of {', '.join(EVERY_TASK)}")
         if self.task_name in DIAGNOSTICS and self.do_train:
             raise ValueError(
                 f"--task_name {self.task_name} is nothing to train on: train on mnli, and give that checkpoint as "
@@ -101,103 +99,57 @@ class GlueArguments(DataArguments):
             raise ValueError("--text_column_names and --label_column_name are for files of your own")
 
 
-def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[Task, DatasetDict]:
+def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, DatasetDict]:
     """The task and the splits that this run needs."""
     if args.task_name is None:
         files = {split: getattr(args, f"{split}_file") for split, needed in args.parts.items() if needed}
         text = tuple(args.text_column_names.split(",")) if args.text_column_names else None
-        return read_own_files(files, config, args.problem_type, text, args.label_column_name)
+        return read_files(files, config, args.problem_type, text, args.label_column_name)
     task = EVERY_TASK[args.task_name]
     splits = [split for split in task.splits if args.parts[split.removesuffix("_mm")]]
     if args.data_dir is None:
         return task, read_hub(args.task_name, splits)
-    return task, read_zip(Path(args.data_dir), task, splits)
+    return task, read_folder(Path(args.data_dir), task, splits)
 
 
-# Text -> features
+@dataclass
+class Classification(Task):
+    """Texts, or pairs of them, that have a class or, in a regression, a number.
 
-
-def class_names(task: Task, config: PreTrainedConfig, args: GlueArguments) -> list[str]:
-    """The task's classes in the order of the model's outputs: the checkpoint's if it knows them, else the task's.
-
-    ENTAILMENT is entailment, and "not equivalent" is not_equivalent: unless the task itself tells such names apart.
+    glue_task: the row of the table of tasks
+    names: those of the classes, in the order of the model's outputs; none in a regression
     """
-    if sorted(config.id2label) != list(range(config.num_labels)):
-        raise ValueError(f"{args.model_name_or_path}: id2label must number the classes from 0: {config.id2label}")
-    own = [config.id2label[number] for number in range(config.num_labels)]
-    if sorted(own) == sorted(task.classes):
-        return own
-    spelling = {_plain(name): name for name in task.classes}
-    if sorted(map(_plain, own)) == sorted(spelling) and len(spelling) == len(task.classes):
-        return [spelling[_plain(name)] for name in own]
-    unnamed = own == [f"LABEL_{number}" for number in range(len(task.classes) or 1)]
-    if unnamed and task.classes and not args.do_train:
-        PartialState().print(
-            f"{args.model_name_or_path} does not name its classes: taken for {', '.join(task.classes)}, in this order"
-        )
-    if args.do_train or unnamed:
-        return list(task.classes)
-    knows = f"tells {', '.join(own)} apart" if len(own) > 1 else "predicts a number"
-    wanted = ", ".join(task.classes) or "a regression"
-    remedy = f"train it on {'mnli' if args.task_name in DIAGNOSTICS else 'this task'} first"
-    raise ValueError(f"{args.model_name_or_path} {knows}, but the task is {wanted}: {remedy}")
 
+    glue_task: GlueTask
+    names: list[str]
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]+", "_", name.strip().lower())
-
-
-def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, names: list[str], length: int) -> dict:
-    """Token ids, and `labels` as the first number that stands for them in `names` or, without names, as they are."""
-    features = dict(tokenizer(batch["text"], batch.get("text_pair"), truncation=True, max_length=length))
-    if "label" in batch:
-        features["labels"] = [names.index(label) if names else label for label in batch["label"]]
-    return features
-
-
-def tokenize(
-    data: DatasetDict, tokenizer: PreTrainedTokenizerBase, names: list[str], args: GlueArguments
-) -> DatasetDict:
-    """The features of each split, cut to --max_*_samples. `names` are the labels behind the model's outputs."""
-    convert = partial(featurize, tokenizer=tokenizer, names=names, length=args.max_seq_length)
-    features = DatasetDict()
-    for split, chosen in first_examples(data, args.limits).items():
-        features[split] = chosen.map(convert, batched=True, remove_columns=chosen.column_names, keep_in_memory=True)
-    return features
-
-
-# Metrics and predictions
-
-
-def compute_metrics(
-    outputs: Outputs, data_set: Dataset, task: Task, names: list[str], beside: dict[str, list]
-) -> dict[str, float]:
-    """The task's own scores, for which `beside` has the columns that its metric needs, and the mean loss.
-
-    The most probable class decides; the loss is that of the summed probability of all classes with the right label.
-    """
-    logits = torch.from_numpy(np.stack(outputs["logits"]))
-    labels = torch.tensor(list(data_set["labels"]))
-    if not task.labels:
-        predictions, loss = logits.squeeze(-1), torch.nn.functional.mse_loss(logits.squeeze(-1), labels)
-    else:
+    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores | None:
+        """The task's metrics, and the mean loss: of the summed probability of all classes with the right label."""
+        if "labels" not in self.features[split].column_names:
+            return None
+        logits = torch.from_numpy(np.stack(outputs["logits"]))
+        labels = torch.tensor(self.features[split]["labels"][: len(logits)])
+        asked = self.glue_task.metric_columns.items()  # by the metric's names
+        columns = {name: self.data[split][column][: len(logits)] for name, column in asked}
+        metric = metrics.load(*self.glue_task.metric)
+        if not self.names:
+            numbers = logits.squeeze(-1)
+            loss = torch.nn.functional.mse_loss(numbers, labels)
+            return Scores(metric.compute(predictions=numbers, references=labels, **columns), loss=loss.item())
         # F1 is that of the task's label 1, which may have another number in the checkpoint.
-        number = torch.tensor([task.labels.index(task.label_of(name)) for name in names])
-        predictions, labels = number[logits.argmax(-1)], number[labels]
+        number = torch.tensor([self.glue_task.labels.index(self.glue_task.label_of(name)) for name in self.names])
+        classes, labels = number[logits.argmax(-1)], number[labels]
         wrong = number != labels[:, None]
         loss = (logits.logsumexp(-1) - logits.masked_fill(wrong, -torch.inf).logsumexp(-1)).mean()
-    columns = {name: values[: len(labels)] for name, values in beside.items()}
-    scores = metrics.load(*task.metric).compute(predictions=predictions, references=labels, **columns)
-    if task.labels:
-        scores["predicted_classes"] = len(predictions.unique())  # 1: the model has collapsed
-    return {**scores, "loss": loss.item()}
+        values = metric.compute(predictions=classes, references=labels, **columns)
+        return Scores(values, predicted_classes=len(classes.unique()), loss=loss.item())
 
-
-def write_predictions(outputs: Outputs, names: list[str], path: Path) -> None:
-    """One line an example: its number in the test set, from 0, and the class's name or the number predicted."""
-    rows = [names[int(logits.argmax())] if names else f"{logits.item():.4f}" for logits in outputs["logits"]]
-    lines = ["index\tprediction", *(f"{index}\t{row}" for index, row in enumerate(rows))]
-    write_atomically(path, "\n".join(lines) + "\n")
+    def write(self, split: str, predictions: Outputs) -> dict[str, str]:
+        """One line an example: its number in the test set, from 0, and the class's name or the number predicted."""
+        logits = predictions["logits"]
+        rows = [self.names[row.argmax()] if self.names else f"{row.item():.4f}" for row in logits]
+        lines = ["index\tprediction", *(f"{index}\t{row}" for index, row in enumerate(rows))]
+        return {f"predictions{split.removeprefix('test')}.tsv": "\n".join(lines) + "\n"}
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
@@ -205,51 +157,28 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(run, parse_arguments(GlueArguments, argv))
 
 
-def run(args: GlueArguments) -> dict[str, float]:
+def run(args: GlueArguments) -> Results:
     """One run."""
-    watch = Stopwatch()
-    accelerator = start(args)
-    watch.lap("start")
-    config = load_config(args)
-    tokenizer = load_tokenizer(args)
-    task, data = load_data(args, config)
-    names = class_names(task, config, args)
-    model = load_model(AutoModelForSequenceClassification, args, tokenizer, **head(names))
-    check_length(args.max_seq_length, model, tokenizer, pair=len(task.text) == 2)
+    clock = Clock()
+    accelerator = make_accelerator(args)
+    clock.lap("start")
+    config = load_config(args.source)
+    tokenizer = load_tokenizer(args.source)
+    glue_task, data = load_data(args, config)
+    names = class_names(glue_task, config, train=args.do_train, model_name=args.model_name_or_path)
+    config.update(head(names))
+    model = load_model(AutoModelForSequenceClassification, args.source, config, tokenizer, train=args.do_train)
+    check_length(args.max_seq_length, model, tokenizer, pair=len(glue_task.text) == 2)
     samples = count_samples(data, args.limits)
-    size = f"{model.num_parameters():,} parameters; {sizes(samples, data)} examples"
+    size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} examples"
     accelerator.print(f"load: {type(model).__name__}, {size}")
-    watch.lap("load")
-    features = tokenize(data, tokenizer, [task.label_of(name) for name in names], args)
-    watch.lap("tokenize")
-
-    check_ensemble(features.values(), model.config.id2label, args)
-    remove_earlier_results(args, accelerator)
-    padding = {"padding": "max_length", "max_length": args.max_seq_length} if args.pad_to_max_length else {}
-    collate = DataCollatorWithPadding(tokenizer, **padding)
-    beside = {column: list(data["validation"][column]) for column in task.metric_columns}
-    score = partial(compute_metrics, task=task, names=names, beside=beside)
-    eval_sets = {split.removeprefix("validation"): features[split] for split in features if "validation" in split}
-    results = {}
-    if args.do_train:
-        results = train(
-            model, tokenizer, features["train"], eval_sets, collate, score, args, accelerator, data.get("validation")
-        )
-        watch.skip()
-    elif args.do_eval:
-        results = evaluate(model, eval_sets, collate, score, args, accelerator)
-        watch.lap("eval")
-    for split in [split for split in features if split.startswith("test")]:
-        outputs = predict(model, features[split], collate, args, accelerator)
-        if "labels" in features[split].column_names:
-            results |= {f"test_{name}": value for name, value in score(outputs, features[split]).items()}
-        if accelerator.is_main_process:
-            write_predictions(outputs, names, Path(args.output_dir) / f"predictions{split.removeprefix('test')}.tsv")
-    if args.do_predict:
-        watch.lap("predict")
-    results |= watch.runtimes() | samples
-    finish(model, tokenizer, results, description(task, args), args, accelerator)
-    return results
+    clock.lap("load")
+    labels = [glue_task.label_of(name) for name in names]
+    features = make_features(data, tokenizer, labels, length=args.max_seq_length, limits=args.limits)
+    clock.lap("tokenize")
+    collate = DataCollatorWithPadding(tokenizer, **args.padding)
+    task = Classification(data, features, collate, samples, describe_data(glue_task, args), glue_task, names)
+    return carry_out(task, model, tokenizer, args, accelerator, clock)
 
 
 def head(names: list[str]) -> dict[str, object]:
@@ -260,18 +189,20 @@ def head(names: list[str]) -> dict[str, object]:
     return {"id2label": dict(enumerate(names)), "label2id": label2id, "problem_type": "single_label_classification"}
 
 
-def description(task: Task, args: GlueArguments) -> dict[str, Any]:
+def describe_data(glue_task: GlueTask, args: GlueArguments) -> Description:
     """What the model card says the scores were measured on."""
+    pairs = len(glue_task.text) == 2
     if args.task_name is None:
-        names = {"dataset_type": "text", "dataset_name": "files of our own"}
-        return {"task_type": "text-classification", **names, "pairs": len(task.text) == 2}
-    names = {
-        "dataset_type": task.hub,
-        "dataset_name": f"GLUE {task.folder}" if task.hub == Task.hub else task.folder,
-        "dataset_config": task.hub_configuration or args.task_name,
-    }
-    names |= {"dataset_split": task.splits["validation"].hub, "language": "en", "pairs": len(task.text) == 2}
-    return {"task_type": "text-classification", **names}
+        return Description("text-classification", pairs=pairs)
+    return Description(
+        "text-classification",
+        dataset_type=glue_task.hub,
+        dataset_name=f"GLUE {glue_task.folder}" if glue_task.hub == GlueTask.hub else glue_task.folder,
+        dataset_config=glue_task.hub_configuration or args.task_name,
+        dataset_split=glue_task.splits["validation"].hub,
+        language="en",
+        pairs=pairs,
+    )
 
 
 if __name__ == "__main__":

@@ -16,73 +16,66 @@ nbest_predictions.json and, with --version_2_with_negative, null_odds.json for t
 _validation in their names for the validation set.
 """
 
-import hashlib
 import json
 import math
-import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from datasets import Dataset, DatasetDict
-from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerBase
+from transformers import AutoModelForQuestionAnswering
 from transformers.hf_argparser import HfArg
 
 import metrics
 from tasks.rows import total
-from tasks.spans import Answers, find_answers
-from tasks.squad_data import read_files, read_folder, read_hub
-from tasks.windows import FORMAT, Windows, cached_windows, make_windows
-from training.arguments import DataArguments, public_arguments
-from training.checkpoints import digest
-from training.ensembles import check_ensemble
-from training.files import write_atomically
+from tasks.squad.data import read_files, read_folder, read_hub
+from tasks.squad.decode import Answers, find_answers
+from tasks.squad.features import Windows, collate, make_features
+from training.arguments import DataArguments, NonNegativeInt, PathOrName, PositiveInt, public_arguments
+from training.clock import Clock
 from training.flags import parse_arguments
-from training.launching import start
-from training.loading import check_length, load_model, load_tokenizer
-from training.loop import Outputs, evaluate, predict, train
-from training.reporting import finish, remove_earlier_results
-from training.runs import Stopwatch, command, repeat
-from training.samples import count_samples, extent
+from training.launching import make_accelerator
+from training.loading import check_length, load_config, load_model, load_tokenizer
+from training.prediction import Outputs
+from training.results import Results, Scores
+from training.runs import carry_out, command, repeat
+from training.samples import count_samples
+from training.task import Description, Evaluation, Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class SquadArguments(DataArguments):
     """What this script adds."""
 
-    dataset_name: str | None = HfArg(default=None, help="on the Hub: rajpurkar/squad, rajpurkar/squad_v2, ...")
-    data_dir: str | None = HfArg(default=None, help="folder with train-v1.1.json and dev-v1.1.json, or -v2.0")
-    train_file: str | None = HfArg(default=None, help="SQuAD's JSON, or its rows as .jsonl, of your own")
+    dataset_name: PathOrName | None = HfArg(default=None, help="on the Hub: rajpurkar/squad, rajpurkar/squad_v2, ...")
+    data_dir: PathOrName | None = HfArg(default=None, help="folder with train-v1.1.json and dev-v1.1.json, or -v2.0")
+    train_file: PathOrName | None = HfArg(default=None, help="SQuAD's JSON, or its rows as .jsonl, of your own")
     version_2_with_negative: bool = HfArg(default=False, help="SQuAD 2.0: some questions have no answer")
     max_seq_length: int = HfArg(default=384, help="tokens of question and context together, in one window")
-    doc_stride: int = HfArg(default=128, help="tokens that two neighbouring windows share")
-    max_query_length: int = HfArg(default=64, help="tokens of a question; longer ones are cut")
-    n_best_size: int = HfArg(default=20, help="answers a question in nbest_predictions.json")
-    max_answer_length: int = HfArg(default=30, help="tokens of an answer")
+    doc_stride: NonNegativeInt = HfArg(default=128, help="tokens that two neighbouring windows share")
+    max_query_length: PositiveInt = HfArg(default=64, help="tokens of a question; longer ones are cut")
+    n_best_size: PositiveInt = HfArg(default=20, help="answers a question in nbest_predictions.json")
+    max_answer_length: PositiveInt = HfArg(default=30, help="tokens of an answer")
     null_score_diff_threshold: float | None = HfArg(
         default=None,
         help="'' is predicted where 'no answer' scores more than this above the best answer; default: 0 and, for the "
         "test file of a run that evaluates, what gives the best F1 on the validation set",
     )
-    feature_cache: str | None = HfArg(default=None, help="folder that keeps tokenised windows for further runs")
+    window_cache: PathOrName | None = HfArg(
+        default=None, aliases=["--feature_cache"], help="folder that keeps tokenised windows for further runs"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.do_predict and self.test_file is None:
             raise ValueError("--do_predict answers the questions of a --test_file")
-        for name in ["max_query_length", "n_best_size", "max_answer_length"]:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"--{name} must be positive, not {getattr(self, name)}")
-        if self.doc_stride < 0:
-            raise ValueError(f"--doc_stride must not be negative, not {self.doc_stride}")
         if self.null_score_diff_threshold is not None and not self.version_2_with_negative:
             raise ValueError("--null_score_diff_threshold is for questions without answers: --version_2_with_negative")
 
     @property
     def shape(self) -> dict[str, int]:
-        """That of windows, as `make_windows` calls it."""
+        """That of windows, as `make_features` calls it."""
         lengths = {"max_length": self.max_seq_length, "max_query_length": self.max_query_length}
         return {**lengths, "stride": self.doc_stride}
 
@@ -105,106 +98,79 @@ def load_data(args: SquadArguments) -> DatasetDict:
     return data
 
 
-# Text -> features
-
-
-def tokenize(data: DatasetDict, tokenizer: PreTrainedTokenizerBase, args: SquadArguments) -> dict[str, Windows]:
-    """The windows of each split; with --feature_cache those of an earlier run, where it had the same."""
-    windows = {}
-    for split, examples in data.items():
-        make = partial(make_windows, examples, tokenizer, **args.shape, train=split == "train")
-        if args.feature_cache is None:
-            windows[split] = make()
-        else:
-            key = json.dumps([FORMAT, digest_of(tokenizer), digest(examples), args.shape, split == "train"])
-            key = hashlib.sha256(key.encode()).hexdigest()[:32]
-            windows[split] = cached_windows(make, Path(args.feature_cache), key)
-    return windows
-
-
-def digest_of(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Of all the files that it is loaded from."""
-    content = hashlib.sha256()
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        for path in sorted(Path(folder).iterdir()):
-            content.update(path.name.encode() + path.read_bytes())
-    return content.hexdigest()
-
-
-def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
-    """A batch for the model, padded on the right: answers are columns."""
-    labels = ("start_positions", "end_positions")
-    inputs = [{name: values for name, values in example.items() if name not in labels} for example in examples]
-    batch = dict(tokenizer.pad(inputs, padding_side="right", return_tensors="pt", **padding))
-    return batch | {name: torch.tensor([row[name] for row in examples]) for name in labels if name in examples[0]}
-
-
 # Metrics and predictions
 
 
-class Scorer:
-    """The metrics of a validation or test set; keeps the answers that it scored last."""
-
-    def __init__(self, examples: Dataset, windows: Windows, args: SquadArguments) -> None:
-        self.examples, self.windows, self.args = examples, windows, args
-        self.answers: Answers | None = None
-        self.scores: dict[str, float] = {}
-
-    def find(self, outputs: Outputs, threshold: float = 0.0) -> Answers:
-        """The answers to all questions of which `outputs` has windows."""
-        windows = self.windows.head(len(outputs["start_logits"]))
-        examples = self.examples.select(range(windows.question[-1] + 1))
-        if self.args.null_score_diff_threshold is not None:
-            threshold = self.args.null_score_diff_threshold
-        threshold = threshold if self.args.version_2_with_negative else None
-        return find_answers(examples, windows, outputs, self.args.n_best_size, self.args.max_answer_length, threshold)
-
-    def __call__(self, outputs: Outputs, data_set: Dataset) -> dict[str, float]:
-        self.answers = self.find(outputs)
-        self.scores = compute_metrics(self.answers, self.examples, self.args.version_2_with_negative)
-        return self.scores
-
-    def has_answers_of(self, results: dict[str, float]) -> bool:
-        """Whether the answers to all questions are at hand that have the scores eval_... of `results`."""
-        last = results.get("best_update") == results.get("train_updates") or "best_update" not in results
-        whole = self.answers is not None and len(self.answers.predictions) == len(self.examples)
-        return last and whole and all(results.get(f"eval_{name}") == value for name, value in self.scores.items())
-
-    @property
-    def threshold(self) -> float:
-        """That with the best F1. Where that is no answer at all, the scorer says 0, but some log odds are lower."""
-        best = self.scores.get("best_f1_thresh", 0.0)
-        return best if best in self.answers.null_odds.values() else -math.inf
-
-
-def compute_metrics(answers: Answers, examples: Dataset, version_2: bool) -> dict[str, float]:
+def score_answers(answers: Answers, examples: Dataset, version_2: bool) -> Scores:
     """The official scorer's percentages; of SQuAD 2.0 also the best there are with other thresholds, and these.
 
     Those are of the best answers to all questions, so they may lie above the threshold of the predictions, too.
     """
     metric = metrics.load("squad", "v2.0" if version_2 else "v1.1")
-    references = [{"id": row["id"], "answers": row["answers"]} for row in examples.select_columns(["id", "answers"])]
+    references = list(examples.select_columns(["id", "answers"]))
 
-    def score(texts: dict[str, str]) -> dict[str, float]:
+    def compute(texts: dict[str, str]) -> dict[str, float]:
         rows = [{"id": name, "prediction_text": text} for name, text in texts.items()]
         if version_2:
             rows = [row | {"no_answer_probability": answers.null_odds[row["id"]]} for row in rows]
         return metric.compute(predictions=rows, references=references[: len(rows)])
 
-    scores = score(answers.predictions)
+    values = compute(answers.predictions)
     if version_2:
-        scores |= {name: value for name, value in score(answers.best).items() if name.startswith("best_")}
-    return {"exact_match" if name == "exact" else name: value for name, value in scores.items()}
+        values |= {name: value for name, value in compute(answers.best).items() if name.startswith("best_")}
+    return Scores({"exact_match" if name == "exact" else name: value for name, value in values.items()})
 
 
-def write_answers(answers: Answers, suffix: str, args: SquadArguments) -> None:
-    """The official files: predictions<suffix>.json and so on."""
-    files = {"predictions": answers.predictions, "nbest_predictions": answers.nbest, "null_odds": answers.null_odds}
-    for name, content in files.items():
-        if content:
-            text = json.dumps(content, indent=4, ensure_ascii=False) + "\n"
-            write_atomically(Path(args.output_dir) / f"{name}{suffix}.json", text)
+@dataclass
+class Answering(Task):
+    """Questions whose answers are spans of a context; in SQuAD 2.0 some have none.
+
+    windows: what stands in which window, by split
+    threshold: '' is predicted where "no answer" scores more than this above the best answer; None: 0 and, for the test
+        set, what gives the best F1 on the validation set
+    """
+
+    windows: dict[str, Windows]
+    version_2: bool
+    n_best_size: int
+    max_answer_length: int
+    threshold: float | None
+    best_threshold: float = 0.0
+
+    writes_validation = True
+
+    def decode(self, split: str, outputs: Outputs) -> Answers:
+        """The answers to all questions of which `outputs` has windows."""
+        windows = self.windows[split].head(len(outputs["start_logits"]))
+        examples = self.data[split].select(range(windows.question[-1] + 1))
+        threshold = self.threshold
+        if threshold is None:
+            threshold = self.best_threshold if split == "test" else 0.0
+        threshold = threshold if self.version_2 else None
+        return find_answers(examples, windows, outputs, self.n_best_size, self.max_answer_length, threshold)
+
+    def score(self, split: str, outputs: Outputs, predictions: Answers) -> Scores | None:
+        """The official scorer's percentages."""
+        examples = self.data[split]
+        return score_answers(predictions, examples, self.version_2) if "answers" in examples.column_names else None
+
+    def write(self, split: str, predictions: Answers) -> dict[str, str]:
+        """The official files, those of the validation set with its name in theirs."""
+        contents = {"predictions": predictions.predictions, "nbest_predictions": predictions.nbest}
+        contents |= {"null_odds": predictions.null_odds}
+        suffix = "_validation" if split == "validation" else ""
+        return {
+            f"{name}{suffix}.json": json.dumps(content, indent=4, ensure_ascii=False) + "\n"
+            for name, content in contents.items()
+            if content
+        }
+
+    def tune(self, evaluation: Evaluation) -> None:
+        """Takes the threshold with the best F1. Where that is no answer at all, the scorer says 0, but some log odds
+        are lower.
+        """
+        best = evaluation.scores.values.get("best_f1_thresh", 0.0)
+        self.best_threshold = best if best in evaluation.predictions.null_odds.values() else -math.inf
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
@@ -212,58 +178,31 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(run, parse_arguments(SquadArguments, argv))
 
 
-def run(args: SquadArguments) -> dict[str, float]:
+def run(args: SquadArguments) -> Results:
     """One run."""
-    watch = Stopwatch()
-    accelerator = start(args)
-    watch.lap("start")
-    tokenizer = load_tokenizer(args)
+    clock = Clock()
+    accelerator = make_accelerator(args)
+    clock.lap("start")
+    config = load_config(args.source)
+    tokenizer = load_tokenizer(args.source)
     data = load_data(args)
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
-    model = load_model(AutoModelForQuestionAnswering, args, tokenizer)
+    model = load_model(AutoModelForQuestionAnswering, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters")
-    watch.lap("load")
-    windows = tokenize(data, tokenizer, args)
-    for split in data:
-        accelerator.print(f"{split}: {extent(samples, split)} questions, {describe(windows[split])}")
-    watch.lap("tokenize")
-
-    check_ensemble([each.features for each in windows.values()], model.config.id2label, args)
-    remove_earlier_results(args, accelerator)
-    padding = {"padding": "max_length", "max_length": args.max_seq_length} if args.pad_to_max_length else {}
-    batch = partial(collate, tokenizer=tokenizer, **padding)
-    scorers = {split: Scorer(data[split], windows[split], args) for split in data}
-    eval_sets = {"": windows["validation"].features} if args.do_eval else {}
-    results = {}
-    if args.do_train:
-        train_set, score = windows["train"].features, scorers.get("validation")
-        results = train(
-            model, tokenizer, train_set, eval_sets, batch, score, args, accelerator, data.get("validation")
-        )
-        watch.skip()
-    if args.do_eval:
-        if not scorers["validation"].has_answers_of(results):  # those of the best model, which was not the last
-            results |= evaluate(model, eval_sets, batch, scorers["validation"], args, accelerator)
-        if accelerator.is_main_process:
-            write_answers(scorers["validation"].answers, "_validation", args)
-        watch.lap("eval")
-    if args.do_predict:
-        outputs = predict(model, windows["test"].features, batch, args, accelerator)
-        answers = scorers["test"].find(outputs, scorers["validation"].threshold if args.do_eval else 0.0)
-        if "answers" in data["test"].column_names:
-            scores = compute_metrics(answers, data["test"], args.version_2_with_negative)
-            results |= {f"test_{name}": value for name, value in scores.items()}
-        else:
-            accelerator.print(f"test: {args.test_file} has no answers to score against: predictions only")
-        if accelerator.is_main_process:
-            write_answers(answers, "", args)
-        watch.lap("predict")
-    for name, seconds in watch.runtimes().items():  # train() has measured its own evaluations
-        results[name] = results.get(name, 0.0) + seconds
-    results |= samples
-    finish(model, tokenizer, results, description(args), args, accelerator)
-    return results
+    clock.lap("load")
+    cache = None if args.window_cache is None else Path(args.window_cache)
+    windows = make_features(data, tokenizer, **args.shape, cache=cache)
+    for split, numbers in samples.items():
+        accelerator.print(f"{split}: {numbers} questions, {describe(windows[split])}")
+    clock.lap("tokenize")
+    if "test" in data and "answers" not in data["test"].column_names:
+        accelerator.print(f"test: {args.test_file} has no answers to score against: predictions only")
+    features = {split: each.features for split, each in windows.items()}
+    batch = partial(collate, tokenizer=tokenizer, **args.padding)
+    decoding = args.version_2_with_negative, args.n_best_size, args.max_answer_length, args.null_score_diff_threshold
+    task = Answering(data, features, batch, samples, describe_data(args), windows, *decoding)
+    return carry_out(task, model, tokenizer, args, accelerator, clock)
 
 
 def describe(windows: Windows) -> str:
@@ -275,15 +214,14 @@ def describe(windows: Windows) -> str:
     return text
 
 
-def description(args: SquadArguments) -> dict[str, str]:
+def describe_data(args: SquadArguments) -> Description:
     """What the model card says the scores were measured on."""
-    names = {"dataset_type": "text", "dataset_name": "files of our own"}
-    if args.validation_file is None and (args.dataset_name is not None or args.data_dir is not None):
-        squad = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}"
-        name = public_arguments(args)["dataset_name"] if args.data_dir is None else squad
-        names = {"dataset_type": name, "dataset_name": name, "dataset_split": "validation"}
-        names |= {"language": "en"} if name == squad else {}
-    return {"task_type": "question-answering", **names}
+    if args.validation_file is not None or (args.dataset_name is None and args.data_dir is None):
+        return Description("question-answering")
+    squad = f"rajpurkar/squad{'_v2' * args.version_2_with_negative}"
+    name = public_arguments(args)["dataset_name"] if args.data_dir is None else squad
+    language = "en" if name == squad else None
+    return Description("question-answering", name, name, dataset_split="validation", language=language)
 
 
 if __name__ == "__main__":

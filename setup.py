@@ -1,11 +1,16 @@
 """Packaging of the zoo: the models, the metrics and the scripts, importable after `pip install -e .`."""
 
+import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 
 ROOT = Path(__file__).resolve().parent
+
+# The package index does not follow links into the repository; their text stays.
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README)
 
 SCRIPTS = ["glue_submission", "run_glue", "run_ner", "run_squad", "run_swag", "squad_scores"]
 
@@ -52,7 +57,7 @@ setup(
     name="elmo-gpt-bert",
     version="0.1.0",
     description="ELMo, GPT and BERT written from scratch, each readable beside its paper, at home in transformers",
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=DESCRIPTION,
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     keywords=["BERT", "ELMo", "GPT", "transformers", "pytorch", "nlp"],
@@ -67,7 +72,7 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10",
-    packages=["metrics", "modeling", "tasks", "training"],
+    packages=find_packages(str(ROOT), include=["metrics", "modeling*", "tasks*", "training*"]),
     # Modules that `evaluate` loads by path, one folder each.
     package_data={"metrics": ["*/*.py"]},
     py_modules=SCRIPTS,

@@ -17,11 +17,9 @@ the other scores are without it too.
 """
 
 import argparse
-import contextlib
 import io
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -31,9 +29,9 @@ import numpy as np
 
 from metrics.squad.scores import Marks, best_thresholds, mark, precision_recall, squad1_scores, squad2_scores
 from tasks.rows import plain, read_json
-from tasks.squad_files import read_questions
+from tasks.squad.files import read_questions
 from training.command_line import run_command
-from training.files import shown
+from training.files import new_file, shown
 
 
 if TYPE_CHECKING:
@@ -171,15 +169,9 @@ def _is_number(value: object) -> bool:
 
 def write(path: Path, content: bytes) -> None:
     """A reader finds the old file or the whole new one. A folder that is missing is made."""
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path, "Give a place with room where you may write") as temporary:
+        temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # a folder that takes no files
-            temporary.unlink(missing_ok=True)
-        raise OSError(f"cannot write {path} ({error.strerror}): give a place with room where you may write") from error
 
 
 # Precision and recall

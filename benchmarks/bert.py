@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 import modeling
+from modeling.shared.modeling_losses import IGNORED
 
 from .measure import Build, Contest, Outputs, Side, peak_memory
 from .precision import forward_backward, gradients, inference, model_dtype, tolerance
@@ -25,7 +26,6 @@ OURS, STOCK = "zoo", "transformers"
 CLASSES = {OURS: (modeling, "ZooBert"), STOCK: (transformers, "Bert")}
 BATCH_SIZE = 32
 BATCHES = 8
-IGNORED = -100
 
 SIZES = {
     "base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from modeling.modeling_onednn import linear
+from modeling.shared.modeling_onednn import linear
 
 
 Outputs = dict[str, torch.Tensor]

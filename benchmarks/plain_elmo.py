@@ -15,7 +15,7 @@ import torch
 import torch.nn as nn
 
 from modeling import ElmoConfig
-from modeling.modeling_elmo_pretraining import expected_count, sample_words
+from modeling.elmo.modeling_elmo_pretraining import expected_count, sample_words
 
 
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, WORD_PADDING = 257, 258, 259, 260, 261

@@ -33,10 +33,10 @@ from datasets import Dataset
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from metrics.squad.scores import normalize_answer
-from run_squad import compute_metrics
-from tasks.spans import find_answers
-from tasks.squad_data import read_folder
-from tasks.windows import Windows, include_marks, make_windows
+from run_squad import score_answers
+from tasks.squad.data import read_folder
+from tasks.squad.decode import find_answers
+from tasks.squad.features import Windows, include_marks, make_windows
 
 from . import plain_squad
 from .__main__ import describe_machine, markdown
@@ -305,8 +305,8 @@ def oracle(work: Work) -> dict[str, float]:
             window, *columns = span
             for values, column in zip(logits.values(), columns, strict=True):
                 values[window][column] = 100.0
-    given = find_answers(work.examples, windows, logits, max_answer_length=LONGEST)
-    scores = compute_metrics(given, work.examples, version_2=False)
+    answers = find_answers(work.examples, windows, logits, max_answer_length=LONGEST)
+    scores = score_answers(answers, work.examples, version_2=False).values
     reasons = Counter(REASONS[max(near, 0)] for near, *_ in best.values() if near < len(REASONS))
     return {"questions": len(work.examples)} | scores | {reason: reasons[reason] for reason in REASONS}
 

@@ -1,43 +1,60 @@
 """The zoo: models written from their papers, at home in transformers' Auto classes.
 
 `import modeling` registers the zoo's models for the zoo's own configurations and their names where transformers looks
-names up; what transformers loads stays as it is.
+names up; what transformers loads stays as it is. The file of a model is imported when its class is first used.
 `modeling.register()` makes the Auto classes resolve the model types of published checkpoints to the zoo, in this
 process; `modeling.unregister()` gives them back to transformers. Models that transformers does not have need neither.
 """
+
+from collections import UserDict
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import transformers
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.tokenization_auto import REGISTERED_TOKENIZER_CLASSES
 
-from . import (
-    configuration_bert,
-    configuration_elmo,
-    configuration_features,
-    configuration_gpt,
-    modeling_bert,
-    modeling_gpt,
-    modeling_gpt_tasks,
-)
-from .configuration_bert import ZooBertConfig
-from .configuration_elmo import ElmoConfig
-from .configuration_features import FeatureTaggerConfig
-from .configuration_gpt import ZooGPTConfig
-from .modeling_bert import *  # noqa: F403 - the models' __all__
-from .modeling_elmo import ElmoModel
-from .modeling_elmo_bidaf import ElmoForQuestionAnswering
-from .modeling_elmo_classifier import ElmoForSequenceClassification
-from .modeling_elmo_esim import ElmoForMultipleChoice
-from .modeling_elmo_pretraining import ElmoForPreTraining
-from .modeling_elmo_tagger import ElmoForTokenClassification
-from .modeling_features import FeatureTaggerForTokenClassification
-from .modeling_gpt import *  # noqa: F403
-from .modeling_gpt_tasks import *  # noqa: F403
-from .pipeline_elmo import ElmoTokenClassificationPipeline
-from .tokenization_elmo import ElmoTokenizer
-from .tokenization_gpt import ZooGPTTokenizer
+from .bert import configuration_bert
+from .bert.configuration_bert import ZooBertConfig
+from .elmo import configuration_elmo
+from .elmo.configuration_elmo import ElmoConfig
+from .elmo.tokenization_elmo import ElmoTokenizer
+from .feature_tagger import configuration_features
+from .feature_tagger.configuration_features import FeatureTaggerConfig
+from .gpt import configuration_gpt
+from .gpt.configuration_gpt import ZooGPTConfig
+from .gpt.tokenization_gpt import ZooGPTTokenizer
 
+
+if TYPE_CHECKING:  # when the program runs, `__getattr__` imports them
+    from .bert.modeling_bert import (
+        ZooBertForMaskedLM,
+        ZooBertForMultipleChoice,
+        ZooBertForNextSentencePrediction,
+        ZooBertForPreTraining,
+        ZooBertForQuestionAnswering,
+        ZooBertForSequenceClassification,
+        ZooBertForTokenClassification,
+        ZooBertModel,
+        ZooBertPreTrainedModel,
+    )
+    from .elmo.modeling_elmo import ElmoModel
+    from .elmo.modeling_elmo_bidaf import ElmoForQuestionAnswering
+    from .elmo.modeling_elmo_classifier import ElmoForSequenceClassification
+    from .elmo.modeling_elmo_esim import ElmoForMultipleChoice
+    from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
+    from .elmo.modeling_elmo_tagger import ElmoForTokenClassification
+    from .elmo.pipeline_elmo import ElmoTokenClassificationPipeline
+    from .feature_tagger.modeling_features import FeatureTaggerForTokenClassification
+    from .gpt.modeling_gpt import ZooGPTLMHeadModel, ZooGPTModel, ZooGPTPreTrainedModel
+    from .gpt.modeling_gpt_tasks import (
+        ZooGPTDoubleHeadsModel,
+        ZooGPTForMultipleChoice,
+        ZooGPTForQuestionAnswering,
+        ZooGPTForSequenceClassification,
+        ZooGPTForTokenClassification,
+    )
 
 # One row a model: its configuration, the map of its classes, its checkpoints' tokenizer; None: its encoder's.
 MODELS = (
@@ -46,6 +63,14 @@ MODELS = (
     (ElmoConfig, configuration_elmo.AUTO_MAP, ElmoTokenizer),
     (FeatureTaggerConfig, configuration_features.AUTO_MAP, None),
 )
+# The module of each class that waits for its first use; `register_model` adds the models, which stand beside their
+# configurations.
+MODULES = {
+    "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
+    "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",
+    "ZooGPTDoubleHeadsModel": "modeling.gpt.modeling_gpt_tasks",
+    "ZooGPTPreTrainedModel": "modeling.gpt.modeling_gpt",
+}
 # Tokenizers of transformers that a folder may name, and the zoo's, which do the same and more.
 IN_PLACE_OF = {"OpenAIGPTTokenizer": ZooGPTTokenizer}
 OURS = {ElmoConfig.model_type, FeatureTaggerConfig.model_type}  # model types that transformers does not have
@@ -64,6 +89,28 @@ class BertDecoder:
     _from_config = from_pretrained
 
 
+class RegisteredModels(UserDict):
+    """Models by configuration, as an Auto class keeps them; the zoo's are names until they are looked up."""
+
+    def __getitem__(self, config: type) -> type:
+        model = self.data[config]
+        return import_class(model) if isinstance(model, str) else model
+
+
+def import_class(name: str) -> type:
+    return getattr(import_module(MODULES[name]), name)
+
+
+def register_model(config: type, auto: str, reference: str) -> None:
+    """Lets the Auto class find the model of a reference such as "modeling_x.XModel" for the configuration."""
+    module, name = reference.split(".")
+    MODULES[name] = f"{config.__module__.rpartition('.')[0]}.{module}"
+    models = getattr(transformers, auto)._model_mapping
+    if not isinstance(models._extra_content, RegisteredModels):  # where an Auto class keeps what is registered
+        models._extra_content = RegisteredModels(models._extra_content)
+    models._extra_content[config] = name
+
+
 transformers.AutoModelForCausalLM.register(ZooBertConfig, BertDecoder, exist_ok=True)
 for _config, _auto_map, _tokenizer in MODELS:
     if _config.model_type in OURS:
@@ -72,7 +119,19 @@ for _config, _auto_map, _tokenizer in MODELS:
         AutoTokenizer.register(_config, tokenizer_class=_tokenizer, exist_ok=True)
     for _auto, _reference in _auto_map.items():
         if _auto.startswith("AutoModel"):
-            getattr(transformers, _auto).register(_config, globals()[_reference.split(".")[1]], exist_ok=True)
+            register_model(_config, _auto, _reference)
+
+
+def __getattr__(name: str) -> type:
+    """Imports a class when it is first used."""
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = import_class(name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def register() -> None:
@@ -109,11 +168,25 @@ __all__ = [
     "FeatureTaggerConfig",
     "FeatureTaggerForTokenClassification",
     "ZooBertConfig",
+    "ZooBertForMaskedLM",
+    "ZooBertForMultipleChoice",
+    "ZooBertForNextSentencePrediction",
+    "ZooBertForPreTraining",
+    "ZooBertForQuestionAnswering",
+    "ZooBertForSequenceClassification",
+    "ZooBertForTokenClassification",
+    "ZooBertModel",
+    "ZooBertPreTrainedModel",
     "ZooGPTConfig",
+    "ZooGPTDoubleHeadsModel",
+    "ZooGPTForMultipleChoice",
+    "ZooGPTForQuestionAnswering",
+    "ZooGPTForSequenceClassification",
+    "ZooGPTForTokenClassification",
+    "ZooGPTLMHeadModel",
+    "ZooGPTModel",
+    "ZooGPTPreTrainedModel",
     "ZooGPTTokenizer",
     "register",
     "unregister",
-    *modeling_bert.__all__,
-    *modeling_gpt.__all__,
-    *modeling_gpt_tasks.__all__,
 ]

@@ -1,19 +1,14 @@
 """What the converters share: their command line, how a file is read, and how a folder is written whole."""
 
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from transformers import HfArgumentParser
 
-from tasks.rows import plain
 from training import files
-from training.checksums import follow_umask
-from training.files import shown
 
 
 def command_line(convert: Callable[..., None], arguments: type, argv: list[str] | None) -> None:
@@ -38,20 +33,8 @@ def new_folder(output: str) -> Path:
 
 def write_folder(output: str, write: Callable[[Path], None]) -> None:
     """Calls `write` with a folder beside `output` and renames it at the end, so that it is whole or not there."""
-    folder = new_folder(output)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-            written = Path(scratch) / folder.name
-            written.mkdir()
-            write(written)
-            for path in written.glob("*.safetensors"):
-                follow_umask(path)
-            if folder.exists():  # empty, as checked; only POSIX renames onto it
-                folder.rmdir()
-            written.rename(folder)
-    except (OSError, SafetensorError) as error:
-        raise OSError(f"cannot write --output {output}: {error}. Name a place with room that is yours") from error
+    with files.new_folder(new_folder(output), "Name a place with room that is yours") as temporary:
+        write(temporary)
 
 
 def read_text(path: Path) -> str:
@@ -78,19 +61,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold one JSON object, not {type(values).__name__}")
     return values
-
-
-def check_indices(folder: Path) -> None:
-    """Raises ValueError unless the files that an index of weights in `folder` names are in it, too."""
-    for path in folder.glob("*.index.json"):
-        names = read_json(path).get("weight_map")
-        for name in names.values() if isinstance(names, dict) else ():
-            if not isinstance(name, str):
-                raise ValueError(f"{path} names {shown(name)}, which is no file: copy it again")
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise ValueError(
-                    f"{path} names {plain(name)}, which is outside its folder: copy the weights beside it"
-                )
 
 
 def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.ndarray]:

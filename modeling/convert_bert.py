@@ -31,9 +31,9 @@ from transformers import BertTokenizer
 from transformers.activations import ACT2FN
 from transformers.hf_argparser import HfArg
 
-from .configuration_bert import ZooBertConfig
+from .bert.configuration_bert import ZooBertConfig
+from .bert.modeling_bert import ZooBertForPreTraining
 from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, read_text, write_folder
-from .modeling_bert import ZooBertForPreTraining
 
 
 # The release's name, ours, and whether to transpose: a dense layer's kernel is (in, out), torch's weight (out, in).

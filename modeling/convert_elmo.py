@@ -32,11 +32,11 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers.hf_argparser import HfArg
 
-from .configuration_elmo import ElmoConfig
 from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, write_folder
-from .modeling_elmo import ElmoModel
-from .modeling_elmo_pretraining import ElmoForPreTraining
-from .tokenization_elmo import ElmoTokenizer, read_targets
+from .elmo.configuration_elmo import ElmoConfig
+from .elmo.modeling_elmo import ElmoModel
+from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
+from .elmo.tokenization_elmo import ElmoTokenizer, read_targets
 
 
 Shape = tuple[int, ...]

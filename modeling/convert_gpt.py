@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from transformers.hf_argparser import HfArg
 
-from .configuration_gpt import ZooGPTConfig
 from .conversion import command_line, new_folder, parse_json, read_json, read_text, write_folder
-from .modeling_gpt import ZooGPTLMHeadModel
-from .tokenization_gpt import ZooGPTTokenizer
+from .gpt.configuration_gpt import ZooGPTConfig
+from .gpt.modeling_gpt import ZooGPTLMHeadModel
+from .gpt.tokenization_gpt import ZooGPTTokenizer
 
 
 Shape = tuple[int, ...]

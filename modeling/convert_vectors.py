@@ -39,11 +39,12 @@ from transformers.hf_argparser import HfArg
 
 from tasks.columns import look_tagged, read_columns
 from training.files import shown
+from training.folders import check_indices
 
-from .configuration_elmo import ElmoConfig
-from .conversion import check_indices, command_line, new_folder, read_json, write_folder
-from .modeling_elmo import ElmoModel
-from .tokenization_elmo import ElmoTokenizer, split_words
+from .conversion import command_line, new_folder, read_json, write_folder
+from .elmo.configuration_elmo import ElmoConfig
+from .elmo.modeling_elmo import ElmoModel
+from .elmo.tokenization_elmo import ElmoTokenizer, split_words
 
 
 FASTTEXT = struct.pack("<i", 793712314)  # the first four bytes of its models

@@ -15,26 +15,76 @@
 installed: the code of the model in the folder, and the names of its classes where transformers looks them up.
 """
 
-import shutil
+import ast
+from collections.abc import Iterable
 from pathlib import Path
 
 from transformers.models.auto import modeling_auto
 
 
-def copy_code(names: tuple[str, ...], auto_map: dict[str, str], folder: str | Path) -> dict[str, str]:
-    """Copies the files `names` from beside this one into `folder`, and returns what of `auto_map` is then in there.
+def copy_code(module: str, auto_map: dict[str, str], folder: str | Path, others: Iterable[str] = ()) -> dict[str, str]:
+    """Copies the code of a family into `folder`, and returns what of `auto_map` is then in there.
+
+    Copied are the files of the classes that `auto_map` and `others` name, as "modeling_x.XModel", which stand in one
+    folder with `module`, the configuration's `__file__`; and each file that these import. A folder on the Hub is flat:
+    an import from another folder becomes one from a sibling. Code that runs from a saved folder is copied unchanged.
 
     A process that itself runs on a folder's code has only the files of the classes that it loaded.
     """
-    here, folder = Path(__file__).parent, Path(folder)
+    source, folder = Path(module).parent, Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    code = [here / name for name in names if (here / name).is_file()]
-    if here.resolve() != folder.resolve():
-        for path in code:
-            shutil.copyfile(path, folder / path.name)
+    files = [source / f"{reference.split('.')[0]}.py" for reference in (*auto_map.values(), *others)]
+    if source.resolve() != folder.resolve():
+        for name, text in flatten([path for path in files if path.is_file()]).items():
+            (folder / name).write_bytes(text.encode("utf-8"))
     return {
         auto: name for auto, name in auto_map.items() if (folder / name.split(".")[0]).with_suffix(".py").is_file()
     }
+
+
+def flatten(paths: list[Path]) -> dict[str, str]:
+    """The texts of the files and of all that they import from this package, by file name, as for one flat folder.
+
+    Raises:
+        ValueError: when two of the files have the same name, or when an import is not one from a file.
+    """
+    places, texts, waiting = {}, {}, list(paths)
+    while waiting:
+        path = waiting.pop()
+        if places.setdefault(path.name, path) != path:
+            raise ValueError(f"{path} and {places[path.name]} cannot both be in a saved folder: rename one of them.")
+        if path.name not in texts:
+            texts[path.name], imported = flatten_imports(path)
+            waiting += imported
+    return texts
+
+
+def flatten_imports(path: Path) -> tuple[str, list[Path]]:
+    """The text of a file in which each relative import is from a sibling, and the files that it imports."""
+    text = path.read_bytes().decode("utf-8")
+    lines, imported = text.split("\n"), []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            module = path.parents[node.level - 1].joinpath(*(node.module or "").split(".")).with_suffix(".py")
+            line, start = lines[node.lineno - 1], node.col_offset
+            if not module.is_file():
+                raise ValueError(f"{path}: {line.strip()!r} must name a file, as in `from .modeling_x import XModel`.")
+            lines[node.lineno - 1] = f"{line[:start]}from .{module.stem}{line[line.index(' import', start) :]}"
+            imported.append(module)
+    return "\n".join(lines), imported
+
+
+class SavedWithCode:
+    """A base of the configurations and models of a family, whose code a configuration saves."""
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str | type | None = None) -> None:
+        """As in transformers, which then copies a class's code when it is saved, and knows imports from siblings only.
+
+        In this package nothing is left to do: `copy_code` saves the code of all classes, whether registered or not.
+        """
+        if cls.__module__.split(".")[:-2] != __package__.split("."):  # a saved folder's class, or a user's subclass
+            super().register_for_auto_class(*([] if auto_class is None else [auto_class]))
 
 
 def announce_names(auto_map: dict[str, str]) -> None:

@@ -26,8 +26,8 @@ from transformers.hf_argparser import HfArg
 
 from modeling.conversion import command_line
 from tasks.rows import plain, read_json, read_lines
-from tasks.squad_files import check_text, members
-from training.files import shown, write_atomically
+from tasks.squad.files import check_text, members
+from training.files import shown, write_text
 
 
 LAYOUT = "a file of TriviaQA is one object with Data, a list of questions, each with EntityPages, its documents"
@@ -87,7 +87,7 @@ def convert(questions: str, evidence: str, output: str, max_tokens: int = 400) -
         )
     if not articles:
         raise ValueError(f"{questions}: no answer occurs in the first {max_tokens} tokens of any document in {folder}")
-    write_atomically(path, json.dumps({"version": "1.1", "data": articles}, ensure_ascii=False))
+    write_text(path, json.dumps({"version": "1.1", "data": articles}, ensure_ascii=False))
     print(_summary(counts, max_tokens, path))
 
 

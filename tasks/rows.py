@@ -14,16 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import constants
 
-from training.files import open_file, parse_json, shown
+from training.files import open_file, parse_json, plain
 
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-
-
-def plain(text: str) -> str:
-    """A name in an error: as it stands or, where that is long or would break the line, as `shown` has it."""
-    return text if len(text) <= 80 and text.isprintable() else shown(text)
 
 
 def listed(names: Collection[str]) -> str:
@@ -48,6 +43,12 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
         raise OSError(f"{error}. {remedy}, or give {otherwise}.") from error
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"cannot read {name} from the Hub: {error}. Or give {otherwise}.") from error
+
+
+def check_folder(folder: Path) -> None:
+    """Raises FileNotFoundError where there is no such folder."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"--data_dir {folder}: no such folder")
 
 
 def needed_files(files: Mapping[str, str | None]) -> Iterator[tuple[str, Path]]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
-from tasks.ner_data import convert_tags
+from tasks.ner.tags import convert_tags
 from tests.glue_sample import text
 
 

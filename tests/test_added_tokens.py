@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from tests.glue_sample import VOCABULARY
 from tests.gpt_sample import vocabulary, write_gpt_config, write_gpt_model
-from tests.tiny_run import Arguments
-from training import loading
+from tests.tiny_run import Arguments, load_model, load_tokenizer
 
 
 WIDTH = 96  # rows long enough for their standard deviation to be known within a few per cent
@@ -19,7 +18,7 @@ TASK_TOKENS = "_start_, _delimiter_, _classify_"
 
 def load(args: Arguments, auto_class: type = AutoModelForSequenceClassification) -> PreTrainedModel:
     set_seed(7)
-    return loading.load_model(auto_class, args, loading.load_tokenizer(args))
+    return load_model(args, auto_class)
 
 
 def rows(model: PreTrainedModel) -> torch.Tensor:
@@ -50,7 +49,7 @@ def gpt_run(run, gpt):
 @pytest.fixture
 def with_task_tokens(gpt_run, tmp_path) -> dict[str, str]:
     """The tokenizer of `gpt` saved with its tokens, which transformers' own classes keep."""
-    loading.load_tokenizer(gpt_run()).save_pretrained(tmp_path / "named")
+    load_tokenizer(gpt_run()).save_pretrained(tmp_path / "named")
     return {"tokenizer_name": str(tmp_path / "named")}
 
 
@@ -59,7 +58,7 @@ def bert_with_tokens(run, tmp_path) -> dict[str, str]:
     """A classifier with two rows to spare, and its tokenizer with four tokens of the user's."""
     args = run()
     load(args).save_pretrained(tmp_path / "bert")
-    tokenizer = loading.load_tokenizer(args)
+    tokenizer = load_tokenizer(args)
     tokenizer.add_tokens(["<name>", "<place>", "<thing>", "<time>"])
     tokenizer.save_pretrained(tmp_path / "more")
     return {"model_name_or_path": str(tmp_path / "bert"), "tokenizer_name": str(tmp_path / "more")}
@@ -87,8 +86,8 @@ def test_both_implementations_start_from_the_same_rows(gpt_run, with_task_tokens
 
 def test_another_seed_draws_other_rows(gpt_run):
     args = gpt_run()
-    tokenizer = loading.load_tokenizer(args)
-    first, second = (rows(loading.load_model(AutoModelForCausalLM, args, tokenizer))[-3:] for _ in range(2))
+    tokenizer = load_tokenizer(args)
+    first, second = (rows(load_model(args, AutoModelForCausalLM, tokenizer))[-3:] for _ in range(2))
     assert not torch.equal(first, second)
 
 
@@ -96,7 +95,7 @@ def test_a_saved_model_has_its_rows(gpt_run, tmp_path, capsys):
     args = gpt_run()
     model = load(args)
     model.save_pretrained(tmp_path / "saved")
-    loading.load_tokenizer(args).save_pretrained(tmp_path / "saved")
+    load_tokenizer(args).save_pretrained(tmp_path / "saved")
     capsys.readouterr()
     again = load(gpt_run(model_name_or_path=str(tmp_path / "saved"), do_train=False, do_eval=True))
     assert torch.equal(rows(again), rows(model)) and again.config.vocab_size == len(vocabulary()) + 3

@@ -18,9 +18,9 @@ from modeling import (
     ZooGPTForQuestionAnswering,
     ZooGPTTokenizer,
 )
-from tasks.answering import QuestionAnswerer
-from tasks.spans import find_answers
-from tasks.windows import make_windows
+from tasks.squad.answering import QuestionAnswerer
+from tasks.squad.decode import find_answers
+from tasks.squad.features import make_windows
 from tests.glue_sample import VOCABULARY, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 

@@ -13,7 +13,8 @@ import run_squad
 import run_swag
 from tests.tiny_run import Arguments, recipe
 from training import aliases
-from training.arguments import RunArguments
+from training.arguments import RunArguments, public_arguments
+from training.checkpoints import FREE
 from training.flags import parse_arguments
 
 
@@ -78,6 +79,12 @@ def test_a_mistake_in_a_recipe_is_one_line_that_names_it(tmp_path, capsys, text,
         (["--seed", "-1"], "--seed must be between 0 and 2147483648, not -1"),
         (["--implementation", "transformers", "--trust_remote_code"], "give one of them"),
         (["--warmup_ratio", "2"], "--warmup_ratio must be between 0 and 1, not 2.0"),
+        (["--adam_beta2", "1"], "--adam_beta2 must be at least 0 and below 1, not 1.0"),
+        (["--eval_steps", "0"], "--eval_steps must be positive, not 0"),
+        (
+            ["--tokenizer_name", "a/" + "x" * 300],
+            "--tokenizer_name a/xxxxxxxxxxxxxxxxxx... has a name longer than 255",
+        ),
         (["--do_train", "False"], "nothing to do"),
         (["--model_name_or_path", "bert.json"], "give --tokenizer_name"),
         (["--seed", "1", "late.yaml"], "unknown argument late.yaml"),
@@ -192,6 +199,41 @@ def test_a_flag_wins_over_a_key_of_the_recipe_that_has_another_name(tmp_path):
     steps = parse("warmup_ratio: 0.1", "--warmup_steps", "5")
     assert (steps.warmup_ratio, steps.warmup_steps) == (0.0, 5)
     assert parse("max_steps: 3", "--num_train_epochs", "2").max_steps == -1
+
+
+# Flags of ours that had another name
+
+
+CACHES = [(run_ner.NerArguments, "state_cache", ["--data_dir", "d"]), (run_squad.SquadArguments, "window_cache", [])]
+
+
+@pytest.mark.parametrize(("arguments", "name", "data"), CACHES, ids=["ner", "squad"])
+def test_the_former_name_of_a_flag_is_read_on_the_command_line_and_in_a_recipe(
+    arguments, name, data, tmp_path, capsys
+):
+    meant = parse_arguments(arguments, [*REQUIRED, *data, f"--{name}", "kept"])
+    assert getattr(meant, name) == "kept" and "feature_cache" not in public_arguments(meant)
+    old = recipe(tmp_path, "feature_cache: kept")
+    for argv in (
+        ["--feature_cache", "kept"],
+        ["--feature-cache=kept"],
+        [f"--{name}", "kept", "--feature_cache", "kept"],
+    ):
+        assert parse_arguments(arguments, [*REQUIRED, *data, *argv]) == meant
+    assert parse_arguments(arguments, [old, *REQUIRED, *data]) == meant
+    assert getattr(parse_arguments(arguments, [old, *REQUIRED, *data, f"--{name}", "new"]), name) == "new"
+    for argv, message in (
+        ([f"--{name}", "a", "--feature_cache", "b"], f"--feature_cache contradicts --{name}"),
+        (["--feature_cach", "a"], "unknown argument --feature_cach; did you mean --feature_cache?"),
+    ):
+        with pytest.raises(SystemExit):
+            parse_arguments(arguments, [*REQUIRED, *data, *argv])
+        assert message in capsys.readouterr().err
+
+
+def test_what_may_change_when_a_run_is_resumed_is_a_flag_by_its_present_name():
+    flags = {field.name for arguments in CLASSES for field in dataclasses.fields(arguments)}
+    assert {"state_cache", "window_cache"} <= FREE <= flags
 
 
 def test_each_flag_of_transformers_is_one_of_ours_or_has_an_answer():

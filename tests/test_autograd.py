@@ -22,9 +22,9 @@ from modeling import (
     ZooGPTForSequenceClassification,
     ZooGPTLMHeadModel,
 )
-from modeling import modeling_onednn as onednn
-from modeling.modeling_elmo_crf import ConditionalRandomField
-from modeling.modeling_word_loss import word_loss
+from modeling.elmo.modeling_elmo_crf import ConditionalRandomField
+from modeling.shared import modeling_onednn as onednn
+from modeling.shared.modeling_word_loss import word_loss
 from tests.conftest import ROOT
 
 
@@ -178,7 +178,7 @@ def test_whether_onednn_works_does_not_depend_on_where_that_is_first_asked():
     """In a fresh process: the first product of all is one inside vmap, on another device, or in inference mode."""
     code = """
 import torch
-from modeling import modeling_onednn as onednn
+from modeling.shared import modeling_onednn as onednn
 
 weight = torch.randn(6, 5)
 torch.func.vmap(lambda row: onednn.linear(row, weight))(torch.randn(3, 7, 5))

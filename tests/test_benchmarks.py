@@ -13,19 +13,14 @@ from datasets import Dataset
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicLayer
 
-import modeling.modeling_bert
+import modeling.bert.modeling_bert
 from benchmarks import bert, elmo, gpt, measure, precision, scripts, squad
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
-from modeling import (
-    ElmoModel,
-    ZooGPTLMHeadModel,
-    modeling_elmo,
-    modeling_elmo_characters,
-    modeling_gpt,
-    modeling_gpt_tasks,
-    modeling_word_loss,
-)
+from modeling import ElmoModel, ZooGPTLMHeadModel
+from modeling.elmo import modeling_elmo, modeling_elmo_characters
+from modeling.gpt import modeling_gpt, modeling_gpt_tasks
+from modeling.shared import modeling_word_loss
 
 
 def tiny_run(row: str, *arguments: str):
@@ -68,7 +63,7 @@ def test_a_row_stops_when_our_bert_computes_something_else(row, setting, monkeyp
     def without_norm(self, hidden_states, residual):
         return self.dense(hidden_states) + residual
 
-    monkeypatch.setattr(modeling.modeling_bert.ZooBertResidual, "forward", without_norm)
+    monkeypatch.setattr(modeling.bert.modeling_bert.ZooBertResidual, "forward", without_norm)
     with pytest.raises(DifferentResults, match="Nothing was timed"):
         tiny_run(row, "--settings", setting)
 
@@ -87,9 +82,9 @@ def test_a_sorted_evaluation_stops_when_the_order_is_not_put_back(row, monkeypat
 
 @pytest.mark.parametrize("row", ["finetuning", "masked-lm"])
 def test_a_training_row_stops_when_only_a_gradient_differs(row, monkeypatch):
-    forward = modeling.modeling_bert.ZooBertIntermediate.forward
+    forward = modeling.bert.modeling_bert.ZooBertIntermediate.forward
     monkeypatch.setattr(
-        modeling.modeling_bert.ZooBertIntermediate, "forward", lambda self, states: forward(self, states.detach())
+        modeling.bert.modeling_bert.ZooBertIntermediate, "forward", lambda self, states: forward(self, states.detach())
     )
     with pytest.raises(DifferentResults):
         tiny_run(row, "--settings", "fp32")

@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, DataCollatorWithFlattening
 
-from modeling import modeling_packing
-from modeling.modeling_bert import ZooBertIntermediate, ZooBertLMPredictionHead
-from modeling.modeling_packing import find_sequences
+from modeling.bert.modeling_bert import ZooBertIntermediate, ZooBertLMPredictionHead
+from modeling.shared import modeling_packing
+from modeling.shared.modeling_packing import find_sequences
 from tests.bert_cases import COLUMNS, ROWS, assert_same_gradients, assert_same_outputs, batch, case, pair
 
 

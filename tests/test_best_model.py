@@ -98,10 +98,10 @@ def scored(run, data_set):
 
         watched = loop.evaluate
 
-        def evaluate(model, eval_sets, *rest):
-            if len(eval_sets[""]) == len(data_set):
-                seen.append(weights(model))
-            return watched(model, eval_sets, *rest)
+        def evaluate(task, split, compute, first=None):
+            if first is None:
+                seen.append(weights(compute.args[0]))
+            return watched(task, split, compute, first)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(loop, "evaluate", evaluate)
@@ -159,8 +159,8 @@ def test_evaluations_may_come_between_epochs(run, data_set):
     args = run(do_eval=True, eval_steps=5)
     accuracy = lambda *_: {"accuracy": len(updates)}  # noqa: E731
     with pytest.MonkeyPatch.context() as patch:
-        judge = loop._Training.judge
-        patch.setattr(loop._Training, "judge", lambda self: updates.append(self.progress.update) or judge(self))
+        evaluate = loop._Training.evaluate
+        patch.setattr(loop._Training, "evaluate", lambda self: updates.append(self.progress.update) or evaluate(self))
         fit(args, data_set, {"": data_set}, accuracy)
     assert updates == [5, 10, 15, 18]
 

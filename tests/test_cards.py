@@ -21,9 +21,11 @@ from tests.gpt_sample import write_gpt_model
 from tests.test_run_swag import write_elmo
 from tests.test_samples import data_of
 from tests.tiny_run import prepare
-from training import cards, reporting
+from training import cards
 from training.arguments import public_arguments
 from training.flags import parse_arguments
+from training.results import Results, Scores
+from training.task import Description
 
 
 SHORT = ["--do_train", "--do_eval", "--max_steps", "1", "--save_strategy", "no", "--max_seq_length", "32"]
@@ -59,7 +61,7 @@ def test_the_code_of_a_card_runs_in_each_of_the_three_ways(tmp_path, monkeypatch
     script.main([*model, *data_of(script, tmp_path), *SHORT])
     runs = [way.run(tmp_path, monkeypatch) for way in ways_of(tmp_path / "out" / "README.md")]
     sources = [module for module, _ in runs]
-    assert sources[:2] == ["modeling.modeling_bert", "transformers.models.bert.modeling_bert"]
+    assert sources[:2] == ["modeling.bert.modeling_bert", "transformers.models.bert.modeling_bert"]
     assert sources[2].startswith("transformers_modules.") and len(runs) == 3
     assert len({printed for _, printed in runs}) == 1
 
@@ -95,10 +97,10 @@ def test_what_transformers_alone_does_not_have_is_not_offered_for_it(tmp_path, m
 
 def test_a_card_names_language_licence_and_the_checkpoint_it_began_as(run, tmp_path, monkeypatch):
     _, _, model, _ = prepare(run())
-    data = {"task_type": "text-classification", "dataset_type": "nyu-mll/glue", "dataset_name": "GLUE SST-2"}
+    data = Description("text-classification", "nyu-mll/glue", "GLUE SST-2", language="en")
 
     def head(name: str) -> dict:
-        card = reporting.model_card(model, {}, data | {"language": "en"}, run(model_name_or_path=name), processes=1)
+        card = cards.model_card(model, Results(), data, run(model_name_or_path=name), processes=1)
         return ModelCard(card.content).data.to_dict()
 
     random = head(run().model_name_or_path)
@@ -140,8 +142,9 @@ def test_names_of_folders_leave_a_card_whole(run, tmp_path, name):
     _, _, model, _ = prepare(run())
     args = run(output_dir=f"{tmp_path}/{name}", task_name="sst2\n```\n")
     (tmp_path / "data" / name.partition("/")[0]).mkdir(parents=True)
-    data = {"task_type": "token-classification", "dataset_type": name, "dataset_name": name}
-    card = ModelCard(reporting.model_card(model, {"eval_f1": 0.5}, data, args, processes=1).content)
+    data = Description("token-classification", name, name)
+    results = Results(validation={"": Scores({"f1": 0.5})})
+    card = ModelCard(cards.model_card(model, results, data, args, processes=1).content)
     (result,) = card.data.eval_results
     assert (card.data.model_name, result.dataset_name, result.metric_value) == (Path(args.output_dir).name, name, 0.5)
     lines = card.text.splitlines()
@@ -175,7 +178,7 @@ def test_data_from_a_folder_are_called_by_its_name(tmp_path):
     flags = ["--model_name_or_path", "m", "--output_dir", "o", "--do_eval", "--dataset_name"]
     for script, arguments in ((run_ner, run_ner.NerArguments), (run_squad, run_squad.SquadArguments)):
         for given, shown in ((str(tmp_path / "mine"), "mine"), ("lhoestq/conll2003", "lhoestq/conll2003")):
-            assert script.description(parse_arguments(arguments, [*flags, given]))["dataset_type"] == shown
+            assert script.describe_data(parse_arguments(arguments, [*flags, given])).dataset_type == shown
 
 
 def test_published_arguments_have_names_and_hub_ids_but_no_folders(run, tmp_path, monkeypatch):

@@ -7,8 +7,9 @@ import subprocess
 
 import pytest
 
-from training import checksums
-from training.checksums import NAME, damage, sync, verify_checksums, write_checksums
+from training import files
+from training.checksums import NAME, damage, verify_checksums, write_checksums
+from training.files import sync
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def test_files_and_folders_can_be_synced(folder):
 
 
 def test_windows_opens_no_folder_and_syncs_what_may_be_written(folder, monkeypatch):
-    monkeypatch.setattr(checksums, "WINDOWS", True)
+    monkeypatch.setattr(files, "WINDOWS", True)
     opened, opener = [], os.open
     monkeypatch.setattr(os, "open", lambda path, flags: opened.append((path, flags)) or opener(path, flags))
     sync(folder)

@@ -10,7 +10,7 @@ import pytest
 
 import run_glue
 from tests.conftest import ROOT
-from training.loading import load_tokenizer
+from tests.tiny_run import load_tokenizer
 
 
 # The rules of google-research/bert's tokenization.py: the blocks whose every character is a word, ...

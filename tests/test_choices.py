@@ -9,7 +9,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 import metrics
-from tasks.choices import STORIES, TASKS, read_folder, read_hub, read_own_files
+from tasks.choices.data import read_files, read_folder, read_hub
+from tasks.choices.table import STORIES, TASKS
 from tests.choices_sample import SIZES, choices, context, right, write_csv, write_json, write_own, write_task
 from tests.glue_sample import text
 
@@ -104,7 +105,7 @@ def test_the_hubs_rows_mean_the_same_as_the_published_files(tmp_path, monkeypatc
 
 def test_codah_is_read_whole_though_some_first_sentences_are_empty(data):
     files = {split: data / "swag" / f"codah_{split}.csv" for split in ("train", "test")}
-    examples = read_own_files(files)
+    examples = read_files(files)
     assert {split: len(rows) for split, rows in examples.items()} == {"train": 1665, "test": 555}
     assert examples["train"]["context"][:].count("") == 221
     assert all(len(row) == 4 for row in examples["train"]["choices"]) and set(examples["test"]["label"]) == {
@@ -116,7 +117,7 @@ def test_codah_is_read_whole_though_some_first_sentences_are_empty(data):
 
 
 def test_real_rows_of_swag_are_read(data):
-    rows = read_own_files({"validation": data / "swag" / "swag_sample.csv"})["validation"]
+    rows = read_files({"validation": data / "swag" / "swag_sample.csv"})["validation"]
     assert len(rows) == 11 and rows[0]["label"] == 2
     assert rows[0]["context"] == "Students lower their eyes nervously."
     assert rows[0]["choices"][1] == "She turns with two students."
@@ -129,13 +130,13 @@ def test_csv_and_json_of_the_same_choices_are_the_same_data(tmp_path):
     rows = [{"context": context(row), "choices": choices(row, 3), "label": right(row, 3)} for row in range(6)]
     files = [write_own(tmp_path / "a.csv", range(6)), write_json(tmp_path / "a.jsonl", rows)]
     files.append(write_json(tmp_path / "b.json", [{**row, "label": str(row["label"])} for row in rows]))
-    read = [read_own_files({"train": file})["train"][:] for file in files]
+    read = [read_files({"train": file})["train"][:] for file in files]
     assert read[0] == read[1] == read[2] and read[0]["label"] == [right(row, 3) for row in range(6)]
 
 
 def test_a_question_follows_its_context(tmp_path):
     row = {"context": "a film .", "question": "is it good ?", "choices": ["no", 1], "label": 0}
-    (example,) = read_own_files({"train": write_json(tmp_path / "a.json", [row])})["train"]
+    (example,) = read_files({"train": write_json(tmp_path / "a.json", [row])})["train"]
     assert example == {"context": "a film . is it good ?", "choices": ["no", "1"], "part": "", "label": 0}
 
 
@@ -146,15 +147,15 @@ def test_the_columns_of_a_task_are_known_in_files_of_ones_own(tmp_path, task_nam
     file = folder / TASKS[task_name].files["test"]
     if task_name == "race":
         file = write_json(tmp_path / "race.json", hub_rows("race", folder / "RACE", "test"))
-    assert read_own_files({"test": file})["test"][:] == expected[:]
+    assert read_files({"test": file})["test"][:] == expected[:]
 
 
 @pytest.mark.parametrize("label", ["", "-1"])
 def test_a_test_file_may_leave_its_labels_empty(tmp_path, label):
     file = write_csv(tmp_path / "a.csv", ["context", "choice0", "choice1", "label"], [["a", "b", "c", label]] * 2)
-    assert "label" not in read_own_files({"test": file})["test"].column_names
+    assert "label" not in read_files({"test": file})["test"].column_names
     with pytest.raises(ValueError, match=f"a.csv:2: the label '{label}' is none of 0, 1"):
-        read_own_files({"validation": file})
+        read_files({"validation": file})
 
 
 HEADER = "context,choice0,choice1,label\n"
@@ -195,25 +196,25 @@ HEADER = "context,choice0,choice1,label\n"
 def test_a_broken_file_of_ones_own_is_one_clear_error(tmp_path, name, content, message):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(ValueError) as error:
-        read_own_files({"train": str(tmp_path / name)})
+        read_files({"train": str(tmp_path / name)})
     assert message in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 999
 
 
 def test_examples_with_other_numbers_of_choices_do_not_share_a_file(tmp_path):
     rows = [{"context": "a", "choices": choices(0, number), "label": 0} for number in (3, 3, 2)]
     with pytest.raises(ValueError, match="a.json:3: 2 choices, but the first example has 3: give examples with anoth"):
-        read_own_files({"train": write_json(tmp_path / "a.json", rows)})
+        read_files({"train": write_json(tmp_path / "a.json", rows)})
 
 
 def test_labels_for_some_examples_only_are_an_error(tmp_path):
     rows = [{"context": "a", "choices": ["b", "c"], **label} for label in ({"label": 0}, {}, {"label": None})]
     with pytest.raises(ValueError, match="a.json has no label for 2 of 3 examples: give all of them, or none"):
-        read_own_files({"test": write_json(tmp_path / "a.json", rows)})
+        read_files({"test": write_json(tmp_path / "a.json", rows)})
 
 
 def test_a_split_without_a_file_names_the_flag(tmp_path):
     with pytest.raises(ValueError, match="this run needs --validation_file"):
-        read_own_files({"validation": None})
+        read_files({"validation": None})
 
 
 # Broken folders
@@ -269,6 +270,6 @@ def test_a_published_file_that_lacks_a_column_is_an_error(tmp_path):
 
 def test_accuracy_counts_right_choices_in_all_and_in_each_part():
     inputs = {"predictions": [0, 1, 2, 3, 0], "references": [0, 1, 0, 3, 1], "parts": ["a", "b", "a", "b", "b"]}
-    scores = metrics.load("choices").compute(**inputs)
+    scores = metrics.load("accuracy", "choices").compute(**inputs)
     assert scores == pytest.approx({"accuracy": 3 / 5, "accuracy_a": 1 / 2, "accuracy_b": 2 / 3})
-    assert metrics.load("choices").compute(**inputs | {"parts": [""] * 5}) == {"accuracy": 3 / 5}
+    assert metrics.load("accuracy", "choices").compute(**inputs | {"parts": [""] * 5}) == {"accuracy": 3 / 5}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.convert_triviaqa import beginning, convert, find_answers, fold, main
-from tasks.squad_data import read_files
+from tasks.squad.data import read_files
 
 
 DOCUMENTS = {

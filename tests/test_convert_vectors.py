@@ -15,11 +15,10 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
-from modeling.configuration_elmo import AUTO_MAP
 from modeling.convert_vectors import convert, count_words, main, read_vectors
-from tasks.ner_data import read_files
-from tests.tiny_run import Arguments
-from training import loading
+from modeling.elmo.configuration_elmo import AUTO_MAP
+from tasks.ner.data import read_files
+from tests.tiny_run import Arguments, load_model
 
 
 SIZES = {
@@ -266,8 +265,7 @@ def test_every_task_network_loads_it_for_training(kind, auto, checkpoint, path, 
         checkpoint = configuration(tmp_path, use_elmo=kind != "no biLM")
     convert(str(checkpoint), str(tmp_path / "out"), str(path))
     run = Arguments(model_name_or_path=str(tmp_path / "out"), output_dir=str(tmp_path / "run"), do_train=True)
-    tokenizer = loading.load_tokenizer(run)
-    model = loading.load_model(getattr(transformers, auto), run, tokenizer)
+    model = load_model(run, getattr(transformers, auto))
     held = load_file(tmp_path / "out" / "model.safetensors")
     assert any(name.startswith("elmo.") for name in held) == (kind != "no biLM") == hasattr(model, "elmo")
     state = model.state_dict()

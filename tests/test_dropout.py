@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from tests import bert_cases, gpt_cases, test_elmo_ecosystem, test_features
+from tests import bert_cases, gpt_cases, test_elmo_ecosystem, test_state_cache
 
 
 RATE = 0.4
@@ -30,8 +30,8 @@ def elmo(head: str, folder) -> tuple[PreTrainedModel, dict]:
 
 
 def feature_tagger(head: str, folder) -> tuple[PreTrainedModel, dict]:
-    model = test_features.tagger()
-    inputs = test_features.batch()
+    model = test_state_cache.tagger()
+    inputs = test_state_cache.batch()
     return model, inputs | {"labels": inputs["attention_mask"]}
 
 

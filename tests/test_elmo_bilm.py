@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-import modeling.modeling_elmo_characters as characters
+import modeling.elmo.modeling_elmo_characters as characters
 from modeling import ElmoModel
-from modeling.configuration_elmo import LEAST
 from modeling.convert_elmo import convert
-from modeling.tokenization_elmo import words_to_ids
+from modeling.elmo.configuration_elmo import LEAST
+from modeling.elmo.tokenization_elmo import words_to_ids
 from tests.elmo_reference import Reference, batch_of, small_config, small_model
 
 
@@ -109,7 +109,7 @@ def test_the_gradient_of_the_mix_reaches_the_layers_that_are_returned():
 
 
 def test_gradients_reach_the_state_that_sentences_start_from():
-    from modeling.modeling_elmo_lstm import run_both
+    from modeling.elmo.modeling_elmo_lstm import run_both
 
     model = small_model(freeze_bilm=False)
     layer = model.layers[0]

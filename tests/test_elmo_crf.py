@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from modeling.modeling_elmo_crf import LOWEST, ConditionalRandomField, ruled_out
+from modeling.elmo.modeling_elmo_crf import LOWEST, ConditionalRandomField, ruled_out
 
 
 UNKNOWN = -100

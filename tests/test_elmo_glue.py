@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import run_glue
 from modeling import ElmoConfig, ElmoForSequenceClassification, ElmoModel, ElmoTokenizer, convert_vectors
-from tasks.glue import TASKS
+from tasks.glue.table import TASKS
 from tests.glue_sample import FOLDERS, write_task
 from tests.processes import fork, wait
 from training import loop

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from modeling import ElmoConfig
-from modeling.modeling_elmo_layers import BiLSTM, ElmoTaskCharacters, ElmoTaskModel, VariationalDropout
-from modeling.tokenization_elmo import WORD_PADDING
+from modeling.elmo.modeling_elmo_layers import BiLSTM, ElmoTaskCharacters, ElmoTaskModel, VariationalDropout
+from modeling.elmo.tokenization_elmo import WORD_PADDING
 
 
 SIZES = {
@@ -199,9 +199,9 @@ def slow(rnn: BiLSTM, states: torch.Tensor, late: torch.Tensor | None = None) ->
 def test_each_row_is_read_as_if_it_were_alone(way, late_size, monkeypatch):
     """Values and gradients, by each of the three ways to compute them."""
     if way != "biLM's recurrence":
-        monkeypatch.setattr("modeling.modeling_elmo_layers.is_faster", lambda *tensors: False)
+        monkeypatch.setattr("modeling.elmo.modeling_elmo_layers.is_faster", lambda *tensors: False)
     if way == "traced":
-        monkeypatch.setattr("modeling.modeling_elmo_layers.is_tracing", lambda tensor: True)
+        monkeypatch.setattr("modeling.elmo.modeling_elmo_layers.is_tracing", lambda tensor: True)
     rnn = make_rnn(late_size)
     states = torch.randn(*MASK.shape, 4, requires_grad=True)
     late = torch.randn(*MASK.shape, late_size, requires_grad=True) if late_size else None

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modeling import ElmoModel
-from modeling.modeling_elmo import ElmoScalarMix
+from modeling.elmo.modeling_elmo import ElmoScalarMix
 from tests.elmo_reference import batch_of, small_config, small_model
 
 

@@ -5,7 +5,7 @@ import torch
 
 import modeling
 from modeling import ElmoForMultipleChoice, ElmoForQuestionAnswering, ElmoForSequenceClassification
-from modeling.modeling_elmo_pairs import attend, max_pool, mean_pool
+from modeling.elmo.modeling_elmo_pairs import attend, max_pool, mean_pool
 from tests.elmo_pair_cases import LENGTHS, MODELS, SIZES, batch_for, build, labels_for, make_model, make_row, scores_of
 
 

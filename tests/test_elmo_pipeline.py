@@ -11,7 +11,7 @@ from transformers import (
 )
 
 from modeling import ElmoConfig, ElmoTokenizer
-from modeling.pipeline_elmo import ElmoTokenClassificationPipeline
+from modeling.elmo.pipeline_elmo import ElmoTokenClassificationPipeline
 
 
 SIZES = {

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from modeling import ElmoConfig, ElmoForPreTraining
-from modeling import modeling_elmo_pretraining as pretraining
-from modeling.modeling_elmo_pretraining import expected_count, sample_words
+from modeling.elmo import modeling_elmo_pretraining as pretraining
+from modeling.elmo.modeling_elmo_pretraining import expected_count, sample_words
 from tests.elmo_reference import BEGIN, END, Reference, batch_of, small_config
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import AutoModelForTokenClassification
 
 from modeling import ElmoConfig, ElmoForTokenClassification
-from modeling.tokenization_elmo import WORD_BEGIN, WORD_END, WORD_PADDING
+from modeling.elmo.tokenization_elmo import WORD_BEGIN, WORD_END, WORD_PADDING
 
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from modeling import ElmoConfig, ElmoTokenizer
-from modeling.tokenization_elmo import sentence_boundary_ids, words_to_ids
-from training.loading import load_tokenizer
+from modeling.elmo.tokenization_elmo import sentence_boundary_ids, words_to_ids
+from tests.tiny_run import load_tokenizer
 
 
 WORDS = ["Zoë", "", "a", "<S>", "</S>", "</s>", "[PAD]", "a\x00b", "\ud83d", "x\ud83dy", "日本語", "👩‍👧", "é" * 30]

@@ -1,5 +1,6 @@
 """Outputs that runs keep, and their mean: scored and written as the outputs of one model are."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -19,13 +20,15 @@ import run_glue
 import run_ner
 import run_swag
 from modeling import ElmoForTokenClassification
-from tasks.ner_data import convert_tags
+from tasks.ner.tags import convert_tags
 from tests.choices_sample import write_task as write_choices
 from tests.glue_sample import LABELS, SIZES, write_model, write_task, write_vocabulary
 from tests.ner_sample import read_columns, sentence, write_elmo, write_folder
 from tests.processes import fork, wait
-from training import ensembles, files, loop
+from training import ensembles, files
+from training import runs as training_runs
 from training.flags import parse_arguments
+from training.loop import Trained
 
 
 BOTH = ["--do_eval", "--do_predict"]
@@ -65,8 +68,8 @@ def predicted(script, model: Path, output: Path, *data: str) -> list[dict]:
     """What the model in a folder computes for the validation and the test set."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        compute = loop._compute
-        patch.setattr(loop, "_compute", lambda *args: seen.append(compute(*args)) or seen[-1])
+        predict = training_runs.predict
+        patch.setattr(training_runs, "predict", lambda *parts, **how: seen.append(predict(*parts, **how)) or seen[-1])
         script.main([*again(model, output), *data, *BOTH, "--overwrite_output_dir"])
     return seen
 
@@ -179,7 +182,7 @@ def test_choices_are_those_of_the_mean(tmp_path, runs):
     assert rows == [f"{row},{logits.argmax()}" for row, logits in enumerate(average(outputs, 1))]
 
 
-def test_scores_as_low_as_float32_goes_have_a_mean(run, tmp_path):
+def test_scores_as_low_as_float32_goes_have_a_mean(tmp_path):
     lowest = np.finfo(np.float32).min
     data_set = Dataset.from_dict({"input_ids": [[1, 2], [3, 4, 5]]})
     rows = [[np.array([run, lowest]), np.array([lowest, -run, 2.0])] for run in range(7)]
@@ -188,10 +191,10 @@ def test_scores_as_low_as_float32_goes_have_a_mean(run, tmp_path):
         folder.mkdir()
         outputs = {"start_logits": [array.astype(np.float32) for array in arrays]}
         ensembles.save_outputs(outputs, data_set, {0: "x"}, folder)
-    args = run(do_train=False, do_eval=True, ensemble=f"{tmp_path}/run-*")
-    found = ensembles.average(data_set, {0: "x"}, args)["start_logits"]
-    assert [array.tolist() for array in found] == [[3.0, lowest], [lowest, -3.0, 2.0]]
-    assert all(array.dtype == np.float32 for array in found)
+    folders = ensembles.members(f"{tmp_path}/run-*", str(tmp_path / "out"))
+    mean = ensembles.average(data_set, folders, "a model", {0: "x"})["start_logits"]
+    assert [array.tolist() for array in mean] == [[3.0, lowest], [lowest, -3.0, 2.0]]
+    assert all(array.dtype == np.float32 for array in mean)
 
 
 def test_two_processes_keep_and_average_what_one_does(tmp_path, runs):
@@ -270,8 +273,8 @@ def test_each_seed_keeps_its_outputs_and_their_folder_stands_for_the_best(tmp_pa
 
 
 def test_runs_that_were_replaced_are_no_part_of_a_pattern(tmp_path, flags, monkeypatch, capsys):
-    data, out, train = rte(tmp_path), tmp_path / "out", run_glue.train
-    monkeypatch.setattr(run_glue, "train", lambda *parts: collapsed(train(*parts), parts[6].seed == 43))
+    data, out, train = rte(tmp_path), tmp_path / "out", training_runs.train
+    monkeypatch.setattr(training_runs, "train", lambda *parts: collapsed(train(*parts), parts[4].seed == 43))
     argv = [*flags, *data, "--do_train", *BOTH, "--seeds", "2", "--max_restarts", "1", "--save_outputs"]
     run_glue.main([*argv, "--output_dir", str(out)])
     assert json.loads((out / "metrics.json").read_text(encoding="utf-8"))["replaced_runs"].keys() == {"43"}
@@ -285,8 +288,10 @@ def test_runs_that_were_replaced_are_no_part_of_a_pattern(tmp_path, flags, monke
         run_glue.main([*mean, f"{out}/seed-4[3]"])
 
 
-def collapsed(results: dict[str, float], yes: bool) -> dict[str, float]:
-    return results | {"eval_predicted_classes": 1 if yes else 2}
+def collapsed(trained: Trained, yes: bool) -> Trained:
+    scores = trained.results.validation[""]
+    trained.results.validation = {"": dataclasses.replace(scores, predicted_classes=1 if yes else 2)}
+    return trained
 
 
 @pytest.mark.parametrize(
@@ -300,7 +305,7 @@ def test_a_damaged_record_of_a_run_is_one_line(run, tmp_path, content):
     (tmp_path / "b" / "metrics.json").write_bytes(content)
     args = run(do_train=False, do_eval=True, ensemble=f"{tmp_path}/a,{tmp_path}/b")
     with pytest.raises(ValueError, match=r"b/metrics.json is .*: copy it again, or repeat its run$") as error:
-        ensembles.members(args)
+        ensembles.members(args.ensemble, args.output_dir)
     assert "\n" not in str(error.value)
 
 
@@ -314,13 +319,14 @@ def test_seeds_that_kept_no_outputs_are_not_resumed_for_them(tmp_path, flags):
 
 def test_a_disk_too_full_for_the_outputs_is_an_error_with_a_remedy(tmp_path, flags, monkeypatch):
     def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if "outputs" in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files, "sync", full)
     data = [*rte(tmp_path), "--output_dir", str(tmp_path / "out")]
     with pytest.raises(OSError, match=r"cannot write .*outputs-\w+.safetensors: .*No space left .*Make room, choose"):
         run_glue.main([*flags, *data, "--do_eval", "--save_outputs"])
-    assert not list(tmp_path.glob("out/*"))
+    assert [path.name for path in tmp_path.glob("out/*")] == [".results.json"]  # which names what was to be written
 
 
 # What has no mean

@@ -8,17 +8,18 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoConfig
 
 import run_glue
-from tasks import glue, glue_data
+from tasks.glue import data as readers
+from tasks.glue import table
 from tests.glue_sample import FOLDERS, LABELLED_TESTS, LABELS, SIZES, text, write_csv, write_task
 
 
-def load(config: object = None, **changes: object) -> tuple[glue.Task, DatasetDict]:
+def load(config: object = None, **changes: object) -> tuple[table.GlueTask, DatasetDict]:
     """The data of a run with these arguments."""
     args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", **changes)
     return run_glue.load_data(args, config or AutoConfig.for_model("bert"))
 
 
-def read(task_name: str, data_dir: Path, *parts: str) -> tuple[glue.Task, DatasetDict]:
+def read(task_name: str, data_dir: Path, *parts: str) -> tuple[table.GlueTask, DatasetDict]:
     return load(task_name=task_name, data_dir=str(data_dir), **{f"do_{part}": True for part in parts})
 
 
@@ -63,7 +64,7 @@ def test_the_text_comes_from_the_right_columns(tmp_path, task_name, columns):
 
 
 def test_the_classes_have_the_numbers_of_the_hubs_data_set():
-    assert {name: task.labels for name, task in glue.TASKS.items()} == {
+    assert {name: task.labels for name, task in table.TASKS.items()} == {
         "cola": ("unacceptable", "acceptable"),
         "sst2": ("negative", "positive"),
         "mrpc": ("not_equivalent", "equivalent"),
@@ -76,7 +77,7 @@ def test_the_classes_have_the_numbers_of_the_hubs_data_set():
         "snli": ("entailment", "neutral", "contradiction"),
         "scitail": ("entails", "neutral"),  # by name there
     }
-    assert glue.DIAGNOSTICS["ax"].labels == glue.TASKS["mnli"].labels
+    assert table.DIAGNOSTICS["ax"].labels == table.TASKS["mnli"].labels
 
 
 @pytest.mark.parametrize(
@@ -263,7 +264,7 @@ def test_a_mistake_in_snli_or_scitail_is_one_error_with_its_line(tmp_path, task_
 # The Hub
 
 
-def as_on_the_hub(task: glue.Task, local: DatasetDict) -> DatasetDict:
+def as_on_the_hub(task: table.GlueTask, local: DatasetDict) -> DatasetDict:
     """The same examples under the Hub's names: columns, splits, labels as numbers, -1 where there is none."""
     hub = {}
     for split, rows in local.items():
@@ -273,8 +274,8 @@ def as_on_the_hub(task: glue.Task, local: DatasetDict) -> DatasetDict:
         else:
             labels = [{"entails": "entailment"}.get(label, label) for label in labels]
         columns = {task.hub_label: labels}
-        columns |= {column: list(rows[name]) for column, name in zip(task.text, glue_data.TEXT, strict=True)}
-        columns |= {column: list(rows[column]) for column in task.metric_columns}
+        columns |= {column: list(rows[name]) for column, name in zip(task.text, readers.TEXT, strict=True)}
+        columns |= {column: list(rows[column]) for column in task.metric_columns.values()}
         hub[task.splits[split].hub] = Dataset.from_dict({**columns, "idx": range(len(rows))})
     return DatasetDict(hub)
 
@@ -327,7 +328,7 @@ def own(tmp_path):
     return lambda name, *rest: write_csv(tmp_path / name, *rest)
 
 
-def own_data(config: object = None, **changes: object) -> tuple[glue.Task, DatasetDict]:
+def own_data(config: object = None, **changes: object) -> tuple[table.GlueTask, DatasetDict]:
     files = {"do_train": "train_file", "do_eval": "validation_file", "do_predict": "test_file"}
     return load(config, **{part: file in changes for part, file in files.items()}, **changes)
 

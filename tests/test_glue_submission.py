@@ -8,7 +8,7 @@ import pytest
 
 import glue_submission
 import run_glue
-from tasks.glue import EVERY_TASK
+from tasks.glue.table import EVERY_TASK
 from tests.glue_sample import write_model, write_vocabulary
 from tests.processes import heavy_imports
 from training.command_line import run_command
@@ -206,7 +206,9 @@ def test_a_full_disk_is_one_error_and_leaves_the_old_zip(runs, submit, tmp_path,
 
     (tmp_path / "submission.zip").write_bytes(b"earlier")
     monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
-    with pytest.raises(OSError, match=r"--output .*zip cannot be written \(No space left on device\): name one where"):
+    with pytest.raises(
+        OSError, match=r"cannot write .*zip: No space left on device\. Name an --output where there is"
+    ):
         submit()
     assert (tmp_path / "submission.zip").read_bytes() == b"earlier"
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*runs, "submission.zip"])

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, OpenAIGPTConfig
 
 import modeling
 from modeling import ZooGPTConfig, ZooGPTForSequenceClassification, ZooGPTLMHeadModel
-from modeling.configuration_gpt import CODE
 from tests.gpt_cases import OWN_HEADS, SIZES, STOCK_HEADS, assert_same_outputs, case, pair, zoo
+from tests.strangers import code_followed, code_in
 
 
 # `config.json` as the Hub has it for openai-gpt, keys without a meaning in this zoo included.
@@ -212,8 +212,7 @@ def test_whatever_is_saved_brings_the_code_its_folder_names(what, tmp_path):
     named = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     heads = {f"AutoModel{head}" for head in (*OWN_HEADS, "ForSequenceClassification", "ForCausalLM", "ForPreTraining")}
     assert heads | {"AutoConfig", "AutoModel"} == named.keys()
-    code = {path.name for path in tmp_path.glob("*.py")}
-    assert code == set(CODE) >= {reference.split(".")[0] + ".py" for reference in named.values()}
+    assert code_in(tmp_path) == code_followed(tmp_path) >= {f"{each.split('.')[0]}.py" for each in named.values()}
     config = AutoConfig.from_pretrained(tmp_path, trust_remote_code=True)
     again = AutoModelForCausalLM.from_config(config, trust_remote_code=True)
     assert type(again).__module__.startswith("transformers_modules.")

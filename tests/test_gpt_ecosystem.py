@@ -31,7 +31,7 @@ from transformers.models.auto.tokenization_auto import REGISTERED_TOKENIZER_CLAS
 
 import modeling
 from modeling import ZooGPTConfig, ZooGPTTokenizer
-from modeling.configuration_gpt import AUTO_MAP
+from modeling.gpt.configuration_gpt import AUTO_MAP
 from tests.conftest import ROOT
 from tests.gpt_cases import LABELS, SIZES, batch, case, on_the_left, pair, pairs_of_sentences, zoo
 from tests.gpt_sample import merges, vocabulary
@@ -51,7 +51,7 @@ def test_the_zoos_configuration_finds_the_zoos_models():
         if auto != "AutoConfig":
             model = getattr(transformers, auto).from_config(ZooGPTConfig(**SIZES))
             assert reference.split(".")[1] == type(model).__name__
-            assert type(model).__module__ == f"modeling.{reference.split('.')[0]}"
+            assert type(model).__module__ == f"modeling.gpt.{reference.split('.')[0]}"
 
 
 def test_registering_takes_gpt_over_and_unregistering_gives_it_back(tmp_path):

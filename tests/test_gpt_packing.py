@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, DataCollatorWithFlattening
 
-from modeling import modeling_packing
-from modeling.modeling_gpt import ZooGPTMLP
-from modeling.modeling_packing import holds_packed_rows
+from modeling.gpt.modeling_gpt import ZooGPTMLP
+from modeling.shared import modeling_packing
+from modeling.shared.modeling_packing import holds_packed_rows
 from tests.gpt_cases import (
     COLUMNS,
     LABELS,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from modeling import modeling_gpt_tasks
+from modeling.gpt import modeling_gpt_tasks
 from tests.gpt_cases import (
     DELIMITER,
     EXTRACT,

@@ -16,7 +16,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer, DataCollatorWithPadding, OpenAIGPTTokenizer, PreTrainedTokenizerFast
 
 import modeling
-from modeling.tokenization_gpt import ZooGPTTokenizer
+from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
 
 
 MERGES = [("t", "h"), ("th", "e</w>"), ("i", "n</w>"), ("a", "n"), ("i", "n"), ("an", "d</w>"), ("h", "e</w>")]

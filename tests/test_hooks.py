@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.integrations.neftune import neftune_post_forward_hook
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-import modeling
+from modeling.shared import modeling_layout
 from tests import bert_cases, gpt_cases
 
 
@@ -32,15 +32,13 @@ EACH_FAMILY = pytest.mark.parametrize(
 @pytest.fixture
 def packs(monkeypatch):
     """Whether a call of the model computes real tokens only."""
-    calls = []
-    for family in (modeling.modeling_bert, modeling.modeling_gpt):
-        attend = family.packed_attention
+    calls, attend = [], modeling_layout.packed_attention
 
-        def packed_attention(*args, attend=attend, **kwargs):
-            calls.append(args)
-            return attend(*args, **kwargs)
+    def packed_attention(*args, **kwargs):
+        calls.append(args)
+        return attend(*args, **kwargs)
 
-        monkeypatch.setattr(family, "packed_attention", packed_attention)
+    monkeypatch.setattr(modeling_layout, "packed_attention", packed_attention)
 
     def packs(model: PreTrainedModel, **inputs) -> bool:
         calls.clear()
@@ -150,6 +148,13 @@ def test_padding_is_computed_while_someone_listens_and_only_then(cases, head, li
     assert packs(model, **inputs, unpad=True), "the argument did not win"
     remove()
     assert packs(model, **inputs)
+
+
+@EACH_HEAD
+def test_each_head_hands_the_argument_on(cases, head, packs, tmp_path):
+    _, model = cases.pair(head, tmp_path)
+    inputs, _, _ = inputs_of(cases, head)
+    assert packs(model, **inputs) and not packs(model, **inputs, unpad=False)
 
 
 def test_adapters_chosen_for_each_row_find_the_rows(packs, tmp_path):

@@ -6,7 +6,8 @@ import re
 import runpy
 import shlex
 import sys
-from contextlib import redirect_stdout
+import tokenize
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from unittest.mock import patch
@@ -19,7 +20,25 @@ from packaging.utils import canonicalize_name
 from tests.conftest import ROOT
 
 
-GUIDES = ["README.md", "CONTRIBUTING.md", "docs/other_libraries.md"]
+DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md"))
+GUIDES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *DOCS]
+
+# Lines of code: without blank lines, comments and docstrings, of functions also without the list of parameters. What
+# is longer has its length here, which may only fall.
+LONGEST_FUNCTION = 40
+LONGER_FUNCTIONS = {"tests/test_hub.py: push": 53}
+LONGEST_FILE = 500
+LONGER_FILES = {"modeling/bert/modeling_bert.py": 626, "tests/test_convert_elmo.py": 564}
+
+# The modules of training/, each of which imports only from those before it.
+ROOMS = ("errors", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases", "arguments", "flags")
+ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "optimization", "launching", "folders")
+ROOMS += ("loading", "hub", "published", "batches", "prediction", "task", "state_cache", "ensembles", "checkpoints")
+ROOMS += ("loop", "cards", "reporting", "seeds", "runs")
+
+# Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
+# convert_x and conversion of modeling/ and tasks/.
+FLOORS = ("tests", "demo", "benchmarks", "scripts", "converters", "tasks", "training", "metrics", "modeling")
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +53,14 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def blocks(guide: str, language: str) -> list[str]:
+    """The guide's fenced blocks in that language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", read(guide), flags=re.DOTALL | re.MULTILINE)
+
+
 def commands(guide: str) -> list[list[str]]:
-    """The words of each command in the guide's bash blocks, continued lines joined, prompts for variables dropped."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", read(guide), flags=re.DOTALL | re.MULTILINE)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    """The words of each command in the guide's bash blocks, continued lines joined, comments dropped."""
+    lines = "\n".join(blocks(guide, "bash")).replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
@@ -61,7 +84,7 @@ def test_each_direct_dependency_is_pinned_within_its_range(package):
 
 def test_every_script_at_the_root_is_installed(package):
     assert sorted(package["py_modules"]) == sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
-    assert all((ROOT / name).is_dir() for name in package["packages"])
+    assert all((ROOT / name.replace(".", "/")).is_dir() for name in package["packages"])
 
 
 def test_what_a_module_imports_on_load_is_required_by_setup(package):
@@ -84,35 +107,123 @@ def imported_packages(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in plain | relative_free}
 
 
-@pytest.mark.parametrize("guide", GUIDES)
-def test_each_command_of_a_guide_finds_its_files(guide):
-    found = commands(guide)
-    assert found, f"{guide} shows no command"
-    for words in found:
-        if "make" in words:
-            targets = [word for word in words[words.index("make") + 1 :] if "=" not in word]
-            assert targets and set(targets) <= make_targets(), words
-        for word in words:
-            names_a_file = re.fullmatch(r"(configs|demo|tests|metrics)/\S+|run_\w+\.py|reproduce\.py", word)
-            assert not names_a_file or (ROOT / word).exists() or word.startswith("demo/output"), words
+def test_each_extra_that_a_guide_installs_exists(package):
+    installs = [words for guide in GUIDES for words in commands(guide) if "pip" in words]
+    extras = {extra for words in installs for word in words for extra in re.findall(r"^\.\[(.*)\]$", word)}
+    assert extras and extras <= package["extras_require"].keys()
 
 
-@pytest.mark.parametrize("guide", ["docs/other_libraries.md"])
-def test_each_example_of_a_guide_runs(guide):
-    examples = re.findall(r"^```python\n(.*?)^```", read(guide), flags=re.DOTALL | re.MULTILINE)
-    assert examples
-    for example in examples:
-        shown = io.StringIO()
-        with redirect_stdout(shown):
-            exec(example, {})
-        promised = re.findall(r"^print\(.*\)  # (.*)$", example, flags=re.MULTILINE)
-        assert shown.getvalue().splitlines() == promised
+# Length, and who imports whom
 
 
-@pytest.mark.parametrize("guide", [*GUIDES, "CHANGELOG.md"])
-def test_each_link_of_a_guide_leads_somewhere(guide):
-    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", read(guide))
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def sources(package: dict) -> list[Path]:
+    """The files of Python: the scripts, setup.py, and those of all folders."""
+    folders = [*package["packages"], "benchmarks", "demo", "tests"]
+    return [*ROOT.glob("*.py"), *(path for folder in folders for path in (ROOT / folder).rglob("*.py"))]
+
+
+def code_lines(path: Path) -> set[int]:
+    """The numbers of the file's lines that are not blank, a comment, or part of a docstring."""
+    text = path.read_text(encoding="utf-8")
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in layout]
+    lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, node.end_lineno + 1))
+    return lines
+
+
+def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions in `node`, each with its name behind those of the classes and functions around it."""
+    for child in ast.iter_child_nodes(node):
+        name = prefix
+        if isinstance(child, ast.ClassDef | ast.FunctionDef):
+            name = f"{prefix}{child.name}."
+        if isinstance(child, ast.FunctionDef):
+            yield name[:-1], child
+        yield from functions(child, name)
+
+
+def test_functions_fit_on_a_screen_and_files_are_read_in_one_sitting(package):
+    longer_functions, longer_files = {}, {}
+    for path in sources(package):
+        name, lines = path.relative_to(ROOT).as_posix(), code_lines(path)
+        if len(lines) > LONGEST_FILE:
+            longer_files[name] = len(lines)
+        for function, node in functions(ast.parse(path.read_text(encoding="utf-8"))):
+            length = len(lines & set(range(node.body[0].lineno, node.end_lineno + 1)))
+            if length > LONGEST_FUNCTION:
+                longer_functions[f"{name}: {function}"] = length
+    assert longer_functions == LONGER_FUNCTIONS
+    assert longer_files == LONGER_FILES
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The modules that the file imports, within functions too, by their whole names."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = module_name(path).split(".")[: -node.level] if node.level else []
+            base = ".".join([*package, *([node.module] if node.module else [])])
+            for alias in node.names:
+                file = ROOT.joinpath(*base.split("."), f"{alias.name}.py")
+                modules.add(f"{base}.{alias.name}" if file.is_file() else base)
+    return modules
+
+
+def floor(module: str) -> int | None:
+    """The place in FLOORS; None: a package that is not of this project."""
+    folder, *rest = module.split(".")
+    if folder in ("modeling", "tasks") and rest and rest[-1].startswith(("convert_", "conversion")):
+        return FLOORS.index("converters")
+    if (ROOT / f"{folder}.py").is_file():
+        return FLOORS.index("scripts")
+    return FLOORS.index(folder) if folder in FLOORS else None
+
+
+def family(module: str) -> str | None:
+    """The folder of modeling/ that the module is in."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "modeling" and ROOT.joinpath(*parts[:2]).is_dir() and len(parts) > 1 else None
+
+
+def test_no_folder_imports_from_one_above_it(package):
+    upward = {
+        (module_name(path), imported)
+        for path in sources(package)
+        for imported in imported_modules(path)
+        if floor(imported) is not None and floor(imported) < floor(module_name(path))
+    }
+    assert upward == set()
+
+
+def test_each_module_of_training_imports_only_from_those_below_it():
+    modules = [path for path in (ROOT / "training").glob("*.py") if path.stem != "__init__"]
+    assert {path.stem for path in modules} == {*ROOMS}
+    for path in modules:
+        rooms = {name.partition(".")[2] for name in imported_modules(path) if name.startswith("training.")}
+        above = [room for room in rooms if ROOMS.index(room) >= ROOMS.index(path.stem)]
+        assert above == [], f"training/{path.name} imports from {', '.join(above)}"
+
+
+def test_no_family_of_models_imports_another(package):
+    for path in sources(package):
+        ours = family(module_name(path))
+        theirs = {family(imported) for imported in imported_modules(path)} - {None, "shared", ours}
+        assert ours is None or not theirs, f"{module_name(path)} imports from {theirs}"
+
+
+def test_the_package_indexs_page_has_no_link_that_only_the_repository_follows(package):
+    page = package["long_description"]
+    assert re.findall(r"\]\((?!https?:)", page) == [] and "](https://" in page
+    assert "| BERT | loading and saving" in page
 
 
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
@@ -125,7 +236,7 @@ def test_commands_without_make_are_those_of_the_makefile():
     exports = dict(re.findall(r"^demo .*: export (\w+) = (\w+)$", read("Makefile"), flags=re.MULTILINE))
     runs = re.findall(r"^\t\$\(BIN\)/(python -m (?:pytest|demo).*)$", read("Makefile"), flags=re.MULTILINE)
     runs = [run.replace("$(WORKERS)", "2") for run in runs]
-    (windows,) = re.findall(r"^```powershell\n(.*?)^```", read("README.md"), flags=re.DOTALL | re.MULTILINE)
+    (windows,) = blocks("README.md", "powershell")
     assert rf".venv\Scripts\{runs[0]}" in windows.splitlines()
     assert r".venv\Scripts\python -m pip install -c constraints.txt -e ." in windows.splitlines()
     for run in runs[1:]:

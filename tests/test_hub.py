@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from modeling.configuration_elmo import CODE
+from modeling import ElmoConfig
 from tests.conftest import ROOT
 from tests.hub_server import HubServer
+from tests.strangers import code_in
 
 
 PACKAGES = ("modeling", "training")  # what a stranger must not be able to import, installed or not
@@ -346,8 +347,11 @@ def test_a_model_from_remote_code_is_saved_with_its_code(hub: HubServer, owner: 
     assert stranger["saved again"]["logits"] == owner["main"]
 
 
-def test_a_pushed_elmo_comes_back_the_same_with_and_without_this_package(hub: HubServer, owner: dict, stranger: dict):
-    assert set(CODE) <= hub.files("me/tiny-elmo").keys()
+def test_a_pushed_elmo_comes_back_the_same_with_and_without_this_package(
+    hub: HubServer, owner: dict, stranger: dict, tmp_path: Path
+):
+    ElmoConfig().save_pretrained(tmp_path)
+    assert code_in(tmp_path) <= hub.files("me/tiny-elmo").keys()
     assert owner["elmo back"] == pytest.approx(owner["elmo"], abs=1e-6)
     for name in ("elmo", "elmo saved again"):
         assert stranger[name]["class"].startswith("transformers_modules.")

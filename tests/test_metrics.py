@@ -88,6 +88,11 @@ def test_an_unknown_task_is_refused_with_the_list():
         metrics.load("glue", "snli")
 
 
+def test_unknown_parts_are_refused_with_the_list():
+    with pytest.raises(KeyError, match="'race' is no way to part examples: choose one of choices, hans"):
+        metrics.load("accuracy", "race")
+
+
 def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_there(tmp_path):
     command = "import metrics; print(metrics.load('glue', 'rte').compute(predictions=[1, 0], references=[1, 1]))"
     before = sorted(ROOT.joinpath("metrics").rglob("*.json"))
@@ -105,8 +110,7 @@ def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_t
     ("name", "inputs"),
     [
         ("glue", {"predictions": [1, 0], "references": [1, 1]}),
-        ("hans", {"predictions": [1, 0], "references": [1, 1], "heuristic": ["a", "a"]}),
-        ("choices", {"predictions": [1, 0], "references": [1, 1], "parts": ["", ""]}),
+        ("accuracy", {"predictions": [1, 0], "references": [1, 1], "parts": ["", "a"]}),
         ("entities", {"predictions": [["B-X"]], "references": [["B-X"]]}),
         (
             "squad",
@@ -120,7 +124,7 @@ def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_t
 def test_no_metric_needs_a_cache_that_can_be_written(monkeypatch, name, inputs):
     for cache in ("HF_MODULES_CACHE", "HF_METRICS_CACHE"):
         monkeypatch.setattr(evaluate.config, cache, "/proc/no-home")
-    configuration = {"glue": "rte", "squad": "v1.1"}.get(name)
+    configuration = {"accuracy": "hans", "glue": "rte", "squad": "v1.1"}.get(name)
     assert metrics.load(name, configuration).compute(**inputs)
 
 

@@ -10,16 +10,9 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Sequence as ListOf
 
 from metrics.entities.entities import entity_scores
-from tasks.ner_data import (
-    convert_tags,
-    count_entities,
-    detect_scheme,
-    entity_types,
-    label_names,
-    read_files,
-    read_hub,
-    write_conll,
-)
+from tasks.ner.data import read_files, read_hub
+from tasks.ner.decode import conll_text
+from tasks.ner.tags import convert_tags, count_entities, detect_scheme, entity_types, label_names
 from tasks.rows import total
 from tests.test_entities import slow_conlleval
 
@@ -387,10 +380,14 @@ def test_the_labels_are_all_tags_of_the_types():
 # Predictions
 
 
+def write_columns(path: Path, *columns: list) -> None:
+    path.write_text(conll_text(*columns), encoding="utf-8")
+
+
 def test_predictions_are_written_as_conlleval_reads_them(tmp_path):
     path = tmp_path / "predictions.conll"
     guess = [["I-ORG", "O", "O", "O"], ["I-PER", "O"], ["I-LOC", "I-LOC"]]
-    write_conll(path, WORDS, guess, TAGS, [1, 1, 2])
+    write_columns(path, WORDS, guess, TAGS, [1, 1, 2])
     lines = """-X- O O
 
 EU I-ORG I-ORG
@@ -408,7 +405,7 @@ Leeds B-LOC I-LOC
 
 """
     assert path.read_text(encoding="utf-8") == lines
-    write_conll(path, WORDS[2:], guess[2:])
+    write_columns(path, WORDS[2:], guess[2:])
     assert path.read_text(encoding="utf-8") == "BRUSSELS I-LOC\nLeeds I-LOC\n\n"
 
 
@@ -430,7 +427,7 @@ def conlleval(path: Path) -> dict[str, float]:
 @pytest.mark.parametrize("documents", [[1, 1, 2], [0, 1, 2], [1, 2, 3], None])
 def test_conlleval_gives_predictions_the_scores_that_are_reported(tmp_path, documents):
     guess = [["I-ORG", "O", "O", "O"], ["I-PER", "O"], ["I-LOC", "I-LOC"]]
-    write_conll(tmp_path / "predictions.conll", WORDS, guess, TAGS, documents)
+    write_columns(tmp_path / "predictions.conll", WORDS, guess, TAGS, documents)
     scores = entity_scores(guess, TAGS)
     assert conlleval(tmp_path / "predictions.conll") == pytest.approx(scores) and scores["accuracy"] == 5 / 8
 
@@ -439,7 +436,7 @@ def test_what_is_written_is_read_again(tmp_path, write):
     path = tmp_path / "predictions.conll"
     data = read(write("a DT I-NP O\n\n" + REUTERS))
     assert data["document"][:] == [0, 1, 1, 2]
-    write_conll(path, data["words"], data["tags"], data["tags"], data["document"])
+    write_columns(path, data["words"], data["tags"], data["tags"], data["document"])
     assert read(str(path))[:] == read(str(path), label_column="2")[:] == data[:]
 
 
@@ -450,19 +447,19 @@ def test_words_that_look_like_marks_are_words(tmp_path, write):
         "document": [0, 1],
     }
     words, tags = [["-X-", "-DOCSTART-", "a"]], [["O", "B-X", "I-X"]]
-    write_conll(tmp_path / "predictions.conll", words, [["O", "O", "O"]], tags)
+    write_columns(tmp_path / "predictions.conll", words, [["O", "O", "O"]], tags)
     assert conlleval(tmp_path / "predictions.conll")["accuracy"] == 1 / 3
     assert read(str(tmp_path / "predictions.conll"), label_column="2")["tags"][:] == tags
 
 
 def test_a_word_with_white_space_stays_one_column(tmp_path):
     path = tmp_path / "predictions.conll"
-    write_conll(path, [["New York", "a\tb\r\n", "", "1\u00a0000"]], [["B-a b", "I-a b", "O", "O"]])
+    write_columns(path, [["New York", "a\tb\r\n", "", "1\u00a0000"]], [["B-a b", "I-a b", "O", "O"]])
     assert path.read_bytes().decode() == "New_York B-a_b\na_b__ I-a_b\n_ O\n1\u00a0000 O\n\n"
 
 
 def test_a_word_without_a_prediction_is_an_error(tmp_path):
     for guess in ([["O"]], [["O", "O"], ["O"]]):
         with pytest.raises(ValueError, match="zip"):
-            write_conll(tmp_path / "predictions.conll", [["a", "b"]], guess)
+            write_columns(tmp_path / "predictions.conll", [["a", "b"]], guess)
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,9 @@ from tests.hub_server import HubServer
 from tests.ner_sample import read_columns, sentence, write_elmo, write_folder, write_json
 from tests.processes import fork, wait
 from tests.test_hub import run as run_process
-from training import loop, reporting, runs
+from training import loop
+from training.cards import type_table
+from training.results import Results, SeedSpread, goodness
 
 
 ALL = ["--do_train", "--do_eval", "--do_predict"]
@@ -39,7 +41,7 @@ def tagger(request, tmp_path, conll) -> list[str]:
     flags += ["--model_name_or_path", str(model), "--tokenizer_name", str(write_vocabulary(tmp_path))]
     if request.param != "bert":
         flags += ["--features", "weighted_sum_all", "--config_overrides", "rnn_size=7,dropout=0.3"]
-    return [*flags, "--feature_cache", str(tmp_path / "cache")] if request.param == "cached" else flags
+    return [*flags, "--state_cache", str(tmp_path / "cache")] if request.param == "cached" else flags
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_and_predicts_again_from_its_folde
         patch.setattr(loop._Training, "between_updates", step)
         assert wait(fork(lambda: run_ner.main([*tagger, "--output_dir", str(killed)]))) == [-signal.SIGKILL]
     run_ner.main([*tagger, "--output_dir", str(whole)])
-    moved = ["--feature_cache", str(tmp_path / "moved")] if "--feature_cache" in tagger else []
+    moved = ["--state_cache", str(tmp_path / "moved")] if "--state_cache" in tagger else []
     run_ner.main([*tagger, "--output_dir", str(killed), "--resume", *moved])
     assert scores_of(record(killed)) == scores_of(record(whole))
     for name in ("model.safetensors", "predictions.conll"):
@@ -125,9 +127,8 @@ def test_of_several_seeds_the_scores_on_both_sets_have_mean_and_deviation(tmp_pa
     assert measured == {name: found[f"eval_{name}"] for name in ("f1", "precision", "recall", "accuracy")}
 
 
-RESULTS = {
+ENTRIES = {
     "eval_f1": 0.5,
-    "eval_loss": 0.3,
     "eval_f1_loss": 0.75,
     "eval_precision_loss": 0.5,
     "eval_recall_loss": 1.0,
@@ -136,16 +137,21 @@ RESULTS = {
     "eval_precision_a_b-c": 0.125,
     "eval_recall_a_b-c": 0.0,
     "eval_number_a_b-c": 12,
+    "eval_loss": 0.3,
     "eval_accuracy_mm": 0.25,
+    "eval_accuracy": 0.75,
     "test_f1": 0.5,
     "test_f1_loss": 0.5,
 }
+RESULTS = Results.read(ENTRIES)
 
 
 def test_a_types_scores_are_told_from_those_of_the_whole():
-    whole = [name for name in RESULTS if not reporting.is_of_a_type(name, RESULTS)]
-    assert whole == ["eval_f1", "eval_loss", "eval_accuracy_mm", "test_f1", "test_f1_loss"]
-    assert reporting.type_table(RESULTS).splitlines() == [
+    assert RESULTS.flat() == ENTRIES
+    assert RESULTS.validation[""].whole == {"f1": 0.5, "accuracy": 0.75, "loss": 0.3}
+    assert RESULTS.validation["_mm"].whole == {"accuracy": 0.25}
+    assert RESULTS.test[""].whole == {"f1": 0.5, "f1_loss": 0.5}
+    assert type_table(RESULTS.validation[""].types).splitlines() == [
         "",
         "",
         "| type | precision | recall | f1 | entities |",
@@ -153,18 +159,23 @@ def test_a_types_scores_are_told_from_those_of_the_whole():
         "| a_b-c | 0.1250 | 0.0000 | 0.2500 | 12 |",
         "| loss | 0.5000 | 1.0000 | 0.7500 | 7 |",
     ]
-    assert reporting.type_table({"eval_f1": 0.5, "test_number_PER": 3}) == ""
+    other = Results.read({"eval_f1": 0.5, "test_number_PER": 3})
+    assert type_table(other.validation[""].types) == "" and list(other.test[""].types) == ["PER"]
 
 
 def test_seeds_that_found_entities_of_different_types_are_summarised():
     extra = {"eval_f1_LOC": 0.0, "eval_precision_LOC": 0.0, "eval_recall_LOC": 0.0, "eval_number_LOC": 0}
-    summary = runs.spread([{"eval_f1": 0.25, **extra}, {"eval_f1": 0.75}])
-    assert summary == runs.spread([{"eval_f1": 0.25}, {"eval_f1": 0.75}]) and summary["eval_f1_median"] == 0.5
+
+    def spread(*runs: dict[str, float]) -> dict[str, float]:
+        return SeedSpread.of([Results.read(run) for run in runs]).flat()
+
+    summary = spread({"eval_f1": 0.25, **extra}, {"eval_f1": 0.75})
+    assert summary == spread({"eval_f1": 0.25}, {"eval_f1": 0.75}) and summary["eval_f1_median"] == 0.5
 
 
-def test_the_best_model_by_the_score_of_a_type_called_loss_is_the_one_of_the_highest(run):
+def test_the_best_model_by_the_score_of_a_type_called_loss_is_the_one_of_the_highest():
     def score(metric: str | None) -> float:
-        return runs.score(RESULTS, run(do_eval=True, metric_for_best_model=metric))
+        return goodness(RESULTS.validation, metric)
 
     assert (score("f1_loss"), score("loss"), score("eval_loss"), score(None)) == (0.75, -0.3, -0.3, 0.5)
 
@@ -261,7 +272,7 @@ def test_sentences_of_one_word_and_of_a_thousand_in_files_of_any_layout(tmp_path
     assert len(AutoConfig.from_pretrained(tmp_path / "out").id2label) == 3
 
 
-@pytest.mark.parametrize("extra", [[], ["--features", "last", "--feature_cache"]], ids=["alone", "cache"])
+@pytest.mark.parametrize("extra", [[], ["--features", "last", "--state_cache"]], ids=["alone", "cache"])
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_sentences_of_which_nothing_is_left_are_outside_also_by_the_batch(tmp_path, bert, monkeypatch, is_fast, extra):
     """U+FE0F vanishes, and this tokenizer puts nothing around sentences."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from modeling import modeling_onednn as onednn
+from modeling.shared import modeling_onednn as onednn
 
 
 LAYOUTS = {

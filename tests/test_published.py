@@ -3,14 +3,14 @@
 import pytest
 
 import metrics
-from tasks import choices
-from tasks.glue import TASKS
+from tasks.choices.table import TASKS as CHOICES
+from tasks.glue.table import TASKS
 from tests.conftest import ROOT
 from training.published import TABLES, comparison
 
 
 GLUE = {(task.hub, task.hub_configuration or name): task.metric for name, task in TASKS.items()}
-CHOOSING = {task.hub or (name, None) for name, task in choices.TASKS.items()}
+CHOOSING = {task.hub or (name, None) for name, task in CHOICES.items()}
 ANSWERING = {("rajpurkar/squad", None): "v1.1", ("rajpurkar/squad_v2", None): "v2.0"}
 
 
@@ -25,7 +25,7 @@ def scores_of_perfection(data_set: tuple[str, str | None]) -> dict[str, float]:
         return metrics.load(*GLUE[data_set]).compute(predictions=[0, 1], references=[0, 1])
     if data_set in CHOOSING:
         parts = ["middle", "high"]
-        return metrics.load("choices").compute(predictions=[0, 1], references=[0, 1], parts=parts)
+        return metrics.load("accuracy", "choices").compute(predictions=[0, 1], references=[0, 1], parts=parts)
     tags = [["O"], ["B-LOC"]]
     return metrics.load("entities").compute(predictions=tags, references=tags)
 

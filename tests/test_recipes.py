@@ -17,7 +17,7 @@ import run_ner
 import run_squad
 import run_swag
 from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
-from modeling.configuration_features import LAYERS
+from modeling.feature_tagger.configuration_features import LAYERS
 from tests.choices_sample import write_task as write_choices
 from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, WORDS, text, write_model, write_task, write_vocabulary
@@ -25,8 +25,8 @@ from tests.gpt_sample import write_gpt_model
 from tests.ner_sample import write_folder
 from tests.squad_sample import make_articles, rows_of, write_squad
 from tests.squad_sample import write_folder as write_squad_folder
+from tests.tiny_run import load_config
 from training.flags import parse_arguments
-from training.loading import load_config
 
 
 FAMILIES = ("bert", "elmo", "gpt")
@@ -172,8 +172,8 @@ def write_checkpoint(folder: Path, recipe: Path) -> dict[str, Path]:
 def run(recipe: Path, **changes: object) -> dict:
     """Two updates of the recipe with other values of some flags; returns metrics.json."""
     changes = {"max_train_samples": 8, "max_steps": 2, **changes}
-    if "feature_cache" in read(recipe):
-        changes["feature_cache"] = Path(changes["output_dir"]).with_name("cache")
+    for cache in {"state_cache", "window_cache"} & read(recipe).keys():
+        changes[cache] = Path(changes["output_dir"]).with_name("cache")
     flags = (word for name, value in changes.items() for word in (f"--{name}", str(value)))
     script(recipe).main([str(recipe), *flags])
     return json.loads((Path(changes["output_dir"]) / "metrics.json").read_text(encoding="utf-8"))
@@ -208,7 +208,7 @@ def test_the_ensemble_runs_with_the_commands_of_its_recipe(tmp_path):
     seven, together = (shlex.split(command)[1:] for command in commands)
     flags = ["--output_dir", str(tmp_path / "squad_large"), "--seeds", "2", "--max_steps", "2"]
     flags += [word for name, path in write_checkpoint(tmp_path, recipe).items() for word in (f"--{name}", str(path))]
-    cache = ["--feature_cache", str(tmp_path / "cache")]
+    cache = ["--window_cache", str(tmp_path / "cache")]
     assert "7" in seven
     run_squad.main([str(recipe), *seven, *flags, *cache])
     scores = run_squad.main([str(recipe), *together, *cache])

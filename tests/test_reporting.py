@@ -13,11 +13,17 @@ import transformers
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
-from tests.tiny_run import Arguments, prepare, recipe
-from training import launching, loop, reporting, runs
+from tests.tiny_run import Arguments, prepare, recipe, tiny_task
+from training import launching, reporting, runs
 from training.arguments import hub_model_id
+from training.cards import model_card
 from training.checksums import verify_checksums, write_checksums
+from training.clock import Clock
+from training.files import write_text
 from training.flags import parse_arguments
+from training.output_folder import note_results
+from training.results import Results, Scores
+from training.task import Description
 
 
 @pytest.fixture
@@ -25,14 +31,11 @@ def finished(run, data_set, tmp_path):
     """Trains a little and writes the results; gives the output folder."""
 
     def finish(**changes) -> Path:
-        def once(args) -> dict[str, float]:
+        def once(args) -> Results:
             accelerator, tokenizer, model, collate = prepare(args)
-            score = lambda outputs, examples: {"accuracy": 0.75}  # noqa: E731
-            parts = (model, tokenizer, data_set, {"": data_set}, collate, score)
-            results = loop.train(*parts, args, accelerator)
-            data = {"task_type": "text-classification", "dataset_type": "nyu-mll/glue", "dataset_name": "GLUE SST-2"}
-            reporting.finish(model, tokenizer, results, data, args, accelerator)
-            return results
+            task = tiny_task(data_set, {"": data_set}, collate, lambda outputs, examples: {"accuracy": 0.75})
+            task.description = Description("text-classification", "nyu-mll/glue", "GLUE SST-2")
+            return runs.carry_out(task, model, tokenizer, args, accelerator, Clock())
 
         runs.repeat(once, run(max_steps=2, task_name="sst2", **changes))
         return tmp_path / "out"
@@ -58,9 +61,10 @@ def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
     go += [f"{name}{split}.json" for name in squad for split in ("", "_validation")]
     for name in [*go, *stay]:
         (tmp_path / "out" / name).touch()
+    note_results(tmp_path / "out", predictions=[*go[1:3], *go[4:]], outputs=[go[3]])
     args = run(overwrite_output_dir=True)
-    with launching.claim(args):
-        accelerator = launching.start(args)
+    with launching.lock_output_folder(args):
+        accelerator = launching.make_accelerator(args)
         assert (tmp_path / "out" / "metrics.json").exists()  # the run may still fail to load its data
         reporting.remove_earlier_results(args, accelerator)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == stay
@@ -79,9 +83,9 @@ def test_metrics_json_never_holds_what_json_has_no_word_for(run):
     args = run()
     Path(args.output_dir).mkdir()
     accelerator, tokenizer, model, _ = prepare(args)
-    data = {"task_type": "text-classification", "dataset_type": "text", "dataset_name": "files of our own"}
+    results = Results(validation={"": Scores({}, loss=float("nan"))})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        reporting.finish(model, tokenizer, {"eval_loss": float("nan")}, data, args, accelerator)
+        reporting.finish(model, tokenizer, results, Description("text-classification"), args, accelerator)
     assert not (Path(args.output_dir) / "metrics.json").exists()
 
 
@@ -104,8 +108,7 @@ def test_the_model_card_has_the_score_and_a_recipe_that_repeats_the_run(finished
 def test_the_card_of_a_run_without_evaluation_says_so(run, tmp_path):
     args = run(task_name="own")
     _, _, model, _ = prepare(args)
-    data = {"task_type": "text-classification", "dataset_type": "text", "dataset_name": "files of our own"}
-    card = reporting.model_card(model, {"train_loss": 0.5}, data, args, processes=2)
+    card = model_card(model, Results(train_loss=0.5), Description("text-classification"), args, processes=2)
     assert "It was not evaluated." in card.text and card.data.eval_results is None and card.data.datasets is None
     assert "on 2 processes, so with batches of 8 examples" in card.text
 
@@ -113,10 +116,9 @@ def test_the_card_of_a_run_without_evaluation_says_so(run, tmp_path):
 def test_the_card_shows_the_papers_scores_for_the_same_metric_beside_ours(run):
     args = run(task_name="mnli")
     _, _, model, _ = prepare(args)
-    data = {"task_type": "text-classification", "dataset_type": "nyu-mll/glue", "dataset_name": "GLUE MNLI"}
-    data |= {"dataset_config": "mnli", "dataset_split": "validation_matched"}
-    scores = {"eval_accuracy": 0.8437, "eval_accuracy_mm": 0.84, "eval_loss": 0.4, "eval_loss_mm": 0.5}
-    card = reporting.model_card(model, scores, data, args, processes=1)
+    data = Description("text-classification", "nyu-mll/glue", "GLUE MNLI", "mnli", "validation_matched")
+    scores = {"": Scores({"accuracy": 0.8437}, loss=0.4), "_mm": Scores({"accuracy": 0.84}, loss=0.5)}
+    card = model_card(model, Results(validation=scores), data, args, processes=1)
     assert "| accuracy | 0.8437 |" in card.text and "loss" not in card.text
     assert "| times 100 | this model, validation | BiLSTM+ELMo+Attn, test | OpenAI GPT, test | BERT-base" in card.text
     assert "| accuracy | 84.4 | 76.4 | 82.1 | 84.6 | 86.7 |" in card.text
@@ -145,7 +147,7 @@ def test_a_reader_never_finds_half_a_file(tmp_path, monkeypatch):
     path.write_text("old", encoding="utf-8")
     monkeypatch.setattr("os.replace", lambda *_: pytest.fail("stopped here"))
     with pytest.raises(pytest.fail.Exception, match="stopped here"):
-        reporting.write_atomically(path, "new")
+        write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "old"
 
 
@@ -158,7 +160,7 @@ def test_a_disk_too_full_for_the_scores_is_an_error_with_a_remedy(tmp_path, monk
 
     monkeypatch.setattr("training.files.sync", full)
     with pytest.raises(OSError, match="cannot write .*metrics.json: No space left on device. Make room"):
-        reporting.write_atomically(path, "new")
+        write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [path]
 
 

@@ -20,9 +20,10 @@ from datasets import Dataset
 import run_glue
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
-from tests.tiny_run import checkpoint_names, prepare
-from training import checkpoints, loop, reporting, runs
+from tests.tiny_run import checkpoint_names, computation, prepare, tiny_task
+from training import checkpoints, command_line, files, loop, reporting, results, seeds
 from training.checksums import write_checksums
+from training.command_line import Interrupted
 from training.pickles import danger
 
 
@@ -41,7 +42,7 @@ def outcome(folder: Path) -> tuple[bytes, dict]:
     """The model's bytes, and what metrics.json says of the run itself."""
     record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     other = {name for name in record if name.endswith("_runtime") or name.startswith("predict_")}
-    other |= set(reporting.CIRCUMSTANCES)
+    other |= set(results.RUN)
     return (folder / "model.safetensors").read_bytes(), {k: v for k, v in record.items() if k not in other}
 
 
@@ -87,9 +88,9 @@ def test_two_processes_killed_at_random_moments_end_with_the_same_bits(flags, tm
 
 MOMENTS = {
     "while the state is written": (checkpoints, "write_checksums"),
-    "before it has its name": (checkpoints.os, "replace"),
+    "before it has its name": (files.os, "replace"),
     "while the model is written": (reporting, "write_checksums"),
-    "before metrics.json": (reporting, "write_atomically"),
+    "before metrics.json": (reporting, "write_json"),
 }
 
 
@@ -310,8 +311,8 @@ def test_what_a_metric_knows_beside_the_features_is_compared_too(run, data_set, 
         args = run(do_eval=True, num_train_epochs=1, **changes)
         accelerator, tokenizer, model, collate = prepare(args)
         examples = Dataset.from_dict({"answers": answers})
-        inputs = (data_set, {"": data_set}, collate, lambda outputs, _: {"n": len(outputs)}, args, accelerator)
-        loop.train(model, tokenizer, *inputs, examples)
+        task = tiny_task(data_set, {"": data_set}, collate, lambda outputs, _: {"n": len(outputs)}, examples)
+        loop.train(model, tokenizer, task, computation(model, collate, args, accelerator), args, accelerator)
 
     fit(["yes", "no"])
     fit(["yes", "no"], resume=True)
@@ -330,8 +331,8 @@ def test_versions_and_threads_may_change_and_that_is_said(stopped, capsys):
 def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(flags, tmp_path, monkeypatch):
     argv = [*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "2", "--save_strategy", "no", "--seeds", "2"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runs, "_keep_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
-        patch.setattr(runs, "score", lambda results, args: -len(results))
+        patch.setattr(seeds, "_keep_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(seeds, "goodness", lambda scores, metric: 0.0)
         run_glue.main(argv)
     shutil.rmtree(tmp_path / "out" / "seed-43")
     again = shutil.copytree(tmp_path / "out", tmp_path / "again")
@@ -491,7 +492,7 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(stopped, 
     limit = (out / "checkpoint-18" / "optimizer.bin").stat().st_size - 1
     assert wait(fork(lambda: with_files_of_at_most(limit, lambda: run_glue.main([*stopped, "--resume"])))) == [1]
     error = capfd.readouterr().err.splitlines()[-1]
-    assert "cannot save" in error and "checkpoint-21" in error
+    assert "cannot write" in error and "checkpoint-21" in error
     assert f"{out / 'checkpoint-18'} is whole: the same command with --resume goes on from it" in error
     assert checkpoint_names(out) == ["checkpoint-15", "checkpoint-18"]
     assert not list(out.glob(".checkpoint-*"))
@@ -531,7 +532,9 @@ def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, 
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
         patch.setattr(loop._Training, "update", told_at_7)
-        with pytest.raises(runs.Interrupted, match=r"stopped at update 7 of 40.*checkpoint-7 is whole.*--resume"):
+        with pytest.raises(
+            command_line.Interrupted, match=r"stopped at update 7 of 40.*checkpoint-7 is whole.*--resume"
+        ):
             run_glue.main(argv)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     run_glue.main([*argv, "--resume"])
@@ -597,14 +600,14 @@ def test_a_run_told_to_stop_in_its_last_update_stops_too(flags, tmp_path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(loop._Training, "update", told_at_5)
-        with pytest.raises(runs.Interrupted, match="stopped at update 5 of 5.*--resume"):
+        with pytest.raises(Interrupted, match="stopped at update 5 of 5.*--resume"):
             run_glue.main(argv)
     run_glue.main([*argv, "--resume"])
     assert outcome(tmp_path / "out")[1]["train_updates"] == 5
 
 
 def test_a_scheduler_may_say_it_twice():
-    with runs.stop_signals() as received:
+    with command_line.stop_signals() as received:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.01)
@@ -620,7 +623,7 @@ def test_a_second_interruption_acts_at_once():
 
 
 def interrupt_twice() -> None:
-    with runs.stop_signals() as received, pytest.raises(KeyboardInterrupt):
+    with command_line.stop_signals() as received, pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         assert received == [signal.SIGINT]
         os.kill(os.getpid(), signal.SIGINT)

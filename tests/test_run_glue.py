@@ -12,9 +12,11 @@ from accelerate.state import AcceleratorState
 from transformers import AutoConfig, PreTrainedModel, pipeline
 
 import run_glue
-from tasks.glue import EVERY_TASK, Task
+from tasks.glue.features import class_names, make_features
+from tasks.glue.table import EVERY_TASK, GlueTask
 from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, LABELS, SIZES, write_csv, write_model, write_task, write_vocabulary
+from tests.tiny_run import load_tokenizer
 from training import loading
 from training.flags import parse_arguments
 
@@ -148,11 +150,9 @@ def test_a_checkpoint_that_numbers_or_writes_the_classes_otherwise_scores_the_sa
     assert predictions(tmp_path / "again") == predictions(tmp_path / "out")
 
 
-def names_for(task_name: str, id2label: dict[int, str], **changes: object) -> list[str]:
-    args = run_glue.GlueArguments(
-        model_name_or_path="m", output_dir="o", task_name=task_name, **({"do_eval": True} | changes)
-    )
-    return run_glue.class_names(EVERY_TASK[task_name], AutoConfig.for_model("bert", id2label=id2label), args)
+def names_for(task_name: str, id2label: dict[int, str], train: bool = False) -> list[str]:
+    config = AutoConfig.for_model("bert", id2label=id2label)
+    return class_names(EVERY_TASK[task_name], config, train=train, model_name="m")
 
 
 def test_the_classes_have_the_checkpoints_order_and_the_tasks_spelling():
@@ -160,7 +160,7 @@ def test_the_classes_have_the_checkpoints_order_and_the_tasks_spelling():
     assert names_for("mnli", upper) == names_for("hans", upper) == ["contradiction", "neutral", "entailment"]
     assert names_for("ax", {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}) == ["entailment", "neutral", "contradiction"]
     assert names_for("stsb", {0: "LABEL_0"}) == []
-    assert names_for("rte", upper, do_train=True) == ["entailment", "not_entailment"]
+    assert names_for("rte", upper, train=True) == ["entailment", "not_entailment"]
 
 
 def test_an_order_of_the_classes_that_is_only_assumed_is_said(capsys):
@@ -168,17 +168,19 @@ def test_an_order_of_the_classes_that_is_only_assumed_is_said(capsys):
     assert capsys.readouterr().out == (
         "m does not name its classes: taken for entailment, not_entailment, in this order\n"
     )
-    names_for("rte", {0: "LABEL_0", 1: "LABEL_1"}, do_train=True)
+    names_for("rte", {0: "LABEL_0", 1: "LABEL_1"}, train=True)
     names_for("rte", {0: "ENTAILMENT", 1: "NOT_ENTAILMENT"})
     names_for("stsb", {0: "LABEL_0"})
     assert capsys.readouterr().out == ""
 
 
 def test_names_that_differ_in_nothing_but_case_stay_apart():
-    task = Task("", ("sentence",), ("No", "no"), ("glue", "rte"))
-    args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", train_file="a.csv", do_train=True)
+    task = GlueTask("", ("sentence",), ("No", "no"), ("glue", "rte"))
     config = AutoConfig.for_model("bert", id2label={0: "NO", 1: "nO"})
-    assert run_glue.class_names(task, config, args) == ["No", "no"]  # the task's: nothing says which is which
+    assert class_names(task, config, train=True, model_name="m") == [
+        "No",
+        "no",
+    ]  # the task's: nothing says which is which
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,8 @@ def test_sample_limits_take_the_first_examples(tmp_path, flags):
         + ["--max_train_samples", "3", "--max_eval_samples", "99"],
     )
     task, data = run_glue.load_data(args, AutoConfig.for_model("bert"))
-    features = run_glue.tokenize(data, loading.load_tokenizer(args), list(task.labels), args)
+    options = {"length": args.max_seq_length, "limits": args.limits}
+    features = make_features(data, load_tokenizer(args), list(task.labels), **options)
     assert {split: len(rows) for split, rows in features.items()} == {"train": 3, "validation": SIZES["dev"]}
     assert features["train"]["labels"][:] == [task.labels.index(label) for label in data["train"]["label"][:3]]
 
@@ -269,7 +272,7 @@ def model_of(model_type: str, **changes: object) -> PreTrainedModel:
         ("bert", {"max_position_embeddings": 66}, 66),
         ("roberta", {"max_position_embeddings": 66, "pad_token_id": 1}, 64),
         ("longformer", {"max_position_embeddings": 66, "pad_token_id": 1, "attention_window": 4}, 64),
-        ("xlnet", {"d_inner": 20, "d_head": 4}, None),  # its positions are relative
+        ("bloom", {"pad_token_id": 1}, None),  # its positions are relative
         ("gpt2", {"n_positions": 66, "pad_token_id": 1}, 66),
     ],
 )
@@ -285,7 +288,7 @@ def test_the_positions_are_as_many_as_a_text_may_have_tokens(model_type, changes
 
 def test_more_tokens_than_the_tokenizer_allows_are_an_error(flags, tmp_path):
     args = parse_arguments(run_glue.GlueArguments, [*flags, "--task_name", "rte", "--do_eval"])
-    model, tokenizer = model_of("xlnet", d_inner=20, d_head=4), loading.load_tokenizer(args)
+    model, tokenizer = model_of("bloom"), load_tokenizer(args)
     loading.check_length(args.max_seq_length, model, tokenizer, pair=True)
     tokenizer.model_max_length = 31
     with pytest.raises(ValueError, match="--max_seq_length 32 is more than the tokenizer's 31 tokens"):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import DatasetDict
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -21,11 +22,12 @@ from transformers import (
 import run_ner
 from metrics.entities.entities import entity_scores
 from modeling import FeatureTaggerForTokenClassification as FeatureTagger
+from tasks.ner.features import class_names, make_features, widen
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.ner_sample import SIZES, read_columns, sentence, write_conll, write_elmo, write_folder, write_json
 from tests.processes import fork, wait
+from tests.tiny_run import load_config, load_tokenizer
 from training.flags import parse_arguments
-from training.loading import load_config, load_tokenizer
 
 
 @pytest.fixture
@@ -103,9 +105,10 @@ def test_a_checkpoints_own_order_of_the_tags_stays(tmp_path, flags, conll):
     args = parse_arguments(run_ner.NerArguments, [*flags, *conll, "--do_train"])
     _, data = run_ner.load_data(args)
     config = AutoConfig.for_model("bert", id2label=dict(enumerate(names)))
-    assert run_ner.class_names(data, config, args) == (names, "iob2")
+    assert class_names(data, config, train=True, tag_scheme="iob2", model_name="m") == (names, "iob2")
     config = AutoConfig.for_model("bert", id2label={0: "O", 1: "B-LOC"})
-    assert run_ner.class_names(data, config, args)[0] == ["O", "B-PER", "I-PER", "B-WORK", "I-WORK"]
+    wanted = ["O", "B-PER", "I-PER", "B-WORK", "I-WORK"]
+    assert class_names(data, config, train=True, tag_scheme="iob2", model_name="m")[0] == wanted
 
 
 def test_json_and_columns_of_the_same_sentences_are_the_same_data(tmp_path, flags):
@@ -150,10 +153,15 @@ def test_words_that_vanish_or_are_cut_count_as_errors(tmp_path, flags):
 def features_of(args: list[str], split: str = "validation"):
     """The features of a split, and the words of their tokens."""
     parsed = parse_arguments(run_ner.NerArguments, args)
-    tokenizer, (_, data) = load_tokenizer(parsed), run_ner.load_data(parsed)
-    names = ["O", "B-PER", "I-PER", "B-WORK", "I-WORK"]
-    tokens = run_ner.tokenize(data, tokenizer, torch.nn.Identity(), names, "iob2", parsed)[split]
-    return tokens, [tokenizer.convert_ids_to_tokens(ids) for ids in tokens["input_ids"]]
+    tokenizer = load_tokenizer(parsed)
+    features = make(parsed, tokenizer, torch.nn.Identity(), ["O", "B-PER", "I-PER", "B-WORK", "I-WORK"])[split]
+    return features, [tokenizer.convert_ids_to_tokens(ids) for ids in features["input_ids"]]
+
+
+def make(args: run_ner.NerArguments, tokenizer, model, names: list[str]) -> DatasetDict:
+    _, data = run_ner.load_data(args)
+    options = {"length": args.max_seq_length, "limits": args.limits, "document_context": args.document_context}
+    return make_features(data, tokenizer, model, names, "iob2", **options)
 
 
 def test_the_first_sub_word_carries_the_tag(tmp_path, flags):
@@ -271,7 +279,6 @@ def test_nothing_is_hashed_for_a_cache_that_is_not_used(flags, conll, monkeypatc
 
 def test_a_window_is_filled_with_its_document_the_sentence_in_the_middle():
     tokens = list(range(101))  # a token a word
-    widen = run_ner.widen
     assert widen((40, 50), (0, 100), tokens, 30) == (30, 60)
     assert widen((40, 50), (38, 100), tokens, 30) == (38, 68)  # what one side lacks, the other gets
     assert widen((40, 50), (0, 55), tokens, 30) == (25, 55)
@@ -282,10 +289,10 @@ def test_a_window_is_filled_with_its_document_the_sentence_in_the_middle():
 
 def test_a_window_holds_whole_words():
     tokens = [0, 3, 6, 9, 12, 15, 16, 17, 18]  # of words of three tokens, five times, and of one
-    assert run_ner.widen((3, 4), (0, 8), tokens, 10) == (2, 6)  # 3 before, 3 + 1 after
-    assert run_ner.widen((4, 5), (0, 8), tokens, 10) == (3, 8)  # 3 before, 3 after, and no room for 3 more
-    assert run_ner.widen((3, 4), (0, 5), tokens, 10) == (2, 5)
-    assert run_ner.widen((1, 2), (0, 4), tokens, 11) == (0, 3)
+    assert widen((3, 4), (0, 8), tokens, 10) == (2, 6)  # 3 before, 3 + 1 after
+    assert widen((4, 5), (0, 8), tokens, 10) == (3, 8)  # 3 before, 3 after, and no room for 3 more
+    assert widen((3, 4), (0, 5), tokens, 10) == (2, 5)
+    assert widen((1, 2), (0, 4), tokens, 11) == (0, 3)
 
 
 def test_context_is_read_but_neither_learned_nor_scored(flags, conll):
@@ -313,10 +320,9 @@ def test_context_of_the_sentences_that_are_left_out_is_still_there(flags, conll)
 
 def test_a_tagger_on_features_is_told_the_sentence_only_where_there_is_context(flags, conll):
     args = parse_arguments(run_ner.NerArguments, [*flags, *conll, "--do_eval", "--max_seq_length", "16"])
-    tokenizer, (_, data) = load_tokenizer(args), run_ner.load_data(args)
     for context in (False, True):
         asked = dataclasses.replace(args, document_context=context)
-        row = run_ner.tokenize(data, tokenizer, FeatureTagger, ["O"], "iob2", asked)["validation"][0]
+        row = make(asked, load_tokenizer(args), FeatureTagger, ["O"])["validation"][0]
         assert ("sentence_mask" in row) == context
     assert [word >= 0 for word in row["word"]] == [bool(kept) for kept in row["sentence_mask"]] and 0 in row["word"]
 
@@ -345,7 +351,7 @@ def test_states_from_the_cache_give_the_scores_of_the_model_itself(tmp_path, fla
     plain = run_ner.main(args)
     expected = (tmp_path / "out" / "predictions.conll").read_text(encoding="utf-8")
     for _ in range(2):  # written, and read
-        cached = run_ner.main([*args, "--feature_cache", str(tmp_path / "cache")])
+        cached = run_ner.main([*args, "--state_cache", str(tmp_path / "cache")])
         assert scores_of(cached) == pytest.approx(scores_of(plain), abs=1e-6)
         assert cached["train_loss"] == pytest.approx(plain["train_loss"], abs=1e-6)
         assert (tmp_path / "out" / "predictions.conll").read_text(encoding="utf-8") == expected
@@ -355,7 +361,7 @@ def test_states_from_the_cache_give_the_scores_of_the_model_itself(tmp_path, fla
 def test_a_saved_tagger_on_features_is_a_checkpoint_like_any_other(tmp_path, flags, conll):
     first = run_ner.main([*flags, *conll, "--do_train", "--do_eval", *SHORT, "--features", "last"])
     again = ["--model_name_or_path", str(tmp_path / "out"), *conll, "--max_seq_length", "32", "--do_eval"]
-    second = run_ner.main([*again, "--output_dir", str(tmp_path / "again"), "--feature_cache", str(tmp_path / "c")])
+    second = run_ner.main([*again, "--output_dir", str(tmp_path / "again"), "--state_cache", str(tmp_path / "c")])
     assert scores_of(second) == pytest.approx(scores_of(first), abs=1e-6)
 
 
@@ -396,7 +402,7 @@ def test_elmos_tagger_runs_with_and_without_the_cache(tmp_path, elmo, conll):
     args += ["--num_train_epochs", "20", "--save_strategy", "no", "--per_device_train_batch_size", "4"]
     args += ["--eval_steps", "60"]
     plain = run_ner.main(args)
-    cached = run_ner.main([*args, "--feature_cache", str(tmp_path / "cache")])
+    cached = run_ner.main([*args, "--state_cache", str(tmp_path / "cache")])
     assert scores_of(cached) == pytest.approx(scores_of(plain), abs=1e-4)
     assert plain["eval_f1"] > 0.9
     assert len(list((tmp_path / "cache").rglob("*.safetensors"))) == 3
@@ -409,7 +415,7 @@ def test_elmos_tagger_runs_with_and_without_the_cache(tmp_path, elmo, conll):
 def test_a_bilm_whose_states_change_is_not_cached(tmp_path, elmo, conll, overrides, message):
     args = ["--model_name_or_path", elmo, *conll, "--do_train", "--output_dir", str(tmp_path / "out")]
     with pytest.raises(ValueError, match=message):
-        run_ner.main([*args, "--config_overrides", overrides, "--feature_cache", str(tmp_path / "cache")])
+        run_ner.main([*args, "--config_overrides", overrides, "--state_cache", str(tmp_path / "cache")])
 
 
 # What is refused
@@ -525,7 +531,7 @@ def test_a_checkpoint_of_no_tags_is_not_evaluated(flags, conll):
     args = parse_arguments(run_ner.NerArguments, [*flags, *conll, "--do_eval"])
     _, data = run_ner.load_data(args)
     with pytest.raises(ValueError, match="tells LABEL_0, LABEL_1 apart, which are no tags of entities: train it with"):
-        run_ner.class_names(data, AutoConfig.for_model("bert"), args)
+        class_names(data, AutoConfig.for_model("bert"), train=False, tag_scheme="iob2", model_name="m")
 
 
 def test_a_tokenizer_of_another_model_is_an_error(tmp_path, flags, conll):

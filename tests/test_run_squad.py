@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForQuestionAnswering
 
 import run_squad
+from tasks.squad import features
 from tests.glue_sample import write_model, write_vocabulary
 from tests.squad_sample import make_articles, rows_of, write_folder, write_squad
-from training import loading
+from tests.tiny_run import load_tokenizer
 from training.flags import parse_arguments
 from training.samples import first_examples
 
@@ -54,7 +55,7 @@ def squad(tmp_path) -> list[str]:
 def read(argv: list[str]):
     """(arguments, tokenizer, data) of a run."""
     args = parse_arguments(run_squad.SquadArguments, argv)
-    return args, loading.load_tokenizer(args), first_examples(run_squad.load_data(args), args.limits)
+    return args, load_tokenizer(args), first_examples(run_squad.load_data(args), args.limits)
 
 
 # Arguments
@@ -71,7 +72,7 @@ def read(argv: list[str]):
         (["--null_score_diff_threshold", "1"], "is for questions without answers: --version_2_with_negative"),
         (["--null_score_diff_threshold", "nan", "--version_2_with_negative"], "must be a finite number, not nan"),
         (["--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
-        (["--feature_cache="], "--feature_cache is empty"),
+        (["--window_cache="], "--window_cache is empty"),
         (["--do_stride", "1"], "unknown argument --do_stride; did you mean --doc_stride?"),
     ],
 )
@@ -166,7 +167,7 @@ def test_sample_limits_count_questions_and_not_windows(flags, squad):
     limits = ["--max_train_samples", "6", "--max_eval_samples", "2", "--max_predict_samples", "99"]
     args, tokenizer, data = read([*flags, *squad, *ALL, *limits])
     assert {split: len(rows) for split, rows in data.items()} == {"train": 6, "validation": 2, "test": 5}
-    windows = run_squad.tokenize(data, tokenizer, args)
+    windows = features.make_features(data, tokenizer, **args.shape)
     assert {split: windows[split].question[-1] + 1 for split in data} == {"train": 6, "validation": 2, "test": 5}
     assert len(windows["train"].question) > 6
 
@@ -231,14 +232,14 @@ def test_a_test_file_whose_answers_are_empty_is_answered_and_not_scored(tmp_path
 
 
 def test_windows_are_kept_for_runs_with_the_same_data_tokenizer_and_lengths_only(tmp_path, flags, squad, monkeypatch):
-    made, make = [], run_squad.make_windows
-    monkeypatch.setattr(run_squad, "make_windows", lambda *args, **shape: made.append(shape) or make(*args, **shape))
-    common = [*flags, *squad, "--do_train", "--do_eval", "--feature_cache", str(tmp_path / "cache")]
+    made, make = [], features.make_windows
+    monkeypatch.setattr(features, "make_windows", lambda *args, **shape: made.append(shape) or make(*args, **shape))
+    common = [*flags, *squad, "--do_train", "--do_eval", "--window_cache", str(tmp_path / "cache")]
 
     def calls(*extra: str) -> int:
         before = len(made)
         args, tokenizer, data = read([*common, *extra])
-        windows = run_squad.tokenize(data, tokenizer, args)
+        windows = features.make_features(data, tokenizer, **args.shape, cache=Path(args.window_cache))
         alone = make(data["train"], tokenizer, **args.shape, train=True)
         assert windows["train"].features.to_list() == alone.features.to_list()
         assert windows["train"].spans.tolist() == alone.spans.tolist()
@@ -250,7 +251,7 @@ def test_windows_are_kept_for_runs_with_the_same_data_tokenizer_and_lengths_only
     assert calls("--do_lower_case", "false") == 2
     assert calls("--max_train_samples", "3") == 1  # the validation set is the same
     with monkeypatch.context() as patch:
-        patch.setattr(run_squad, "FORMAT", -1)
+        patch.setattr(features, "FORMAT", -1)
         assert calls() == 2 and calls() == 0
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text(vocabulary.read_text(encoding="utf-8") + "more\n", encoding="utf-8")
@@ -260,12 +261,12 @@ def test_windows_are_kept_for_runs_with_the_same_data_tokenizer_and_lengths_only
 def test_a_batch_is_padded_on_the_right_where_answers_are_columns(flags, squad):
     args, tokenizer, data = read([*flags, *squad, "--do_train"])
     tokenizer.padding_side = "left"
-    rows = list(run_squad.tokenize(data, tokenizer, args)["train"].features)
+    rows = list(features.make_features(data, tokenizer, **args.shape)["train"].features)
     short, long = min(rows, key=lambda row: len(row["input_ids"])), max(rows, key=lambda row: len(row["input_ids"]))
-    batch = run_squad.collate([short, long], tokenizer)
+    batch = features.collate([short, long], tokenizer)
     size = len(short["input_ids"])
     assert batch["input_ids"][0].tolist() == short["input_ids"] + [0] * (32 - size)
     assert batch["attention_mask"].sum(1).tolist() == [size, 32]
     for name in ("start_positions", "end_positions"):
         assert torch.equal(batch[name], torch.tensor([short[name], long[name]]))
-    assert run_squad.collate([short], tokenizer, padding="max_length", max_length=32)["input_ids"].shape == (1, 32)
+    assert features.collate([short], tokenizer, padding="max_length", max_length=32)["input_ids"].shape == (1, 32)

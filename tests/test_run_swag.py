@@ -11,18 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoice
 
 import run_swag
 from modeling import ElmoConfig, ElmoForMultipleChoice, ElmoTokenizer, ZooBertForMultipleChoice
+from tasks.choices.features import collate, encode, featurize, make_features
 from tests.choices_sample import SIZES, choices, context, right, write_csv, write_own, write_task
 from tests.glue_sample import WORDS, write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 from tests.processes import fork, wait
-from training import loading
+from tests.tiny_run import load_tokenizer
 from training.flags import parse_arguments
+from training.task import Description
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def swag(tmp_path) -> list[str]:
 
 @pytest.fixture
 def tokenizer(flags):
-    return loading.load_tokenizer(parse_arguments(run_swag.SwagArguments, [*flags, "--train_file", "a", "--do_train"]))
+    return load_tokenizer(parse_arguments(run_swag.SwagArguments, [*flags, "--train_file", "a", "--do_train"]))
 
 
 SHORT = ["--max_steps", "2", "--save_strategy", "no"]
@@ -93,7 +95,7 @@ def test_flags_that_contradict_the_data_are_refused(flags, capsys, extra, messag
 
 
 def featurized(tokenizer, length: int, contexts: list[str], texts: list[list[str]], **columns: list) -> dict:
-    return run_swag.featurize({"context": contexts, "choices": texts, **columns}, tokenizer, length)
+    return featurize({"context": contexts, "choices": texts, **columns}, tokenizer, length)
 
 
 def test_each_choice_is_the_second_text_after_its_context(tokenizer):
@@ -139,22 +141,30 @@ def test_the_mask_tells_padding_also_where_the_tokenizer_does_not_give_one_by_it
 def test_a_batch_is_what_transformers_own_collator_makes_of_it(tokenizer):
     texts = [["good", "bad . dull"], ["not very good", "a"]]
     data = Dataset.from_dict(featurized(tokenizer, 32, ["a film", "the"], texts, label=[1, 0]))
-    batch = run_swag.collate([data[0], data[1]], tokenizer)
+    batch = collate([data[0], data[1]], tokenizer)
     expected = DataCollatorForMultipleChoice(tokenizer)([data[0], data[1]])
     assert batch.keys() == expected.keys() and batch["input_ids"].shape == (2, 2, 8)
     assert all(torch.equal(batch[name], expected[name]) for name in expected)
     unlabelled = data.remove_columns("labels")
-    padded = run_swag.collate([unlabelled[0]], tokenizer, padding="max_length", max_length=20)
+    padded = collate([unlabelled[0]], tokenizer, padding="max_length", max_length=20)
     assert padded["input_ids"].shape == (1, 2, 20) and "labels" not in padded
+
+
+def choosing(examples: dict, features: Dataset) -> run_swag.Choosing:
+    """A task of one validation set."""
+    data = DatasetDict({"validation": Dataset.from_dict(examples)})
+    return run_swag.Choosing(data, {"validation": features}, None, {}, Description("multiple-choice"))
 
 
 def test_the_loss_and_the_accuracy_are_those_of_the_right_choices():
     logits = [np.array(row, dtype=np.float32) for row in ([1, 3, 0], [2, 0, 0], [0, 0, 1])]
     data = Dataset.from_dict({"labels": [1, 2, 2]})
-    results = run_swag.compute_metrics({"logits": logits}, data, ["x", "x", "y", "beyond the limit"])
+    task = choosing({"part": ["x", "x", "y", "beyond the limit"]}, data)
+    scores = task.score("validation", {"logits": logits}, {"logits": logits})
     wanted = [np.log(np.exp(row).sum()) - row[label] for row, label in zip(logits, data["labels"], strict=True)]
-    assert results["loss"] == pytest.approx(np.mean(wanted)) and results["predicted_classes"] == 3
-    assert (results["accuracy"], results["accuracy_x"], results["accuracy_y"]) == pytest.approx((2 / 3, 1 / 2, 1))
+    assert scores.loss == pytest.approx(np.mean(wanted)) and scores.predicted_classes == 3
+    accuracies = [scores.values[name] for name in ("accuracy", "accuracy_x", "accuracy_y")]
+    assert accuracies == pytest.approx([2 / 3, 1 / 2, 1])
 
 
 def test_predictions_are_the_table_that_the_leaderboard_of_swag_takes(tmp_path):
@@ -162,8 +172,9 @@ def test_predictions_are_the_table_that_the_leaderboard_of_swag_takes(tmp_path):
     table = pd.DataFrame(probabilities, columns=[f"ending{number}" for number in range(4)])
     table["pred"] = probabilities.argmax(1)
     table.to_csv(tmp_path / "released.csv", columns=["pred"])  # csv_predict.py of the release
-    run_swag.write_predictions({"logits": list(np.log(probabilities))}, tmp_path / "predictions.csv")
-    assert (tmp_path / "predictions.csv").read_bytes() == (tmp_path / "released.csv").read_bytes()
+    files = choosing({}, Dataset.from_dict({})).write("test", {"logits": list(np.log(probabilities))})
+    (tmp_path / "predictions.csv").write_text(files.pop("predictions.csv"), encoding="utf-8", newline="")
+    assert not files and (tmp_path / "predictions.csv").read_bytes() == (tmp_path / "released.csv").read_bytes()
     assert pd.read_csv(tmp_path / "predictions.csv", index_col=0)["pred"].tolist() == predictions(tmp_path)
 
 
@@ -272,7 +283,8 @@ def test_another_number_of_choices_and_a_label_outside_them_stop_a_run_before_it
 def test_sample_limits_take_the_first_examples(flags, swag):
     limits = ["--max_train_samples", "3", "--max_predict_samples", "99", "--do_train", "--do_predict"]
     args = parse_arguments(run_swag.SwagArguments, [*flags, *swag, *limits])
-    features = run_swag.tokenize(run_swag.load_data(args), loading.load_tokenizer(args), args)
+    options = {"length": args.max_seq_length, "limits": args.limits}
+    features = make_features(run_swag.load_data(args), load_tokenizer(args), **options)
     assert {split: len(rows) for split, rows in features.items()} == {"train": 3, "test": SIZES["test"]}
     assert features["train"]["labels"][:] == [right(row, 4) for row in range(3)]
 
@@ -300,8 +312,8 @@ def test_a_language_model_reads_its_own_tokens_around_context_and_choice_and_lea
     saved = ["--model_name_or_path", str(tmp_path / "out"), *data, "--output_dir", str(tmp_path / "again")]
     assert scores(run_swag.main(saved)) == scores(first)
     assert predictions(tmp_path / "again") == predictions(tmp_path / "out")
-    tokenizer = loading.load_tokenizer(parse_arguments(run_swag.SwagArguments, saved))
-    (row,) = run_swag.encode(["the film is"], ["not good"], tokenizer, 7)
+    tokenizer = load_tokenizer(parse_arguments(run_swag.SwagArguments, saved))
+    (row,) = encode(["the film is"], ["not good"], tokenizer, 7)
     assert tokenizer.decode(row["input_ids"]) == "_start_ film is _delimiter_ not good _classify_"
 
 

@@ -19,9 +19,12 @@ import run_glue
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import Arguments
-from training import launching, reporting, runs
+from training import command_line, launching, reporting, runs
 from training.checksums import verify_checksums, write_checksums
+from training.clock import Clock
 from training.flags import parse_arguments
+from training.identity import identity
+from training.results import Results, Scores
 
 
 @pytest.fixture
@@ -44,23 +47,24 @@ def metrics_of(folder: Path) -> dict:
 def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years of work", encoding="utf-8")
-    with pytest.raises(FileExistsError, match="--overwrite_output_dir"), launching.claim(run()):
+    with pytest.raises(FileExistsError, match="--overwrite_output_dir"), launching.lock_output_folder(run()):
         pytest.fail("claimed")
     for changes in ({"overwrite_output_dir": True}, {"resume": True}):
-        with launching.claim(run(**changes)):
+        with launching.lock_output_folder(run(**changes)):
             pass
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
 
 
 def test_an_output_folder_that_is_a_file_is_an_error(run, tmp_path):
     (tmp_path / "out").write_text("", encoding="utf-8")
-    with pytest.raises(FileExistsError, match="out is a file"), launching.claim(run(overwrite_output_dir=True)):
+    args = run(overwrite_output_dir=True)
+    with pytest.raises(FileExistsError, match="out is a file"), launching.lock_output_folder(args):
         pytest.fail("claimed")
 
 
 def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
     def hold() -> None:
-        with launching.claim(run()):
+        with launching.lock_output_folder(run()):
             (tmp_path / "held").touch()
             time.sleep(60)
 
@@ -69,18 +73,18 @@ def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
         time.sleep(0.01)
     with (
         pytest.raises(BlockingIOError, match="another run is writing to --output_dir"),
-        launching.claim(run(resume=True)),
+        launching.lock_output_folder(run(resume=True)),
     ):
         pytest.fail("claimed")
     other.kill()
     wait([other])
-    with launching.claim(run(resume=True)):  # a killed run holds nothing
+    with launching.lock_output_folder(run(resume=True)):  # a killed run holds nothing
         pass
 
 
 def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp_path):
     with pytest.raises(OSError, match="cannot write to --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
-        with launching.claim(run(output_dir=str(write_vocabulary(tmp_path) / "below" / "a file"))):
+        with launching.lock_output_folder(run(output_dir=str(write_vocabulary(tmp_path) / "below" / "a file"))):
             pytest.fail("claimed")
 
 
@@ -96,7 +100,7 @@ def test_an_output_folder_that_cannot_be_written_to_is_one_line_before_the_work(
         monkeypatch.setattr(launching.FileLock, "acquire", refuse)
     with (
         pytest.raises(OSError, match="^cannot write to --output_dir .*: [A-Z][a-z ]+: choose another$") as error,
-        launching.claim(run(output_dir=str(folder), overwrite_output_dir=True)),
+        launching.lock_output_folder(run(output_dir=str(folder), overwrite_output_dir=True)),
     ):
         pytest.fail("claimed")
     assert error.traceback[-1].path == Path(launching.__file__)  # so that the command line shows one line
@@ -125,7 +129,7 @@ def test_a_mistake_of_the_users_is_one_line_on_the_command_line(flags, capsys, m
 
 def test_an_interruption_is_one_line_on_the_command_line(capsys):
     def main() -> None:
-        raise runs.Interrupted("stopped at update 3 of 9. --resume goes on")
+        raise command_line.Interrupted("stopped at update 3 of 9. --resume goes on")
 
     assert end_of(main, capsys) == (130, "stopped at update 3 of 9. --resume goes on\n")
 
@@ -185,7 +189,7 @@ def test_a_line_reaches_a_log_file_when_it_is_printed():
 
 def test_half_precision_that_the_processor_does_not_have_is_an_error(run):
     with pytest.raises(ValueError, match="fp16 needs a GPU: on CPU use bf16 or no"):
-        launching.start(run(mixed_precision="fp16"))
+        launching.make_accelerator(run(mixed_precision="fp16"))
 
 
 def test_processes_that_do_not_know_of_each_other_are_an_error(monkeypatch):
@@ -199,18 +203,18 @@ def test_a_tracker_that_is_not_installed_is_an_error(run, monkeypatch):
     monkeypatch.setattr("accelerate.tracking._available_trackers", [])
     monkeypatch.setattr("accelerate.tracking.is_wandb_available", lambda: False)
     with pytest.raises(ImportError, match="--report_to wandb needs a package that is not installed: pip"):
-        launching.start(run(report_to="wandb"))
+        launching.make_accelerator(run(report_to="wandb"))
 
 
 def test_matmul_precision_changes_only_when_asked(run):
-    launching.start(run())
+    launching.make_accelerator(run())
     assert torch.get_float32_matmul_precision() == "highest"
-    launching.start(run(matmul_precision="medium"))
+    launching.make_accelerator(run(matmul_precision="medium"))
     assert torch.get_float32_matmul_precision() == "medium"
 
 
 def test_the_time_of_a_run_is_split_without_gaps(flags, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs.Stopwatch, "before", 0.0)
+    monkeypatch.setattr(Clock, "before", 0.0)
     started = time.perf_counter()
     run_glue.main([*flags, "--do_predict"])
     passed = time.perf_counter() - started
@@ -250,7 +254,7 @@ def test_of_the_seeds_that_were_not_best_only_the_results_remain(flags, tmp_path
     best = metrics_of(out)["seed"]
     (other,) = {42, 43} - {best}
     kept = sorted(path.name for path in (out / f"seed-{other}").iterdir())
-    assert kept == [".identity.json", "metrics.json", "predictions.tsv"]
+    assert kept == [".identity.json", ".results.json", "metrics.json", "predictions.tsv"]
     assert (out / "predictions.tsv").exists()
     card = ModelCard.load(out / "README.md")
     assert f"This is seed {best}, the best of 2 on the validation set" in card.text and card.data.model_name == "out"
@@ -258,17 +262,17 @@ def test_of_the_seeds_that_were_not_best_only_the_results_remain(flags, tmp_path
 
 def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch):
     argv = [*flags, "--seeds", "3", "--save_strategy", "steps", "--save_steps", "2"]
-    train = run_glue.train
+    train = runs.train
 
-    def killed_in_the_second(*args):
-        if args[6].seed == 43:
+    def killed_in_the_second(*parts):
+        if parts[4].seed == 43:
             os.kill(os.getpid(), signal.SIGKILL)
-        return train(*args)
+        return train(*parts)
 
-    monkeypatch.setattr(run_glue, "train", killed_in_the_second)
+    monkeypatch.setattr(runs, "train", killed_in_the_second)
     assert wait(fork(lambda: run_glue.main(argv))) == [-signal.SIGKILL]
     seen = []
-    monkeypatch.setattr(run_glue, "train", lambda *args: seen.append(args[6].seed) or train(*args))
+    monkeypatch.setattr(runs, "train", lambda *parts: seen.append(parts[4].seed) or train(*parts))
     resumed = run_glue.main([*argv, "--resume"])
     assert seen == [43, 44]
     whole = run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
@@ -344,13 +348,13 @@ def fake_run(scores: dict[int, tuple[float, int]]):
     """A run whose accuracy and number of predicted classes follow from the seed, and the seeds it was called with."""
     seen = []
 
-    def run(args) -> dict[str, float]:
+    def run(args) -> Results:
         seen.append(args.seed)
         accuracy, classes = scores[args.seed]
-        results = {"eval_accuracy": accuracy, "eval_predicted_classes": classes}
+        results = Results(validation={"": Scores({"accuracy": accuracy}, predicted_classes=classes)})
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        record = results | {"seed": args.seed, "identity": reporting.identity(args)}
+        record = results.flat() | {"seed": args.seed, "identity": identity(args)}
         for name, text in (
             ("metrics.json", json.dumps(record)),
             ("README.md", "card"),
@@ -394,7 +398,7 @@ def test_choosing_among_models_needs_evaluation(capsys):
 def test_a_seed_that_diverges_is_replaced_and_where_it_may_not_be_named(run, tmp_path):
     fake, seen = fake_run({43: (0.5, 2), 44: (0.6, 2)})
 
-    def diverging(args) -> dict[str, float]:
+    def diverging(args) -> Results:
         if args.seed == 42:
             raise FloatingPointError("the training loss is nan")
         return fake(args)
@@ -427,7 +431,7 @@ def test_overwriting_leaves_nothing_of_earlier_seeds(flags, tmp_path, monkeypatc
     out = tmp_path / "out"
     run_glue.main([*flags, "--seeds", "3", "--do_predict"])
     (out / "seed-study").mkdir()  # the user's own
-    monkeypatch.setattr(run_glue, "train", lambda *_: pytest.fail("killed in the first seed"))
+    monkeypatch.setattr(runs, "train", lambda *_: pytest.fail("killed in the first seed"))
     with pytest.raises(pytest.fail.Exception):
         run_glue.main([*flags, "--seeds", "2", "--overwrite_output_dir"])
     assert not (out / "predictions.tsv").exists() and not (out / "metrics.json").exists()

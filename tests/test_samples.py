@@ -14,7 +14,7 @@ import run_squad
 import run_swag
 from tests import choices_sample, glue_sample, ner_sample
 from tests.test_run_squad import folder as squad_folder
-from training.samples import count_samples, extent, first_of, is_cut
+from training.samples import count_samples, flatten_samples, read_samples
 
 
 LIMITS = ["--max_train_samples", "4", "--max_eval_samples", "3", "--max_predict_samples", "2"]
@@ -107,8 +107,8 @@ def test_seeds_and_their_spread_say_so_too(train, tmp_path):
 
 def test_a_reader_that_stops_early_knows_how_many_it_took():
     data = {"train": Dataset.from_dict({"text": ["a", "b"]})}
-    counts = count_samples(data, {"train": 2}, totals={"train": None})
-    assert counts == {"train_samples": 2}
-    assert is_cut(counts, "train") and extent(counts, "train") == "2 (the rest was not read)"
-    assert first_of(counts, "train") == "the first 2 examples"
-    assert not is_cut({}, "train")  # the results of a run that did not count
+    samples = count_samples(data, {"train": 2}, totals={"train": None})
+    assert flatten_samples(samples) == {"train_samples": 2} and read_samples({"train_samples": 2}) == samples
+    assert samples["train"].is_cut and str(samples["train"]) == "2 (the rest was not read)"
+    assert samples["train"].first == "the first 2 examples"
+    assert read_samples({}) == {}  # the results of a run that did not count

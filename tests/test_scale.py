@@ -25,7 +25,7 @@ from transformers import AutoModelForSequenceClassification
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import run_glue
-from modeling import modeling_bert
+from modeling.bert import modeling_bert
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
@@ -189,7 +189,7 @@ def test_what_accelerate_was_asked_for_is_read_as_it_reads_it(tmp_path, monkeypa
 def test_what_only_the_run_can_do_is_not_left_to_the_launcher(run, monkeypatch, name, value, message):
     monkeypatch.setenv(f"ACCELERATE_{name}", value)
     with pytest.raises(ValueError, match=message):
-        launching.start(run())
+        launching.make_accelerator(run())
 
 
 # Sharded models

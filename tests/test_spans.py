@@ -14,10 +14,10 @@ from transformers import BertTokenizer
 
 import metrics
 from modeling import ElmoTokenizer
-from tasks import spans
-from tasks.spans import find_answers
-from tasks.squad_data import read_folder
-from tasks.windows import Windows, make_windows
+from tasks.squad import decode
+from tasks.squad.data import read_folder
+from tasks.squad.decode import find_answers
+from tasks.squad.features import Windows, make_windows
 from tests.conftest import ROOT
 from tests.glue_sample import WORDS, write_vocabulary
 from tests.test_windows import sentence_pieces
@@ -133,7 +133,7 @@ def assert_entries(found: list[dict], expected: list[dict]) -> None:
 
 @pytest.mark.parametrize(("n", "longest"), [(20, 30), (20, 4), (1, 30), (3, 1), (500, 30)])
 def test_answers_are_those_of_a_loop_over_all_starts_and_all_ends(sample, monkeypatch, n, longest):
-    monkeypatch.setattr(spans, "ROWS", 7)  # windows of one question are not always looked at together
+    monkeypatch.setattr(decode, "ROWS", 7)  # windows of one question are not always looked at together
     examples, windows, outputs = sample
     answers = find_answers(examples, windows, outputs, n, longest)
     assert list(answers.predictions) == list(answers.nbest) == examples["id"][:] and answers.null_odds == {}
@@ -269,7 +269,7 @@ def test_an_answer_has_no_space_around_it_though_the_tokens_do():
     nbest = find_answers(examples, windows, random_outputs(windows), 1000).nbest
     texts = [entry["text"] for entry in nbest["q0"]]
     assert all(text == text.strip() != "" for text in texts) and len(set(texts)) == len(texts) and "film" in texts
-    entries, _ = next(spans.rank([context], windows, random_outputs(windows), 1000, 30))
+    entries, _ = next(decode.rank([context], windows, random_outputs(windows), 1000, 30))
     assert [context[entry.begin : entry.end] for entry in entries] == texts
 
 

@@ -16,16 +16,17 @@ import metrics
 import run_squad
 import squad_scores
 from modeling import ElmoConfig, ElmoForQuestionAnswering, ElmoTokenizer, ZooBertForQuestionAnswering
-from tasks.spans import find_answers
-from tasks.windows import make_windows
+from tasks.squad.decode import find_answers
+from tasks.squad.features import make_features, make_windows
 from tests.glue_sample import VOCABULARY, WORDS
 from tests.gpt_sample import write_gpt_model
 from tests.processes import fork, wait
 from tests.squad_sample import make_articles, rows_of, write_squad
 from tests.test_run_squad import ALL, SHAPE, SHORT, bert, folder, read
-from training import loop
+from training import runs
 from training.ensembles import file_name
 from training.flags import parse_arguments
+from training.results import Scores
 
 
 FILES = ("predictions", "nbest_predictions", "null_odds")
@@ -174,18 +175,18 @@ def test_a_model_learns_what_it_is_asked(tmp_path, model):
 def test_the_answers_are_those_of_the_best_model(tmp_path, flags, monkeypatch):
     """Which has the scores of the last one here, but not its answers."""
     squad, seen = folder(tmp_path), []
-    compute = run_squad.compute_metrics
+    score = run_squad.Answering.score
 
-    def equal_scores(answers, *rest) -> dict[str, float]:
+    def equal_scores(task, split, outputs, answers) -> Scores:
         seen.append(answers.predictions)
-        return dict.fromkeys(compute(answers, *rest), 0.5)
+        return Scores(dict.fromkeys(score(task, split, outputs, answers).values, 0.5))
 
-    monkeypatch.setattr(run_squad, "compute_metrics", equal_scores)
+    monkeypatch.setattr(run_squad.Answering, "score", equal_scores)
     argv = [*flags, *squad, "--do_train", "--do_eval", "--num_train_epochs", "3", "--load_best_model_at_end"]
     results = run_squad.main([*argv, "--learning_rate", "0.1"])
-    first, second, third, again = seen
+    first, second, third = seen
     assert results["best_update"] * 3 == results["train_updates"] and first not in (second, third)
-    assert load(tmp_path / "out" / "predictions_validation.json") == first == again
+    assert load(tmp_path / "out" / "predictions_validation.json") == first
     monkeypatch.undo()
     run_squad.main(saved(tmp_path / "out", *squad, "--do_eval"))
     assert written(tmp_path / "again") == written(tmp_path / "out")
@@ -315,7 +316,7 @@ def test_the_card_of_files_of_ones_own_names_no_data_set(tmp_path, flags):
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert card.data.datasets is None and "trained on files of our own" in card.text and "Beside" not in card.text
     hub = parse_arguments(run_squad.SquadArguments, [*flags, "--dataset_name", "another/one", "--do_train"])
-    assert run_squad.description(hub)["dataset_type"] == "another/one"
+    assert run_squad.describe_data(hub).dataset_type == "another/one"
 
 
 def test_an_ensemble_answers_with_the_mean_of_its_runs(tmp_path, flags, version):
@@ -325,7 +326,7 @@ def test_an_ensemble_answers_with_the_mean_of_its_runs(tmp_path, flags, version)
     results = run_squad.main(runs)
     args, tokenizer, data = read([*runs[:-2], "--overwrite_output_dir"])
     for split, suffix in (("validation", "_validation"), ("test", "")):
-        windows = run_squad.tokenize(data, tokenizer, args)[split]
+        windows = make_features(data, tokenizer, **args.shape)[split]
         kept = [load_file(out / f"seed-{seed}" / file_name(windows.features)) for seed in (42, 43)]
         assert not torch.equal(kept[0]["start_logits"], kept[1]["start_logits"])
         mean = {name: ((kept[0][name] + kept[1][name]) / 2).numpy() for name in ("start_logits", "end_logits")}
@@ -347,7 +348,7 @@ def test_an_ensemble_answers_with_the_mean_of_its_runs(tmp_path, flags, version)
 @pytest.mark.parametrize("model", ["bert", "gpt", "bidaf"])
 def test_two_processes_give_the_results_of_one(tmp_path, model, version):
     common = [*MODELS[model](tmp_path), *folder(tmp_path, version), *ALL, "--max_steps", "6", "--adam_epsilon", "0.01"]
-    common += ["--save_strategy", "no", "--feature_cache", str(tmp_path / "cache")]
+    common += ["--save_strategy", "no", "--window_cache", str(tmp_path / "cache")]
     common += ["--pad_to_max_length"] if model == "bert" else []  # whose loss is over padding too
     one, two = tmp_path / "one", tmp_path / "two"
     spread = ["--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2", "--output_dir", str(two)]
@@ -402,9 +403,9 @@ def test_transformers_own_bert_gives_the_answers_of_the_zoos(tmp_path, flags, ca
 def test_kept_windows_give_the_same_run(tmp_path, flags, monkeypatch):
     common = [*flags, *folder(tmp_path), *ALL, *SHORT]
     plain = scores(run_squad.main(common)), written(tmp_path / "out")
-    cached = [*common, "--feature_cache", str(tmp_path / "cache")]
+    cached = [*common, "--window_cache", str(tmp_path / "cache")]
     assert (scores(run_squad.main(cached)), written(tmp_path / "out")) == plain
-    monkeypatch.setattr(run_squad, "make_windows", lambda *_, **__: pytest.fail("the windows are there"))
+    monkeypatch.setattr("tasks.squad.features.make_windows", lambda *_, **__: pytest.fail("the windows are there"))
     assert (scores(run_squad.main(cached)), written(tmp_path / "out")) == plain
 
 
@@ -448,7 +449,7 @@ def test_the_threshold_for_the_test_file_is_the_best_for_the_validation_set(tmp_
     labelled = make_windows(data["validation"], tokenizer, **args.shape, train=True).features
     rng = np.random.default_rng(0)
 
-    def compute(model, data_set, *rest) -> dict[str, list[np.ndarray]]:
+    def predict(model, data_set, **options) -> dict[str, list[np.ndarray]]:
         outputs = {"start_logits": [], "end_logits": []}
         for row in labelled if len(data_set) == len(labelled) else data_set:
             for name, rows in outputs.items():
@@ -460,7 +461,7 @@ def test_the_threshold_for_the_test_file_is_the_best_for_the_validation_set(tmp_
 
     find = run_squad.find_answers
     monkeypatch.setattr(run_squad, "find_answers", lambda *args: used.append(args[-1]) or find(*args))
-    monkeypatch.setattr(loop, "_compute", compute)
+    monkeypatch.setattr(runs, "predict", predict)
     results = run_squad.main(argv)
     rows = rows_of(load(tmp_path / "squad2.0" / "dev-v2.0.json")["data"])
     odds = load(again / "null_odds_validation.json")

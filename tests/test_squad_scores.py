@@ -155,9 +155,7 @@ def test_an_output_that_cannot_be_written_is_one_error_and_leaves_the_old_one(fi
     argv = files.arguments("--out_file", str(path))
     before = sorted(tmp_path.iterdir())
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(
-        OSError, match=r"cannot write .*scores.json \(No space left on device\): give a place with room"
-    ):
+    with pytest.raises(OSError, match=r"cannot write .*scores.json: No space left on device\. Give a place with room"):
         squad_scores.main(argv)
     assert path.read_text(encoding="utf-8") == "earlier" and sorted(tmp_path.iterdir()) == before
 

@@ -52,7 +52,7 @@ def test_all_trackers_are_those_that_are_installed(run, monkeypatch):
 
 
 def test_a_tracker_that_cannot_begin_is_one_line_with_a_remedy(run, monkeypatch):
-    accelerator = launching.start(run(report_to="wandb"))
+    accelerator = launching.make_accelerator(run(report_to="wandb"))
     monkeypatch.setattr(WandBTracker, "start", lambda _: (_ for _ in ()).throw(UsageError("No API key.")))
     with pytest.raises(RuntimeError, match="--report_to wandb: No API key. WANDB_MODE=offline keeps"):
         launching.start_trackers(run(report_to="wandb"), accelerator)

@@ -23,16 +23,18 @@ from accelerate.state import AcceleratorState
 from datasets import Dataset, Features, List, Value, concatenate_datasets, load_from_disk
 from datasets.table import InMemoryTable
 
-import run_ner
-import run_squad
-import run_swag
 from modeling import ElmoTokenizer, ZooGPTTokenizer
+from tasks.choices import features as choices
+from tasks.ner import features as ner
+from tasks.squad import features as squad
 from tests.glue_sample import VOCABULARY, write_model
 from tests.gpt_sample import write_gpt_tokenizer
 from tests.processes import fork, wait
-from tests.tiny_run import fit, prepare, weights
-from training import loading, loop
-from training.checkpoints import digest
+from tests.tiny_run import computation, fit, load_model, load_tokenizer, prepare, tiny_task, weights
+from training import batches, loop
+from training.batches import load_batches
+from training.digests import digest
+from training.prediction import predict
 
 
 # The order of examples
@@ -48,16 +50,16 @@ def flat(updates: list[list[list[int]]]) -> list[int]:
 @pytest.mark.parametrize("group", [False, True])
 def test_an_epoch_takes_every_example_once_in_an_order_of_its_own(run, group):
     args = run(group_by_length=group, gradient_accumulation_steps=3)
-    first, second = (loop.epoch_updates(LENGTHS, args, epoch, 1) for epoch in (0, 1))
+    first, second = (batches.epoch_updates(LENGTHS, args, epoch, 1) for epoch in (0, 1))
     assert sorted(flat(first)) == sorted(flat(second)) == list(range(len(LENGTHS)))
-    assert first != second and first == loop.epoch_updates(LENGTHS, args, 0, 1)
-    assert first != loop.epoch_updates(LENGTHS, run(group_by_length=group, seed=43), 0, 1)
+    assert first != second and first == batches.epoch_updates(LENGTHS, args, 0, 1)
+    assert first != batches.epoch_updates(LENGTHS, run(group_by_length=group, seed=43), 0, 1)
     assert {len(update) for update in first[:-1]} == {3} and {len(batch) for batch in first[0]} == {4}
 
 
 def test_grouping_by_length_leaves_little_padding(run):
     def padding(group: bool) -> float:
-        updates = loop.epoch_updates(LENGTHS, run(group_by_length=group), 0, 1)
+        updates = batches.epoch_updates(LENGTHS, run(group_by_length=group), 0, 1)
         padded = sum(max(LENGTHS[i] for i in batch) * len(batch) for update in updates for batch in update)
         return padded / sum(LENGTHS)
 
@@ -66,7 +68,7 @@ def test_grouping_by_length_leaves_little_padding(run):
 
 def test_an_example_is_as_long_as_its_longest_choice():
     def length(**columns: list) -> list[int]:
-        return loop.count_tokens(Dataset.from_dict(columns))
+        return batches.count_tokens(Dataset.from_dict(columns))
 
     assert length(input_ids=[[1], [1, 2, 3]]) == [1, 3]
     choices = [[[1], [1, 2, 3]], [[1, 2], [1]]]
@@ -79,8 +81,8 @@ def test_an_example_is_as_long_as_its_longest_choice():
 
 @pytest.mark.parametrize("group", [False, True])
 def test_accumulation_and_processes_do_not_change_an_updates_examples(run, group):
-    whole = loop.epoch_updates(LENGTHS, run(group_by_length=group, per_device_train_batch_size=12), 0, 1)
-    split = loop.epoch_updates(
+    whole = batches.epoch_updates(LENGTHS, run(group_by_length=group, per_device_train_batch_size=12), 0, 1)
+    split = batches.epoch_updates(
         LENGTHS, run(group_by_length=group, per_device_train_batch_size=2, gradient_accumulation_steps=3), 0, 2
     )
     assert [flat([update]) for update in whole] == [flat([update]) for update in split]
@@ -209,7 +211,7 @@ def test_training_is_adamw_with_clipping_and_a_schedule(run, data_set, schedule)
         betas=(0.8, 0.9),
     )
     total, warmup, losses = 12, math.ceil(0.3 * 12), []
-    updates = [update for epoch in (0, 1) for update in loop.epoch_updates([1] * 21, args, epoch, 1)]
+    updates = [update for epoch in (0, 1) for update in batches.epoch_updates([1] * 21, args, epoch, 1)]
     for step, (batch,) in enumerate(updates):
         rate = 0.01 * SCHEDULES[schedule](min(1, step / warmup), max(0, (step - warmup) / (total - warmup)))
         for group in optimizer.param_groups:
@@ -269,9 +271,10 @@ def tagged(data_set: Dataset) -> Dataset:
 def fit_tags(args, data_set: Dataset):
     accelerator, tokenizer, _, _ = prepare(args)
     torch.manual_seed(3)
-    model = loading.load_model(transformers.AutoModelForTokenClassification, args, tokenizer)
+    model = load_model(args, transformers.AutoModelForTokenClassification, tokenizer)
     collate = transformers.DataCollatorForTokenClassification(tokenizer)
-    return loop.train(model, tokenizer, tagged(data_set), {}, collate, None, args, accelerator), model
+    task, compute = tiny_task(tagged(data_set), None, collate), computation(model, collate, args, accelerator)
+    return loop.train(model, tokenizer, task, compute, args, accelerator).results.flat(), model
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -377,20 +380,20 @@ def test_on_a_terminal_the_loss_is_a_line_of_its_own_above_the_bar(run, data_set
 def test_workers_are_processes_of_their_own_and_batches_keep_their_order(data_set):
     batches = [[3, 1], [0], [2, 4], [5]]
     plain, helped = (
-        list(loop.load_batches(data_set, batches, lambda rows: (os.getpid(), rows), workers)) for workers in (0, 2)
+        list(load_batches(data_set, batches, lambda rows: (os.getpid(), rows), workers)) for workers in (0, 2)
     )
     assert [rows for _, rows in helped] == [rows for _, rows in plain]
     assert {process for process, _ in plain} == {os.getpid()}
     assert len({process for process, _ in helped}) == 2 and os.getpid() not in {process for process, _ in helped}
 
 
-@pytest.mark.parametrize("collate", [run_ner.collate, run_squad.collate, run_swag.collate])
+@pytest.mark.parametrize("collate", [ner.collate, squad.collate, choices.collate])
 def test_what_collates_in_a_script_can_be_sent_to_workers(run, tmp_path, collate):
-    tokenizers = [loading.load_tokenizer(run()), ElmoTokenizer()]
+    tokenizers = [load_tokenizer(run()), ElmoTokenizer()]
     tokenizers += [ZooGPTTokenizer.from_pretrained(write_gpt_tokenizer(tmp_path / "gpt"))]
     for tokenizer in tokenizers:
         rows = [dict(tokenizer([text], is_split_into_words=True)) for text in ("good", "bad film")]
-        rows = [{name: [row[name]] * 2 for name in row} for row in rows] if collate is run_swag.collate else rows
+        rows = [{name: [row[name]] * 2 for name in row} for row in rows] if collate is choices.collate else rows
         ours = partial(collate, tokenizer=tokenizer)
         for name, values in pickle.loads(pickle.dumps(ours))(rows).items():
             assert torch.equal(values, ours(rows)[name])
@@ -422,7 +425,7 @@ def test_evaluation_changes_nothing_about_training(run, data_set, tmp_path):
 
 def test_predictions_come_in_the_data_sets_order_whatever_the_batches(run, data_set):
     accelerator, _, model, collate = prepare(run())
-    outputs = loop.predict(model, data_set, collate, run(per_device_eval_batch_size=5), accelerator)
+    outputs = predict(model, data_set, collate, accelerator, batch_size=5)
     model.eval()
     for ids, logits in zip(data_set["input_ids"], outputs["logits"], strict=True):
         expected = model(torch.tensor([ids])).logits[0].detach().numpy()
@@ -450,7 +453,7 @@ def test_outputs_for_each_token_are_those_of_the_examples_own_tokens(run, data_s
     accelerator, tokenizer, _, _ = prepare(run())
     tokenizer.padding_side = side
     collate = transformers.DataCollatorWithPadding(tokenizer, padding="max_length", max_length=length)
-    outputs = loop.predict(Echo(), data_set, collate, run(per_device_eval_batch_size=5), accelerator)
+    outputs = predict(Echo(), data_set, collate, accelerator, batch_size=5)
     for index, ids in enumerate(data_set["input_ids"]):
         assert outputs["token_logits"][index].tolist() == [[token] * 20 for token in ids]
         if length != Echo.config.num_labels:  # which would make it one of classes
@@ -465,4 +468,4 @@ def test_a_model_that_gives_no_numbers_is_an_error_that_names_the_example(run, d
         model.get_input_embeddings().weight[good] = float("nan")
     first = next(i for i, ids in enumerate(data_set["input_ids"]) if good in ids)
     with pytest.raises(FloatingPointError, match=f"logits for example {first} are not finite"):
-        loop.predict(model, data_set, collate, run(), accelerator)
+        predict(model, data_set, collate, accelerator, batch_size=32)

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from modeling import ElmoTokenizer, ZooGPTTokenizer
-from tasks import windows as module
-from tasks.squad_data import read_folder
-from tasks.windows import Windows, cached_windows, make_windows
+from tasks.squad import features as module
+from tasks.squad.data import read_folder
+from tasks.squad.features import Windows, cached_windows, make_windows
 from tests.conftest import ROOT
 from tests.glue_sample import WORDS, write_vocabulary
 from tests.gpt_sample import write_gpt_tokenizer
@@ -549,8 +549,7 @@ def test_a_full_disk_is_one_clear_error(make, tmp_path, monkeypatch):
         with pytest.raises(OSError) as error:
             cached_windows(make, tmp_path / "cache", "a")
     assert str(error.value) == (
-        f"cannot keep windows in {tmp_path / 'cache'}: No space left on device. Make room, or give another "
-        "--feature_cache"
+        f"cannot write {tmp_path / 'cache' / 'a'}: No space left on device. Make room, or give another --window_cache"
     )
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert same(cached_windows(make, tmp_path / "cache", "a"), make())
@@ -558,6 +557,6 @@ def test_a_full_disk_is_one_clear_error(make, tmp_path, monkeypatch):
 
 def test_a_cache_that_cannot_be_written_is_one_clear_error(make, tmp_path):
     (tmp_path / "file").write_text(json.dumps({}), encoding="utf-8")
-    with pytest.raises(OSError, match="cannot keep windows in .*file: .*give another --feature_cache"):
+    with pytest.raises(OSError, match="cannot write .*file: .*give another --window_cache"):
         cached_windows(make, tmp_path / "file", "a")
     assert make.calls == 0

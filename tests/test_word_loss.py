@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn as nn
 
-from modeling import modeling_word_loss
-from modeling.modeling_word_loss import word_loss
+from modeling.shared import modeling_word_loss
+from modeling.shared.modeling_word_loss import word_loss
 
 
 def inputs(rows: int = 37, words: int = 53, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:

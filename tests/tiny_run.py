@@ -1,14 +1,27 @@
 """A run on a model of a few hundred parameters: its arguments, its parts, and the whole of it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
-from datasets import Dataset
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
+from accelerate import Accelerator
+from datasets import Dataset, DatasetDict
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from training import launching, loading, loop
 from training.arguments import RunArguments
+from training.batches import Collate
+from training.prediction import Outputs, predict
+from training.results import Scores
+from training.task import Compute, Description, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,19 +29,79 @@ class Arguments(RunArguments):
     task_name: str | None = None
 
 
+def load_config(args: RunArguments) -> PreTrainedConfig:
+    """As a run does, of its --implementation."""
+    launching.choose_implementation(args.implementation)
+    return loading.load_config(args.source)
+
+
+def load_tokenizer(args: RunArguments) -> PreTrainedTokenizerBase:
+    """As a run does, of its --implementation."""
+    launching.choose_implementation(args.implementation)
+    return loading.load_tokenizer(args.source)
+
+
+def load_model(
+    args: RunArguments,
+    auto_class: type = AutoModelForSequenceClassification,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    **head: object,
+) -> PreTrainedModel:
+    """As a run does, with other values of the configuration for its head."""
+    if tokenizer is None:
+        tokenizer = load_tokenizer(args)
+    config = load_config(args)
+    config.update(head)
+    return loading.load_model(auto_class, args.source, config, tokenizer, train=args.do_train)
+
+
 def prepare(args: RunArguments):
     """(accelerator, tokenizer, model, collate) of a run, the same weights each time."""
-    accelerator = launching.start(args)
-    tokenizer = loading.load_tokenizer(args)
-    model = loading.load_model(AutoModelForSequenceClassification, args, tokenizer)
-    return accelerator, tokenizer, model, DataCollatorWithPadding(tokenizer)
+    accelerator = launching.make_accelerator(args)
+    tokenizer = load_tokenizer(args)
+    return accelerator, tokenizer, load_model(args, tokenizer=tokenizer), DataCollatorWithPadding(tokenizer)
+
+
+@dataclass
+class TinyTask(Task):
+    """A task whose scores a test computes."""
+
+    metrics: Callable[[Outputs, Dataset], dict[str, float]] | None
+
+    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores:
+        examples = self.features[split].select(range(len(outputs["logits"])))
+        return Scores.read(self.metrics(outputs, examples))
+
+    def write(self, split: str, predictions: Outputs) -> dict[str, str]:
+        return {}
+
+
+def tiny_task(
+    data_set: Dataset, eval_sets: Mapping[str, Dataset] | None, collate: Collate, metrics=None, references=None
+) -> TinyTask:
+    """`eval_sets` by their suffix; `references` are the examples that the first of them is made from."""
+    features = {"train": data_set} | {f"validation{suffix}": each for suffix, each in (eval_sets or {}).items()}
+    data = DatasetDict({"validation": references} if references is not None else features)
+    return TinyTask(data, features, collate, {}, Description("text-classification", "tiny", "Tiny"), metrics)
+
+
+def computation(model: PreTrainedModel, collate: Collate, args: RunArguments, accelerator: Accelerator) -> Compute:
+    return partial(
+        predict,
+        model,
+        collate=collate,
+        accelerator=accelerator,
+        batch_size=args.per_device_eval_batch_size,
+        one_shape=args.pad_to_max_length,
+    )
 
 
 def fit(args: RunArguments, data_set: Dataset, eval_sets: dict | None = None, metrics=None):
     """(results, trained model)"""
     accelerator, tokenizer, model, collate = prepare(args)
-    results = loop.train(model, tokenizer, data_set, eval_sets or {}, collate, metrics, args, accelerator)
-    return results, model
+    task = tiny_task(data_set, eval_sets, collate, metrics)
+    compute = computation(model, collate, args, accelerator)
+    return loop.train(model, tokenizer, task, compute, args, accelerator).results.flat(), model
 
 
 def weights(model: torch.nn.Module) -> torch.Tensor:

@@ -127,7 +127,7 @@ HINTS: dict[str, str] = {
         ("remove_unused_columns label_names", "each script gives its model the columns that it reads"),
         ("label_all_tokens", "the first sub-word of a word carries its tag, as in the paper"),
         ("return_entity_level_metrics", "the scores of each type are always reported"),
-        ("overwrite_cache", "texts are tokenised anew in each run, unless there is a --feature_cache"),
+        ("overwrite_cache", "texts are tokenised anew in each run, unless there is a --state_cache or --window_cache"),
         ("use_cache", "training keeps no keys and values"),
         ("label_smoothing_factor neftune_noise_alpha use_liger_kernel liger_kernel_config past_index", UNKNOWN),
         ("debug skip_memory_metrics tpu_metrics_debug include_tokens_per_second", UNKNOWN),

@@ -1,25 +1,158 @@
-"""Parts of a model card: where the weights come from, how the model is used, and names written so that they stay text.
+"""Model cards: the scores, where the weights come from, how the model is used, the recipe.
 
 A card names no licence where none is known. Weights that began as random ones have this project's, like the code that
 is saved with them; others have that of the checkpoint they began as, if `LICENSES` or the card in its folder says it.
 """
 
+import dataclasses
 import html
 import json
 import re
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 import transformers
 import yaml
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from training.arguments import RunArguments
+from training import published
+from training.arguments import RunArguments, hub_model_id, public_arguments
+from training.results import MISMATCHED, NUMBER, Results, SeedSpread
+from training.task import Description
 
 
 LICENSES = {"google-bert/": "apache-2.0", "openai-community/openai-gpt": "mit"}  # Hub ids, or how they begin
 OURS = "apache-2.0"
+
+
+def model_card(
+    model: PreTrainedModel, results: Results, description: Description, args: RunArguments, processes: int
+) -> ModelCard:
+    """The Hub's README: the scores, as model-index and beside the papers', how to use the model, and the recipe that
+    repeats the run. What --max_*_samples cut is said; its scores are in no model-index, and beside no paper's.
+    """
+    uncut = [suffix for suffix in results.validation if not _is_cut(results, f"validation{suffix}")]
+    whole = {f"{name}{suffix}": value for suffix in uncut for name, value in results.validation[suffix].scores.items()}
+    comparison, trained = published.comparison(whole, description.dataset_type, description.dataset_config), ""
+    if _is_cut(results, "train"):  # the papers trained on all
+        comparison, trained = "", f"{results.samples['train'].first} of "
+    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
+    return ModelCard(f"""---
+{card_data(model, whole, description, args).to_yaml()}
+---
+
+# {escape(_title(args))}
+
+`{type(model).__name__}` from {_start(args)}, trained on {trained}{escape(description.dataset_name)}.
+
+{score_table(results)}
+{comparison}
+{usage(model, hub_model_id(args), description.task_type, description.pairs)}
+
+## Recipe
+
+It repeats this run, on {processes} process{"es" if processes > 1 else ""}, so with batches of {batch} examples. \
+What it does not name has its default; files and folders are named without the path to them.
+
+{code_block(recipe(args), "yaml")}
+""")
+
+
+def card_data(
+    model: PreTrainedModel, scores: dict[str, float], description: Description, args: RunArguments
+) -> ModelCardData:
+    """The card's head; `scores` are those of whole sets."""
+    base, data_set = origin(args), description.dataset_type
+    measured = asdict(description)
+    del measured["language"], measured["pairs"]
+    results = [
+        EvalResult(
+            **measured | ({"dataset_split": "validation_mismatched"} if name.endswith(MISMATCHED) else {}),
+            metric_type=name.removesuffix(MISMATCHED),
+            metric_value=value,
+        )
+        for name, value in scores.items()
+    ]
+    return ModelCardData(
+        model_name=_title(args),
+        library_name="transformers",
+        pipeline_tag=description.task_type,
+        tags=[model.config.model_type, description.task_type],
+        language=description.language,
+        license=base.license,
+        base_model=base.base_model,
+        datasets=data_set if "/" in data_set else None,
+        eval_results=results or None,
+    )
+
+
+def score_table(results: Results) -> str:
+    scores = {f"{name}{suffix}": v for suffix, each in results.validation.items() for name, v in each.scores.items()}
+    if not scores:
+        return "It was not evaluated."
+    rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
+    types = "".join(type_table(each.types) for each in results.validation.values())
+    return "\n".join([f"| {scored_on(results)} | score |", "|---|---|", *rows]) + types
+
+
+def type_table(types: dict[str, dict[str, float]]) -> str:
+    """The scores of each type of entity as Markdown; empty where there are none."""
+    columns = ("precision", "recall", "f1")
+    rows = []
+    for kind, values in sorted(types.items()):
+        scores = " | ".join(f"{values[name]:.4f}" for name in columns)
+        rows.append(f"| {escape(kind)} | {scores} | {values[NUMBER]} |")
+    head = ["", "", f"| type | {' | '.join(columns)} | entities |", "|---|---|---|---|---|"]
+    return "\n".join(head + rows) if rows else ""
+
+
+def spread_card(best: int, spread: SeedSpread, results: Results, seeds: int) -> str:
+    """The part of the card that keeps the best seed's score from passing for the method's."""
+    rows = [
+        f"| {name} | " + " | ".join(f"{value:.4f}" for value in astuple(spread.validation[name])) + " |"
+        for name in spread.ranked
+    ]
+    head = f"| {scored_on(results)} | mean | median | standard deviation | min | max |"
+    table = "\n".join([head, "|---" * 6 + "|", *rows])
+    return f"\nThis is seed {best}, the best of {seeds} on the validation set. All of them:\n\n{table}\n"
+
+
+def scored_on(results: Results) -> str:
+    """The head of a table of scores: the validation set or, where it was cut, how much of it."""
+    text = "validation"
+    if _is_cut(results, "validation"):
+        text += f", {results.samples['validation'].first}"
+    if _is_cut(results, "validation_mm"):
+        text += f"; of the mismatched part, {results.samples['validation_mm'].first}"
+    return text
+
+
+def _is_cut(results: Results, split: str) -> bool:
+    return split in results.samples and results.samples[split].is_cut
+
+
+def recipe(args: RunArguments) -> str:
+    """The arguments that are not their defaults, as a recipe's YAML, as strangers may see them."""
+    changed = public_arguments(args)
+    for field in dataclasses.fields(args):
+        if getattr(args, field.name) == field.default or field.name in ("resume", "overwrite_output_dir"):
+            del changed[field.name]
+    return yaml.safe_dump(changed, sort_keys=False).strip()
+
+
+def _start(args: RunArguments) -> str:
+    if args.model_name_or_path.endswith(".json"):
+        return "random weights"
+    return code(public_arguments(args)["model_name_or_path"])
+
+
+def _title(args: RunArguments) -> str:
+    return hub_model_id(args).split("/")[-1]
+
+
+# Where the weights come from
 
 
 def origin(args: RunArguments) -> ModelCardData:

@@ -15,46 +15,29 @@ the number of updates says where it is.
 """
 
 import dataclasses
-import hashlib
 import json
-import os
-import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
-from safetensors import SafetensorError
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments
-from training.checksums import damage, follow_umask, sync, write_checksums
-from training.files import read_json_object, write_atomically
-from training.optimization import may_differ, schedule
+from training.checksums import damage, write_checksums
+from training.digests import digest
+from training.files import new_folder, read_json_object, remove, write_json
+from training.identity import FREE, difference, may_differ, settings
+from training.optimization import schedule
+from training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, folders
 from training.pickles import danger
-
-
-# What may differ between a run and its continuation.
-FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
-FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
-FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples", "feature_cache"}
-FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers"}
-
-# Fields of a configuration that no result depends on.
-UNUSED = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
-
-IDENTITY = ".identity.json"
-FOLDER = re.compile(r"checkpoint-(\d+)")
-HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)")
+from training.results import ScoresBySet, flatten, goodness, read_evaluation
 
 
 @dataclass
@@ -86,83 +69,34 @@ class Progress:
     recent: Mean = field(default_factory=Mean)  # and of the last few updates, whose
     first: float | None = None  # first
     lowest: float | None = None  # and lowest means tell a spike
-    results: dict[str, float] = field(default_factory=dict)  # of the last evaluation
+    scores: ScoresBySet = field(default_factory=dict)  # of the last evaluation
     best_update: int | None = None
-    best_results: dict[str, float] = field(default_factory=dict)
+    best_scores: ScoresBySet = field(default_factory=dict)
     worse: int = 0  # evaluations in a row that were no better than the best
     stopped: bool = False  # early
     seconds: dict[str, float] = field(default_factory=dict)
 
+    def note_scores(self, metric: str | None) -> bool:
+        """Compares the last evaluation with the best one, by `metric`; True where it is better."""
+        reached = goodness(self.scores, metric)
+        improved = self.best_update is None or reached > goodness(self.best_scores, metric)
+        if improved:
+            self.best_update, self.best_scores, self.worse = self.update, self.scores, 0
+        else:
+            self.worse += 1
+        return improved
+
+    def as_dict(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self) | {"results": flatten("eval", self.scores)}
+        values |= {"best_results": flatten("eval", self.best_scores)}
+        return {name: value for name, value in values.items() if name not in ("scores", "best_scores")}
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Progress":
         means = {f.name: Mean(**values[f.name]) for f in dataclasses.fields(cls) if f.default_factory is Mean}
-        return cls(**(values | means))
-
-
-def folders(output: Path, name: re.Pattern) -> list[Path]:
-    """The folders in `output` of exactly this kind of name: others there are the user's."""
-    return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
-
-
-def remove(folder: Path) -> None:
-    """With all that is in it; of a folder elsewhere that is linked here, the link."""
-    if folder.is_symlink():
-        folder.unlink()
-    else:
-        shutil.rmtree(folder)
-
-
-def settings(config: dict[str, Any], prefix: str = "config") -> dict[str, Any]:
-    """What a configuration says of its model, under names like config.hidden_size, config.encoder.hidden_size."""
-    values = {}
-    for name, value in config.items():
-        if isinstance(value, dict) and "model_type" in value:
-            values |= settings(value, f"{prefix}.{name}")
-        elif name not in UNUSED:
-            values[f"{prefix}.{name}"] = value
-    return values
-
-
-def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
-    """The first name with different values; None where both are of the same run.
-
-    A field of the configuration that only one of them has is of another version of transformers.
-    """
-    names = {name for name in ours.keys() ^ theirs.keys() if not name.startswith("config.")}
-    names |= {name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]}
-    return min(names, default=None)
-
-
-def digest(data_set: Dataset) -> str:
-    """Tells any other data from these, in whatever pieces they are kept: in memory, on disk, or as part of others."""
-    content, tables = hashlib.sha256(), data_set.with_format("arrow")
-    for start in range(0, len(data_set), 1000):
-        table = tables[start : start + 1000].combine_chunks()
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            content.update(name.encode())
-            for part in _parts(column.chunk(0)):
-                content.update(part)
-    return content.hexdigest()
-
-
-def _parts(array: pa.Array) -> Iterator[bytes | np.ndarray]:
-    """What the values are. Arrow's own buffers also hold what stands beside a slice, and under missing values."""
-    yield f" {array.type} {len(array)} {array.null_count} ".encode()
-    if array.null_count:
-        yield array.is_valid().to_numpy(zero_copy_only=False)
-        array = array.drop_null()
-    if pa.types.is_string(array.type):
-        texts = [text.encode() for text in array.to_pylist()]
-        yield np.array([len(text) for text in texts])
-        yield b"".join(texts)
-    elif pa.types.is_struct(array.type):
-        for field in array.flatten():
-            yield from _parts(field)
-    elif pa.types.is_nested(array.type):  # lists
-        yield array.value_lengths().to_numpy()
-        yield from _parts(array.flatten())
-    else:
-        yield array.to_numpy(zero_copy_only=False)
+        values = values | means | {"scores": read_evaluation("eval", values["results"])}
+        values |= {"best_scores": read_evaluation("eval", values["best_results"])}
+        return cls(**{name: value for name, value in values.items() if name not in ("results", "best_results")})
 
 
 class Checkpoints:
@@ -198,9 +132,10 @@ class Checkpoints:
     def path(self, update: int) -> Path:
         return self.folder / f"checkpoint-{update}"
 
-    def found(self) -> list[int]:
+    def saved_updates(self) -> list[int]:
         """The updates after which there is a checkpoint, the newest first."""
-        return sorted((int(FOLDER.fullmatch(path.name)[1]) for path in folders(self.folder, FOLDER)), reverse=True)
+        names = [path.name for path in folders(self.folder, CHECKPOINT)]
+        return sorted((int(CHECKPOINT.fullmatch(name)[1]) for name in names), reverse=True)
 
     def save(self, progress: Progress) -> None:
         """Writes a checkpoint, then removes those beyond --save_total_limit. To be called by every process.
@@ -209,22 +144,24 @@ class Checkpoints:
         half written, where the disk does not take it.
         """
         path = self.path(progress.update)
-        temporary = path.with_name(f".{path.name}")
         if not self._is_finite():
             raise FloatingPointError(f"a weight is not finite after update {progress.update}")
-        try:
-            self.accelerator.save_state(str(temporary))
+        is_main = self.accelerator.is_main_process
+        with new_folder(path, remedy=self.how_to_go_on(), renames=is_main) as temporary:
+            self.accelerator.wait_for_everyone()  # until the folder is empty
+            self._save_state(temporary)
             self.accelerator.wait_for_everyone()
-            if self.accelerator.is_main_process:
+            if is_main:
                 self._complete(temporary, progress)
-                os.replace(temporary, path)
-                sync(self.folder)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise OSError(f"cannot save {path}: {' '.join(str(error).split())}. {self.how_to_go_on()}") from error
-        if self.accelerator.is_main_process:
+        if is_main:
             self._remove_old()
         self.accelerator.wait_for_everyone()
+
+    def _save_state(self, folder: Path) -> None:
+        try:
+            self.accelerator.save_state(str(folder))
+        except RuntimeError as error:  # torch's own where the disk is full
+            raise OSError(" ".join(str(error).split())) from error
 
     def _is_finite(self) -> bool:
         """Whether every weight is finite, whichever process holds it or a part of it. One wait for the device."""
@@ -238,19 +175,17 @@ class Checkpoints:
     def _complete(self, temporary: Path, progress: Progress) -> None:
         self.model.config.save_pretrained(temporary)
         self.tokenizer.save_pretrained(temporary)
-        record = {**dataclasses.asdict(progress), "identity": self.identity, "circumstances": self.circumstances}
+        record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}
         (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        for path in temporary.rglob("*.safetensors"):
-            follow_umask(path)
         write_checksums(temporary)
 
     def _remove_old(self) -> None:
         """Keeps the newest and, where they are wanted in the end, the best that each of those knows of."""
-        found = self.found()
-        keep = set(found[: self.args.save_total_limit])
+        saved = self.saved_updates()
+        keep = set(saved[: self.args.save_total_limit])
         if self.args.load_best_model_at_end:
             keep |= {self._read(update)[0].best_update for update in keep if self._damage_of_progress(update) is None}
-        for update in set(found) - keep:
+        for update in set(saved) - keep:
             remove(self.path(update))
 
     def _read(self, update: int) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
@@ -281,7 +216,7 @@ class Checkpoints:
         self._tell_circumstances(circumstances, self.path(update))
         self.load(update)
         if self.accelerator.is_main_process:  # what the run will write again
-            for newer in [other for other in self.found() if other > update]:
+            for newer in [other for other in self.saved_updates() if other > update]:
                 remove(self.path(newer))
         return progress
 
@@ -304,11 +239,11 @@ class Checkpoints:
     def keep_identity(self) -> None:
         """Says, when a run with --seeds is over, which run it was. To be called by every process."""
         if self.accelerator.is_main_process and (self.folder / IDENTITY).is_file():
-            write_atomically(self.folder / IDENTITY, json.dumps(self.identity, indent=2) + "\n")
+            write_json(self.folder / IDENTITY, self.identity)
 
     def _newest(self) -> int | None:
         problems = []
-        for update in self.found():
+        for update in self.saved_updates():
             problem = self._damage_of(update) or self._damage_of_best(update)
             if problem is None:
                 return update
@@ -346,7 +281,7 @@ class Checkpoints:
 
     def how_to_go_on(self) -> str:
         """For messages: what is there, and the flag that uses it."""
-        found = self.found()
-        if not found:
+        saved = self.saved_updates()
+        if not saved:
             return "No checkpoint has been saved yet."
-        return f"{self.path(found[0])} is whole: the same command with --resume goes on from it."
+        return f"{self.path(saved[0])} is whole: the same command with --resume goes on from it."

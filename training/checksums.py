@@ -1,17 +1,14 @@
 """SHA256SUMS, in the format of `sha256sum -c`: whether a folder's files are all there and as they were written."""
 
-import hashlib
-import os
 import re
 import stat
-import sys
-from functools import lru_cache
 from pathlib import Path
+
+from training.files import file_digest, sha256, sync
 
 
 NAME = "SHA256SUMS"
 LONGEST = 1 << 24  # bytes of a list: of 100,000 files
-WINDOWS = sys.platform == "win32"
 # What transformers, tokenizers, peft and accelerate look for in a folder. What a run writes beside its model, and a
 # user's notes and scripts, have other names.
 LOOKED_FOR = re.compile(
@@ -28,7 +25,7 @@ def write_checksums(folder: Path) -> None:
     names = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
     files = {name: path for name, path in names.items() if name not in (NAME, "README.md")}
     sizes = [f"# {path.stat().st_size} bytes  {name}\n" for name, path in files.items()]
-    sums = [f"{_sha256(path)}  {name}\n" for name, path in files.items()]
+    sums = [f"{sha256(path)}  {name}\n" for name, path in files.items()]
     (folder / NAME).write_text("".join(sizes + sums), encoding="utf-8", newline="\n")
     for path in {*paths, folder / NAME, folder}:
         sync(path)
@@ -106,41 +103,3 @@ def verify_checksums(folder: Path) -> None:
     problem = damage(folder) if (folder / NAME).exists() else None
     if problem:
         raise OSError(f"{folder}: {problem}. Copy the folder again or, if that is on purpose, delete its {NAME}.")
-
-
-def sync(path: Path) -> None:
-    """Returns when a file's content, or a folder's list of names, is on the disk. Windows opens no folders."""
-    if WINDOWS and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows syncs what may be written
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def follow_umask(path: Path) -> None:
-    """Gives a file the rights that new files have in this process: safetensors makes its own for the user alone."""
-    umask = os.umask(0o077)  # there is no way to read it; nothing that another thread makes meanwhile is open to all
-    os.umask(umask)
-    path.chmod(0o666 & ~umask)
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal digits. A file is read once, and again when it has changed."""
-    status = path.stat()
-    return _sha256_once(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-@lru_cache(maxsize=1024)
-def _sha256_once(path: Path, *state: int) -> str:
-    """Reads a file once a process, and again when its `state`, the size and the times, is another."""
-    return _sha256(path)

@@ -19,19 +19,19 @@ word by itself.
 import glob
 import json
 import os
-from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
-from safetensors import SafetensorError
 
-from training.arguments import RunArguments
-from training.checkpoints import digest
+from training.digests import digest
+from training.environment import versions
 from training.files import load_tensors, save_tensors
-from training.reporting import SEED, read_record, versions
+from training.output_folder import METRICS, SEED
+from training.prediction import Outputs
+from training.results import read_record
 
 
 SHAPES = ".shapes"
@@ -39,52 +39,44 @@ UNREAD = {"labels", "cached_at"}  # columns that a model's outputs do not depend
 
 
 def file_name(data_set: Dataset) -> str:
-    """What `reporting.OUTPUTS` matches."""
+    """Of the outputs for exactly these inputs."""
     return f"outputs-{digest(data_set.select_columns(sorted({*data_set.column_names} - UNREAD)))[:16]}.safetensors"
 
 
-def save_outputs(
-    outputs: dict[str, list[np.ndarray]], data_set: Dataset, id2label: dict[int, str], folder: Path
-) -> None:
+def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], folder: Path) -> None:
     """Keeps in `folder` the outputs for `data_set` of a model with these labels; to be called by one process.
 
     Raises OSError, having removed what is half written, where the disk does not take them.
     """
-    path = folder / file_name(data_set)
     tensors = {name: np.concatenate([array.ravel() for array in arrays]) for name, arrays in outputs.items()}
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
-    try:
-        save_tensors(tensors | shapes, path, metadata)
-    except (OSError, SafetensorError) as error:
-        raise OSError(
-            f"cannot write {path}: {' '.join(str(error).split())}. Make room, choose another --output_dir, or leave "
-            "--save_outputs out"
-        ) from error
+    remedy = "Make room, choose another --output_dir, or leave --save_outputs out"
+    save_tensors(tensors | shapes, folder / file_name(data_set), metadata, remedy)
 
 
-def members(args: RunArguments) -> list[Path]:
+def members(ensemble: str, output_dir: str) -> list[Path]:
     """The folders of the runs that --ensemble names; a run of several seeds stands for the best of them.
 
     A pattern leaves out the runs that --max_restarts has replaced, because they collapsed or diverged.
     Raises FileNotFoundError where one does not exist, ValueError where they are no ensemble or one of them is
-    OUTPUT_DIR, which loses its results.
+    `output_dir`, which loses its results.
     """
     folders = []
-    for name in args.ensemble.split(","):
-        found = [name] if os.path.isdir(name) else sorted(filter(os.path.isdir, glob.glob(name)))
-        if not found:
-            raise FileNotFoundError(f"--ensemble {args.ensemble}: there is no folder {name!r}")
-        folders += [_best_seed(Path(path)) for path in found if path == name or not _was_replaced(Path(path))]
+    for name in ensemble.split(","):
+        paths = [name] if os.path.isdir(name) else sorted(filter(os.path.isdir, glob.glob(name)))
+        if not paths:
+            raise FileNotFoundError(f"--ensemble {ensemble}: there is no folder {name!r}")
+        folders += [_best_seed(Path(path)) for path in paths if path == name or not _was_replaced(Path(path))]
     if len(folders) < 2:
         what = "is one run" if folders else "has only runs that --max_restarts replaced"
-        raise ValueError(f"--ensemble {args.ensemble} {what}: give two or more, with commas between them")
+        raise ValueError(f"--ensemble {ensemble} {what}: give two or more, with commas between them")
     places = [folder.resolve() for folder in folders]
     for number, (folder, place) in enumerate(zip(folders, places, strict=True)):
         if place in places[:number]:
-            raise ValueError(f"--ensemble {args.ensemble} has the run {folder} twice")
-        if Path(args.output_dir).resolve() in (place, place.parent):
-            raise ValueError(f"--output_dir {args.output_dir} holds {folder}, a run of --ensemble: choose another")
+            raise ValueError(f"--ensemble {ensemble} has the run {folder} twice")
+        if Path(output_dir).resolve() in (place, place.parent):
+            raise ValueError(f"--output_dir {output_dir} holds {folder}, a run of --ensemble: choose another")
     return folders
 
 
@@ -101,24 +93,24 @@ def _was_replaced(folder: Path) -> bool:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    path = folder / "metrics.json"
+    path = folder / METRICS
     return read_record(path) if path.is_file() else {}
 
 
-def average(data_set: Dataset, id2label: dict[int, str], args: RunArguments) -> dict[str, list[np.ndarray]]:
-    """The mean over the runs of --ensemble of what each kept for `data_set`: name -> one float32 array an example.
+def average(data_set: Dataset, folders: list[Path], model_name: str, id2label: dict[int, str]) -> Outputs:
+    """The mean, in float32, of what the runs in `folders` kept for `data_set`; a model of that name has these labels.
 
     The sum is one of float64, since scores may be as low as float32 goes. Raises OSError where a run has no outputs
     for `data_set` or its file is damaged, ValueError where labels or shapes differ.
     """
-    folders, name, ours = members(args), file_name(data_set), json.dumps(id2label, sort_keys=True)
+    name, ours = file_name(data_set), json.dumps(id2label, sort_keys=True)
     first: dict[str, np.ndarray] = {}
     totals: dict[str, np.ndarray] = {}
     for folder in folders:
         tensors, labels = _read(folder / name, len(data_set))
         if labels != ours:
             raise ValueError(
-                f"--ensemble: {folder} was trained on the labels {labels}, {args.model_name_or_path} on {ours}: only "
+                f"--ensemble: {folder} was trained on the labels {labels}, {model_name} on {ours}: only "
                 "outputs for the same labels, in one order, have a mean"
             )
         first = first or tensors
@@ -128,15 +120,6 @@ def average(data_set: Dataset, id2label: dict[int, str], args: RunArguments) -> 
                 totals[output] = totals.get(output, 0) + tensors[output].astype(np.float64)
     means = {output: (total / len(folders)).astype(np.float32) for output, total in totals.items()}
     return {output: _divide(mean, first[output + SHAPES]) for output, mean in means.items()}
-
-
-def check_ensemble(data_sets: Iterable[Dataset], id2label: dict[int, str], args: RunArguments) -> None:
-    """Raises what `average` would for one of `data_sets`, so that it costs no earlier results; nothing to do without
-    --ensemble.
-    """
-    if args.ensemble is not None:
-        for data_set in data_sets:
-            average(data_set, id2label, args)
 
 
 def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], str]:

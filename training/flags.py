@@ -64,6 +64,11 @@ class _Parser(argparse.ArgumentParser):
         types = get_type_hints(arguments_class)
         self.names = [field.name for field in dataclasses.fields(arguments_class)]
         self.booleans = {name for name in self.names if types[name] is bool}
+        self.former = {  # an earlier name of a flag, its HfArg(aliases=["--NAME"]) -> its name; read, and not listed
+            alias.removeprefix("--"): field.name
+            for field in dataclasses.fields(arguments_class)
+            for alias in field.metadata.get("aliases", [])
+        }
         added = self.names[len(dataclasses.fields(RunArguments)) :]
         titles = GROUPS | dict.fromkeys(added[:1], "data and task")
         group = None
@@ -157,11 +162,11 @@ def _in_our_words(given: Given, where: str, dashes: str, parser: _Parser) -> dic
         try:
             negated = name.removeprefix("no_") if name.startswith("no_") else ""
             known = {negated: ["false", *values]} if negated in parser.booleans else None
-            known = known or translate(name, values, parser.names)
+            known = known or translate(parser.former.get(name, name), values, parser.names)
         except ValueError as error:
             parser.error(f"{where}{dashes}{name}: {error}")
         if known is None:
-            parser.error(_unknown(f"{where}{dashes}{name}", name, dashes, parser.names))
+            parser.error(_unknown(f"{where}{dashes}{name}", name, dashes, [*parser.names, *parser.former]))
         for flag, value in known.items():
             if settings.get(flag, value) != value and origins[flag] != name:
                 parser.error(

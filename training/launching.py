@@ -1,10 +1,12 @@
-"""Before a run: the output folder it claims, the processes it has, the accelerator they share, the curves it draws."""
+"""Before a run: the output folder that it locks, its processes, their Accelerator, and the curves that it draws."""
 
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import datasets
 import psutil
@@ -22,7 +24,7 @@ from training.arguments import TRACKERS, RunArguments, public_arguments
 
 
 @contextlib.contextmanager
-def claim(args: RunArguments) -> Iterator[None]:
+def lock_output_folder(args: RunArguments) -> Iterator[None]:
     """The output folder belongs to this run alone while the context lasts.
 
     Raises FileExistsError where it holds something and neither --resume nor --overwrite_output_dir is given,
@@ -98,8 +100,8 @@ def _asked_of_accelerate() -> int:
     return options.num_processes or 1
 
 
-def start(args: RunArguments) -> Accelerator:
-    """Prepares this process for a run and gives its Accelerator.
+def make_accelerator(args: RunArguments) -> Accelerator:
+    """Prepares this process for a run, for the models of its --implementation, and gives its Accelerator.
 
     Raises ValueError for a precision that the processor does not have, or what the launcher was told and the run was
     not; ImportError for a tracker not installed.
@@ -116,8 +118,19 @@ def start(args: RunArguments) -> Accelerator:
         unset_hf_deepspeed_config()
     if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
         raise ValueError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
+    choose_implementation(args.implementation)
     set_seed(args.seed)
     return accelerator
+
+
+def choose_implementation(name: Literal["zoo", "transformers"]) -> None:
+    """Lets the Auto classes resolve to the zoo's models in this process, or gives them back to transformers."""
+    if name == "zoo":
+        import modeling
+
+        modeling.register()
+    elif "modeling" in sys.modules:
+        sys.modules["modeling"].unregister()
 
 
 def _trackers(args: RunArguments) -> list[str | TensorBoardTracker]:

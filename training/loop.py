@@ -1,64 +1,60 @@
-"""Training a model and predicting with it. One loop for every script.
+"""Training a model. One loop for every script.
 
 One update weighs all its examples equally, or all their labelled tokens where tokens have labels, however they are
 spread over processes and accumulation steps; only rounding and dropout's draws depend on that.
 """
 
 import contextlib
-import dataclasses
-import inspect
 import math
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from accelerate import Accelerator, DistributedType
-from accelerate.utils import broadcast_object_list, send_to_device, set_seed, tqdm
+from accelerate.utils import send_to_device, set_seed, tqdm
 from datasets import Dataset
-from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments
+from training.batches import Collate, count_items, count_tokens, epoch_updates, load_batches, static_shapes
 from training.checkpoints import Checkpoints, Mean, Progress
-from training.ensembles import average, save_outputs
+from training.clock import Clock
+from training.command_line import Interrupted, stop_signals
+from training.environment import hardware, versions
 from training.launching import start_trackers
-from training.optimization import build_optimizer, count_updates, move_schedule, reinitialize_layers, warm_up_updates
-from training.reporting import hardware, is_of_a_type, versions
-from training.runs import Interrupted, Stopwatch, score, stop_signals
+from training.optimization import build_optimizer, build_schedule, count_updates, move_schedule, reinitialize_layers
+from training.results import Results, ScoresBySet, flatten, goodness
+from training.task import Compute, Evaluation, Task, evaluate
 
 
-Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
-Outputs = dict[str, list[np.ndarray]]  # name -> one array an example, in data-set order
-Metrics = Callable[[Outputs, Dataset], dict[str, float]]
-
-IGNORED = -100  # the label of a token that has none
 WINDOW = 20  # updates whose mean loss is compared with the lowest so far
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `train` reports, and the evaluations with the scores that it reports, by suffix.
+
+    There are no evaluations where the run was resumed after the one that counts.
+    """
+
+    results: Results
+    evaluations: dict[str, Evaluation] | None
 
 
 def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    train_set: Dataset,
-    eval_sets: dict[str, Dataset],
-    collate: Collate,
-    metrics: Metrics,
+    task: Task,
+    compute: Compute,
     args: RunArguments,
     accelerator: Accelerator,
-    references: Dataset | None = None,
-) -> dict[str, float]:
-    """Trains `model` in place, evaluates on `eval_sets` and saves checkpoints as `args` says; with --resume goes on.
+) -> Trained:
+    """Trains `model` in place, evaluates what it computes by `compute`, and saves checkpoints as `args` says; with
+    --resume goes on.
 
-    `references` is what `metrics` knows of the validation set beside `eval_sets`: a run that is resumed must have the
-    same.
-
-    Returns train_loss (mean over the examples, or labelled tokens, seen), train_updates, the seconds train_runtime,
-    eval_runtime and save_runtime, and the results of the last evaluation; with --load_best_model_at_end those of the
-    best, its weights, and best_update. With --save_outputs the final model's outputs for `eval_sets` are kept.
+    The results have the training's loss, updates and seconds, and the scores of the last evaluation; with
+    --load_best_model_at_end those of the best, whose weights the model then has.
     Raises FloatingPointError when the loss is no longer finite or rises by more than --max_loss_rise, Interrupted when
     the user or the system ends the run, both naming the checkpoint to go on from, ValueError for what
     --gradient_checkpointing or --reinit_layers ask of a model that cannot do it.
@@ -71,22 +67,11 @@ def train(
                 f"{type(model).__name__} cannot recompute activations: leave --gradient_checkpointing out"
             )
         model.gradient_checkpointing_enable()
-    passing = dataclasses.replace(args, save_outputs=False)  # only the final model's outputs are kept
-    evaluating = partial(evaluate, model, eval_sets, collate, metrics, passing, accelerator) if eval_sets else None
-    if eval_sets and args.metric_for_best_model:  # a name that is wrong should cost seconds
-        few = {suffix: examples.select(range(min(2, len(examples)))) for suffix, examples in eval_sets.items()}
-        score(evaluate(model, few, collate, metrics, passing, accelerator), args)
-    data = {"training data": train_set} | {f"validation data{suffix}": each for suffix, each in eval_sets.items()}
-    if eval_sets and references is not None:
-        data["validation references"] = references
+    if task.evaluated and args.metric_for_best_model:  # a name that is wrong should cost seconds
+        few = {suffix: evaluate(task, split, compute, first=2).scores for suffix, split in task.evaluated.items()}
+        goodness(few, args.metric_for_best_model)
     with stop_signals() as signals:
-        results = _Training(model, tokenizer, train_set, data, collate, evaluating, signals, args, accelerator).run()
-    if args.save_outputs and eval_sets:
-        started = time.perf_counter()
-        for data_set in eval_sets.values():
-            predict(model, data_set, collate, args, accelerator)
-        results["eval_runtime"] += time.perf_counter() - started
-    return results
+        return _Training(model, tokenizer, task, compute, signals, args, accelerator).run()
 
 
 class _Training:
@@ -96,20 +81,18 @@ class _Training:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        train_set: Dataset,
-        data: dict[str, Dataset],
-        collate: Collate,
-        evaluate: Callable[[], dict[str, float]] | None,
+        task: Task,
+        compute: Compute,
         signals: list[int],
         args: RunArguments,
         accelerator: Accelerator,
     ) -> None:
-        self.train_set, self.collate, self.evaluate, self.signals = train_set, collate, evaluate, signals
-        self.args, self.accelerator = args, accelerator
-        self.lengths = count_tokens(train_set)
-        self.items = count_items(train_set)
-        self.static = static_shapes(model, args)
-        self.total, self.per_epoch = count_updates(len(train_set), args, accelerator.num_processes)
+        self.task, self.compute, self.signals, self.args, self.accelerator = task, compute, signals, args, accelerator
+        self.train_set = task.features["train"]
+        self.lengths = count_tokens(self.train_set)
+        self.items = count_items(self.train_set)
+        self.static = static_shapes(model, args.pad_to_max_length)
+        self.total, self.per_epoch = count_updates(len(self.train_set), args, accelerator.num_processes)
         model.to(accelerator.device)
         model.tie_weights(recompute_mapping=False)  # XLA has made a copy of a shared weight for each of its places
         optimizer = build_optimizer(model, args)
@@ -118,16 +101,17 @@ class _Training:
                 train_micro_batch_size_per_gpu=args.per_device_train_batch_size, gradient_clipping=args.max_grad_norm
             )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
-        # Not prepared: a prepared scheduler ticks once a process.
-        warm_up = warm_up_updates(args, self.total)
-        self.scheduler = get_scheduler(args.lr_scheduler_type, optimizer, warm_up, self.total)
+        self.scheduler = build_schedule(optimizer, args, self.total)
         circumstances = versions() | hardware(accelerator)
-        self.checkpoints = Checkpoints(model, tokenizer, data, circumstances, args, accelerator)
+        self.checkpoints = Checkpoints(model, tokenizer, task.inputs, circumstances, args, accelerator)
         restored = self.checkpoints.restore()
         self.progress = restored or Progress()
-        self.watch = Stopwatch(self.progress.seconds)
+        self.latest: dict[str, Evaluation] | None = None  # evaluations of this process, by suffix,
+        self.best: dict[str, Evaluation] | None = None  # and those of the best model, if it is to be kept
+        self.clock = Clock(self.progress.seconds)
         self.unread: list[tuple[torch.Tensor, int]] = []  # losses still on the device: reading waits for it
-        accelerator.print(f"train: {len(train_set):,} examples, {self.total:,} updates, on {accelerator.device.type}")
+        examples = f"{len(self.train_set):,} examples, {self.total:,} updates"
+        accelerator.print(f"train: {examples}, on {accelerator.device.type}")
         if restored:
             move_schedule(self.scheduler, restored.update)
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
@@ -138,14 +122,14 @@ class _Training:
     def finished(self) -> bool:
         return self.progress.stopped or self.progress.update >= self.total
 
-    def run(self) -> dict[str, float]:
+    def run(self) -> Trained:
         progress = self.progress
         while not self.finished:
             epoch, done = divmod(progress.update, self.per_epoch)
             updates = epoch_updates(self.lengths, self.args, epoch, self.accelerator.num_processes)
             updates = updates[done : self.total - epoch * self.per_epoch]
             self.model.train()
-            inputs = (self.train_set, self.items, updates, self.collate)
+            inputs = (self.train_set, self.items, updates, self.task.collate)
             for share, items in _losses(
                 self.model, *inputs, self.static, self.args.dataloader_num_workers, self.accelerator
             ):
@@ -157,17 +141,17 @@ class _Training:
         if self.args.load_best_model_at_end and progress.best_update != progress.update:
             self.checkpoints.load(progress.best_update)
         self.checkpoints.keep_identity()
-        return self.results()
+        self.clock.lap("train")
+        return self.report()
 
-    def results(self) -> dict[str, float]:
+    def report(self) -> Trained:
         progress = self.progress
-        results = {"train_loss": progress.run.value, "train_updates": progress.update}
+        results = Results(progress.run.value, progress.update, seconds=self.clock.seconds)
         if self.args.load_best_model_at_end:
-            results |= {"best_update": progress.best_update, **progress.best_results}
-        else:
-            results |= progress.results
-        self.watch.lap("train")
-        return results | self.watch.runtimes()
+            results.best_update, results.validation = progress.best_update, progress.best_scores
+            return Trained(results, self.best)
+        results.validation = progress.scores
+        return Trained(results, self.latest)
 
     def update(self, share: torch.Tensor, items: int) -> None:
         """One step of the optimizer, its gradient ready."""
@@ -188,8 +172,8 @@ class _Training:
         if update % args.logging_steps == 0 or update == self.total:
             self.log()
         strategy = args.eval_strategy or ("epoch" if args.eval_steps is None else "steps")
-        evaluate = {"no": update == self.total, "steps": self.is_due(args.eval_steps, ends), "epoch": ends}
-        improved = self.judge() if self.evaluate and evaluate[strategy] else False
+        due = {"no": update == self.total, "steps": self.is_due(args.eval_steps, ends), "epoch": ends}
+        improved = self.evaluate() if self.task.evaluated and due[strategy] else False
         if ends:
             self.end_epoch()
         save = {"no": False, "steps": self.is_due(args.save_steps, ends), "epoch": ends}
@@ -234,8 +218,8 @@ class _Training:
             )
 
     def diverged(self, what: str) -> None:
-        found = self.checkpoints.found()
-        last = f"{self.checkpoints.path(found[0])} is the last good checkpoint" if found else "no checkpoint was saved"
+        saved = self.checkpoints.saved_updates()
+        last = f"{self.checkpoints.path(saved[0])} is the last good checkpoint" if saved else "no checkpoint was saved"
         raise FloatingPointError(
             f"{what} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
             f"--mixed_precision with a wider range; {last}, for --model_name_or_path of another run"
@@ -256,27 +240,24 @@ class _Training:
         self.bar.clear()
         self.accelerator.print(line)
 
-    def judge(self) -> bool:
-        """Evaluates; True where this is the best model so far. Stops the run where that has been long ago."""
+    def evaluate(self) -> bool:
+        """True where this is the best model so far. Stops the run where that has been long ago."""
         progress = self.progress
         self.read_losses()
-        self.watch.lap("train")
+        self.clock.lap("train")
         try:
-            progress.results = self.evaluate()
+            evaluated = self.task.evaluated.items()
+            self.latest = {suffix: evaluate(self.task, split, self.compute) for suffix, split in evaluated}
         except FloatingPointError as error:
             self.diverged(f"{error}, at update {progress.update}")
-        self.watch.lap("eval")
+        self.clock.lap("eval")
         self.model.train()
-        self.accelerator.log(progress.results, step=progress.update)
-        reached = score(progress.results, self.args)
-        improved = progress.best_update is None or reached > score(progress.best_results, self.args)
-        if improved:
-            progress.best_update, progress.best_results, progress.worse = progress.update, progress.results, 0
-        else:
-            progress.worse += 1
-        whole = {name: value for name, value in progress.results.items() if not is_of_a_type(name, progress.results)}
-        scores = "".join(f"  {name} {value:.4f}" for name, value in whole.items())
-        self.print(f"update {progress.update}/{self.total}:{scores}")
+        progress.scores = {suffix: evaluation.scores for suffix, evaluation in self.latest.items()}
+        self.accelerator.log(flatten("eval", progress.scores), step=progress.update)
+        improved = progress.note_scores(self.args.metric_for_best_model)
+        if improved and self.args.load_best_model_at_end:
+            self.best = self.latest
+        self.print(f"update {progress.update}/{self.total}:{_line(progress.scores)}")
         if progress.worse == self.args.early_stopping_patience:
             progress.stopped = True  # at the last update, too: a longer run would have stopped there
             if progress.update < self.total:
@@ -294,12 +275,12 @@ class _Training:
 
     def save(self) -> None:
         self.read_losses()
-        self.watch.lap("train")
+        self.clock.lap("train")
         try:
             self.checkpoints.save(self.progress)
         except FloatingPointError as error:
             self.diverged(str(error))
-        self.watch.lap("save")
+        self.clock.lap("save")
 
     def must_stop(self) -> bool:
         """Whether any process was told to stop; asked where processes that run ahead of their GPU wait anyway."""
@@ -309,53 +290,6 @@ class _Training:
             return False
         told = torch.tensor(len(self.signals), device=self.accelerator.device)
         return bool(self.accelerator.reduce(told, "sum").item())
-
-
-def count_tokens(data_set: Dataset) -> list[int]:
-    """The length that each example asks of its batch: of its longest choice, where the model reads several choices.
-
-    The mask tells: ids are nested too where a token has several, ELMo's characters, and take long to read then.
-    """
-    if "attention_mask" not in data_set.column_names:
-        return [len(ids) for ids in data_set["input_ids"]]
-    if isinstance(next(iter(data_set[0]["attention_mask"]), 0), list):
-        return [max(map(len, masks)) for masks in data_set["attention_mask"]]
-    return [len(mask) for mask in data_set["attention_mask"]]
-
-
-def count_items(train_set: Dataset) -> list[int]:
-    """What the mean loss of each example is a mean over: 1, or its labelled tokens."""
-    if "labels" not in train_set.column_names or not isinstance(train_set[0]["labels"], list):
-        return [1] * len(train_set)
-    return [sum(label != IGNORED for label in labels) for labels in train_set["labels"]]
-
-
-def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes: int) -> list[list[list[int]]]:
-    """The examples of one epoch as updates of micro-batches of indices, the same on every process.
-
-    The examples that share an update depend on their number alone, not on processes or accumulation. A micro-batch
-    holds those of all processes; process r takes [r::processes]. With group_by_length the shuffled examples are sorted
-    by length in blocks of 50 updates, and the updates shuffled again, an incomplete one staying last. With
-    pad_to_max_length the epoch's first examples fill the last update up, so that all batches have one shape.
-    """
-    rng = np.random.default_rng((args.seed, epoch))
-    micro = args.per_device_train_batch_size * processes
-    size = micro * args.gradient_accumulation_steps
-    order = rng.permutation(len(lengths)).tolist()
-    if args.pad_to_max_length:
-        order = np.resize(order, math.ceil(len(order) / size) * size).tolist()
-    if args.group_by_length:
-        blocks = _cut(order, 50 * size)
-        order = [index for block in blocks for index in sorted(block, key=lengths.__getitem__)]
-    updates = _cut(order, size)
-    if args.group_by_length:
-        complete = len(order) // size
-        updates = [updates[i] for i in rng.permutation(complete)] + updates[complete:]
-    return [_cut(update, micro) for update in updates]
-
-
-def _cut(indices: list[int], size: int) -> list[list[int]]:
-    return [indices[i : i + size] for i in range(0, len(indices), size)]
 
 
 def _losses(
@@ -393,31 +327,10 @@ def _losses(
         yield share, total
 
 
-def load_batches(
-    data_set: Dataset, batches: list[list[int]], collate: Collate, workers: int = 0, pinned: bool = False
-) -> DataLoader:
-    """The `batches` of examples in their order; `workers` processes, if any, read and collate them ahead."""
-    return DataLoader(
-        data_set,
-        batch_sampler=batches,
-        collate_fn=collate,
-        num_workers=workers,
-        worker_init_fn=_ignore_signals,
-        pin_memory=pinned,
-        generator=torch.Generator(),  # of its own: to begin draws none of dropout's numbers
-    )
-
-
-def _ignore_signals(worker: int) -> None:
-    """What stops a run is sent to all its processes, but its last checkpoint still needs batches."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def static_shapes(model: PreTrainedModel, args: RunArguments) -> dict[str, bool]:
-    """What keeps a model from leaving padding out where --pad_to_max_length wants one shape in every batch."""
-    can_unpad = "unpad" in inspect.signature(model.base_model.forward).parameters
-    return {"unpad": False} if args.pad_to_max_length and can_unpad else {}
+def _line(scores: ScoresBySet) -> str:
+    """eval_f1 0.9000  eval_loss 0.1000: all but the scores of single types."""
+    named = [(f"eval_{name}{suffix}", value) for suffix, each in scores.items() for name, value in each.whole.items()]
+    return "".join(f"  {name} {value:.4f}" for name, value in named)
 
 
 def run_pending(accelerator: Accelerator) -> None:
@@ -426,102 +339,3 @@ def run_pending(accelerator: Accelerator) -> None:
         import torch_xla
 
         torch_xla.sync()
-
-
-# Prediction and evaluation
-
-
-def predict(
-    model: PreTrainedModel, data_set: Dataset, collate: Collate, args: RunArguments, accelerator: Accelerator
-) -> Outputs:
-    """The model's outputs named "...logits", one array an example, in the order of `data_set`, on every process.
-
-    Outputs for each token are those of the example's own tokens, without padding. Labels stay in the data set. With
-    --ensemble they are the mean of its runs' outputs, with --save_outputs they are kept in the output folder, too.
-    Raises FloatingPointError where an output is not finite.
-    """
-    if args.ensemble is None:
-        outputs = _compute(model, data_set, collate, args, accelerator)
-    else:
-        outputs = average(data_set, model.config.id2label, args)
-    if args.save_outputs and accelerator.is_main_process:
-        save_outputs(outputs, data_set, model.config.id2label, Path(args.output_dir))
-    return outputs
-
-
-@torch.no_grad()  # not inference_mode: tensors made there could not be trained on after
-def _compute(
-    model: PreTrainedModel, data_set: Dataset, collate: Collate, args: RunArguments, accelerator: Accelerator
-) -> Outputs:
-    """Batches hold examples of similar length, so little of them is padding."""
-    model.to(accelerator.device).eval()
-    lengths = count_tokens(data_set)
-    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    mine = _my_batches(order, args, accelerator)
-    bar = tqdm(total=len(mine), desc="predict", leave=False, disable=not sys.stderr.isatty())
-    loader = load_batches(data_set, mine, collate, args.dataloader_num_workers)
-    static = static_shapes(model, args)
-    computed = {}
-    for indices, batch in zip(mine, loader, strict=True):
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        with accelerator.autocast():
-            outputs = model(**send_to_device(inputs, accelerator.device), **static)
-        arrays = {
-            name: _without_padding(value.float().cpu().numpy(), inputs.get("attention_mask"), model.config.num_labels)
-            for name, value in outputs.items()
-            if name.endswith("logits")
-        }
-        computed |= {index: {name: rows[i] for name, rows in arrays.items()} for i, index in enumerate(indices)}
-        bar.update()
-    bar.close()
-    by_index = {}
-    for process in range(accelerator.num_processes):  # accelerate's gather_object does not know XLA
-        (theirs,) = broadcast_object_list([computed], from_process=process)
-        by_index |= theirs
-    names = by_index[0] if by_index else {}
-    for index, arrays in sorted(by_index.items()):
-        broken = [name for name in names if not np.isfinite(arrays[name]).all()]
-        if broken:
-            raise FloatingPointError(
-                f"the model's {', '.join(broken)} for example {index} are not finite: use a --mixed_precision with a "
-                "wider range, or train with a lower --learning_rate"
-            )
-    return {name: [by_index[index][name] for index in range(len(lengths))] for name in names}
-
-
-def _without_padding(rows: np.ndarray, mask: torch.Tensor | None, labels: int) -> list[np.ndarray]:
-    """The examples of a batch's output, cut to their own tokens where its second axis is that of the tokens.
-
-    An output of two axes whose second is as long as there are `labels` is one of classes, whatever the batch's length.
-    """
-    of_tokens = mask is not None and rows.shape[1:2] == mask.shape[1:] and (rows.ndim > 2 or rows.shape[1] != labels)
-    return [row[own] for row, own in zip(rows, mask.bool().numpy(), strict=True)] if of_tokens else list(rows)
-
-
-def _my_batches(order: list[int], args: RunArguments, accelerator: Accelerator) -> list[list[int]]:
-    """This process's batches: as many as every other's, since a sharded model computes on all at once.
-
-    Examples that occur twice for that reason give the same outputs twice. With pad_to_max_length all batches are full.
-    """
-    size = args.per_device_eval_batch_size
-    if args.pad_to_max_length:
-        order = np.resize(order, math.ceil(len(order) / size) * size).tolist()
-    batches = _cut(order, size)
-    rounds = math.ceil(len(batches) / accelerator.num_processes)
-    return [batches[(i * accelerator.num_processes + accelerator.process_index) % len(batches)] for i in range(rounds)]
-
-
-def evaluate(
-    model: PreTrainedModel,
-    eval_sets: dict[str, Dataset],
-    collate: Collate,
-    metrics: Metrics,
-    args: RunArguments,
-    accelerator: Accelerator,
-) -> dict[str, float]:
-    """`eval_<metric><suffix>` for each suffix and set of `eval_sets` ("" for the only one)."""
-    results = {}
-    for suffix, data_set in eval_sets.items():
-        scores = metrics(predict(model, data_set, collate, args, accelerator), data_set)
-        results |= {f"eval_{name}{suffix}": value for name, value in scores.items()}
-    return results

@@ -1,15 +1,14 @@
-"""What a run's parameters learn with: the optimizer, one learning rate a layer, top layers that start anew."""
+"""The optimizer, the schedule of its learning rate, one rate a layer, and top layers that start from new weights."""
 
 import itertools
 import math
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, get_scheduler
 
 from training.arguments import RunArguments
 
@@ -27,50 +26,10 @@ def warm_up_updates(args: RunArguments, total: int) -> int:
     return args.warmup_steps or math.ceil(round(args.warmup_ratio * total, 6))  # 0.1 * 30 is a little more than 3
 
 
-LENGTH = ("max_steps", "num_train_epochs", "updates")
-WARM_UP = ("warmup_ratio", "warmup_steps", "warm-up")
-
-
 def schedule(examples: int, args: RunArguments, processes: int) -> dict[str, int]:
-    """What `may_differ` must know of a run over so many `examples`, for its identity."""
+    """What decides on the learning rates of a run over so many `examples`, for its identity."""
     total, per_epoch = count_updates(examples, args, processes)
     return {"updates": total, "updates an epoch": per_epoch, "warm-up": warm_up_updates(args, total)}
-
-
-def may_differ(ours: dict[str, Any], theirs: dict[str, Any], checkpoint: Path, update: int) -> set[str]:
-    """What of their identities may differ between a run and the longer one that goes on from its `checkpoint`.
-
-    A run may be longer where it has done until `update` what the longer one would have done: its learning rate does
-    not depend on its end. Raises ValueError, with what to do instead, where another length was asked for in vain.
-    """
-    changed = [name for name in LENGTH[:2] if ours[name] != theirs.get(name)]
-    same_warm_up = ours["warm-up"] == theirs.get("warm-up")
-    if same_warm_up and ours["updates"] == theirs["updates"]:
-        return {*LENGTH, *WARM_UP}  # the same in other words
-    if not changed or "updates" not in theirs:
-        return set()
-    reason = None
-    if ours["updates"] < theirs["updates"]:
-        reason = f"that run has {theirs['updates']} updates, and goes on to as many or more"
-    elif not ours["lr_scheduler_type"].startswith("constant"):
-        reason = f"with --lr_scheduler_type {ours['lr_scheduler_type']} the learning rate depends on the last update"
-    elif not same_warm_up:
-        reason = f"its warm-up has {theirs['warm-up']} updates, not {ours['warm-up']}; --warmup_steps keeps it"
-    elif update == theirs["updates"] and _chose_at_its_end(theirs):
-        reason = f"it chose among models after update {update}, its last, where a longer run evaluates none"
-    if reason:
-        raise ValueError(
-            f"{checkpoint} is of a run with {changed[0]} {theirs[changed[0]]}, not {ours[changed[0]]}: {reason}. To "
-            f"train on from there, begin another run with --model_name_or_path {checkpoint} and its own --output_dir"
-        )
-    return {*LENGTH, *WARM_UP}
-
-
-def _chose_at_its_end(run: dict[str, Any]) -> bool:
-    """Whether the best model, or early stopping, depends on an evaluation that took place because the run ended."""
-    chooses = run["load_best_model_at_end"] or run["early_stopping_patience"] is not None
-    by_steps = run["eval_strategy"] == "steps" or (run["eval_strategy"] is None and run["eval_steps"] is not None)
-    return chooses and run["updates"] % (run["eval_steps"] if by_steps else run["updates an epoch"]) != 0
 
 
 def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.AdamW:
@@ -120,6 +79,14 @@ class BertAdam(torch.optim.AdamW):
         for parameter in new:
             self.state[parameter]["step"].fill_(math.inf)
         return has_complex
+
+
+def build_schedule(optimizer: torch.optim.Optimizer, args: RunArguments, updates: int) -> LambdaLR:
+    """The learning rates of a run of so many `updates`.
+
+    It must not be prepared by accelerate, whose schedules tick once a process.
+    """
+    return get_scheduler(args.lr_scheduler_type, optimizer, warm_up_updates(args, updates), updates)
 
 
 def move_schedule(scheduler: LambdaLR, update: int) -> None:

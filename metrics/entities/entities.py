@@ -58,7 +58,18 @@ def starts(previous: str, tag: str) -> bool:
 
 
 def entity_scores(predictions: list[list[str]], references: list[list[str]]) -> dict[str, float]:
-    """Raises ValueError where a sentence has not as many predictions as references, and for what is no tag."""
+    """What `scores_and_types` gives, flat: f1, ..., f1_TYPE, precision_TYPE, recall_TYPE and number_TYPE."""
+    scores, types = scores_and_types(predictions, references)
+    return scores | {f"{name}_{kind}": value for kind, values in types.items() for name, value in values.items()}
+
+
+def scores_and_types(
+    predictions: list[list[str]], references: list[list[str]]
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """f1, precision, recall and accuracy over all types, and the first three and `number` of each type.
+
+    Raises ValueError where a sentence has not as many predictions as references, and for what is no tag.
+    """
     for number, (predicted, tags) in enumerate(zip(predictions, references, strict=True), start=1):
         if len(predicted) != len(tags):
             raise ValueError(f"sentence {number} has {len(predicted)} predictions for {len(tags)} words")
@@ -67,11 +78,8 @@ def entity_scores(predictions: list[list[str]], references: list[list[str]]) -> 
     words = sum(map(len, references))
     equal = sum(map(str.__eq__, guess, gold)) - (len(gold) - words)
     scores = _ratios(sum(right), sum(predicted), sum(present)) | {"accuracy": equal / words if words else 0.0}
-    for name, *counts in zip(types, right, predicted, present, strict=True):
-        if name and any(counts):
-            scores |= {f"{score}_{name}": value for score, value in _ratios(*counts).items()}
-            scores[f"number_{name}"] = counts[-1]
-    return scores
+    counts = zip(types, right, predicted, present, strict=True)
+    return scores, {name: _ratios(*n) | {"number": n[-1]} for name, *n in counts if name and any(n)}
 
 
 def _in_a_row(sentences: Iterable[list[str]]) -> list[str]:

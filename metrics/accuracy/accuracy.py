@@ -1,0 +1,74 @@
+"""How often the predicted class is the right one, over all examples and over those of each part of the data."""
+
+import datasets
+import evaluate
+import numpy as np
+
+
+DESCRIPTION = """\
+Accuracy over all examples (accuracy), and over those of each part that the data name. A part without examples has no
+score. One configuration for each way to part them:
+choices: accuracy_PART, as of RACE's middle and high (Lai et al. 2017, arXiv 1704.04683, section 3).
+hans: a part is what was made for one heuristic (lexical_overlap, subsequence, constituent), and has three scores: over
+all of it (lexical_overlap), over the examples where the heuristic is right (lexical_overlap_entailed), and over those
+where it misleads (lexical_overlap_non_entailed), as evaluate_heur_output.py of McCoy, Pavlick and Linzen 2019 (arXiv
+1902.01007) counts them. The paper reports the two last ones of each, in per cent. Whoever trusts the heuristics gets
+100 and 0; chance is 50.
+"""
+CITATION = """\
+@inproceedings{lai2017race,
+  title={{RACE}: Large-scale {ReAding} Comprehension Dataset From Examinations},
+  author={Lai, Guokun and Xie, Qizhe and Liu, Hanxiao and Yang, Yiming and Hovy, Eduard},
+  booktitle={Conference on Empirical Methods in Natural Language Processing},
+  year={2017}
+}
+@inproceedings{mccoy2019right,
+  title={Right for the Wrong Reasons: Diagnosing Syntactic Heuristics in Natural Language Inference},
+  author={McCoy, Tom and Pavlick, Ellie and Linzen, Tal},
+  booktitle={Annual Meeting of the Association for Computational Linguistics},
+  year={2019}
+}
+"""
+INPUTS = """\
+predictions, references: class numbers; of HANS 0 for entailment, 1 for non-entailment. parts: the part of each
+example, "" for none; of HANS the column heuristic.
+"""
+
+
+def by_part(part: str, inside: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"accuracy_{part}": inside}
+
+
+def by_heuristic(part: str, inside: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
+    return {
+        part: inside,
+        f"{part}_entailed": inside & (references == 0),
+        f"{part}_non_entailed": inside & (references == 1),
+    }
+
+
+# Configuration -> the scores of a part, each with the examples that it counts.
+GROUPS = {"choices": by_part, "hans": by_heuristic}
+
+
+class Accuracy(evaluate.Metric):
+    """`evaluate.load("metrics/accuracy/accuracy.py", "hans").compute(predictions=..., references=..., parts=...)`."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        if self.config_name not in GROUPS:
+            raise KeyError(f"{self.config_name!r} is no way to part examples: choose one of {', '.join(GROUPS)}")
+        label = datasets.Value("int64")
+        return evaluate.MetricInfo(
+            description=DESCRIPTION,
+            citation=CITATION,
+            inputs_description=INPUTS,
+            features=datasets.Features({"predictions": label, "references": label, "parts": datasets.Value("string")}),
+        )
+
+    def _compute(self, predictions: list[int], references: list[int], parts: list[str]) -> dict[str, float]:
+        references, column = np.array(references), np.array(parts)
+        right = np.array(predictions) == references
+        groups = {"accuracy": np.full(len(right), True)}
+        for part in filter(None, dict.fromkeys(parts)):
+            groups |= GROUPS[self.config_name](part, column == part, references)
+        return {name: float(right[group].mean()) for name, group in groups.items() if group.any()}

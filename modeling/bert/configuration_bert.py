@@ -1,0 +1,150 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""BERT's configuration: the fields of every published `config.json` with `"model_type": "bert"`."""
+
+from huggingface_hub.dataclasses import strict
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import auto_docstring
+
+from ..hub_code import SavedWithCode, announce_names, copy_code
+
+
+# Which class each Auto class finds in a saved folder.
+AUTO_MAP = {
+    "AutoConfig": "configuration_bert.ZooBertConfig",
+    "AutoModel": "modeling_bert.ZooBertModel",
+    "AutoModelForPreTraining": "modeling_bert.ZooBertForPreTraining",
+    "AutoModelForMaskedLM": "modeling_bert.ZooBertForMaskedLM",
+    "AutoModelForNextSentencePrediction": "modeling_bert.ZooBertForNextSentencePrediction",
+    "AutoModelForSequenceClassification": "modeling_bert.ZooBertForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_bert.ZooBertForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_bert.ZooBertForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_bert.ZooBertForMultipleChoice",
+    "AutoModelForTextEncoding": "modeling_bert.ZooBertModel",
+}
+# What `architectures` says of each class: transformers' own, which reads the same folder.
+STOCK = {
+    "ZooBertModel": "BertModel",
+    "ZooBertForPreTraining": "BertForPreTraining",
+    "ZooBertForMaskedLM": "BertForMaskedLM",
+    "ZooBertForNextSentencePrediction": "BertForNextSentencePrediction",
+    "ZooBertForSequenceClassification": "BertForSequenceClassification",
+    "ZooBertForTokenClassification": "BertForTokenClassification",
+    "ZooBertForQuestionAnswering": "BertForQuestionAnswering",
+    "ZooBertForMultipleChoice": "BertForMultipleChoice",
+}
+
+
+@auto_docstring(checkpoint="google-bert/bert-base-uncased")
+@strict
+class ZooBertConfig(SavedWithCode, PreTrainedConfig):
+    r"""
+    The defaults are BERT-base, uncased (Devlin et al. 2018, section 3). BERT-large has 24 layers of 1024 with 16 heads
+    and an `intermediate_size` of 4096.
+
+    The model type is `bert`, on purpose: the same folder is a stock checkpoint for transformers and a checkpoint of
+    this zoo, so no field may change what the stock class computes from it.
+
+    position_embedding_type (`str`, *optional*, defaults to `"absolute"`):
+        Only the paper's learned absolute positions; found in older files.
+    unpad (`bool`, *optional*, defaults to `True`):
+        Whether padding is left out of the computation wherever it can be. With `False`, every module sees states of
+        shape `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument of the same
+        name of `forward` wins; its `False` still lets the last layer of a classifier compute only the token it reads.
+
+    Raises:
+        ValueError: when the hidden size is not a multiple of the heads, and for what this encoder does not do:
+            decoder mode, cross-attention, relative positions.
+
+    Example:
+
+    ```python
+    >>> from modeling import ZooBertConfig, ZooBertModel
+
+    >>> model = ZooBertModel(ZooBertConfig(num_hidden_layers=4, hidden_size=256, num_attention_heads=4))
+    ```"""
+
+    model_type = "bert"
+    base_model_tp_plan = {
+        "embeddings.word_embeddings": "embedding_rowwise",
+        "encoder.layer.*.attention.self.query": "colwise",
+        "encoder.layer.*.attention.self.key": "colwise",
+        "encoder.layer.*.attention.self.value": "colwise",
+        "encoder.layer.*.attention.output.dense": "rowwise",
+        "encoder.layer.*.intermediate.dense": "colwise",
+        "encoder.layer.*.output.dense": "rowwise",
+    }
+    base_model_fsdp_plan = {
+        "embeddings": "free_full_weight",
+        "encoder.layer.*": "free_full_weight",
+        "pooler": "keep_full_weight",
+    }
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+    classifier_dropout: float | int | None = None
+    is_decoder: bool = False
+    add_cross_attention: bool = False
+    tie_word_embeddings: bool = True
+    position_embedding_type: str = "absolute"
+    unpad: bool = True
+
+    def validate_head_size(self):
+        """Every head gets the same number of dimensions."""
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}; "
+                "choose them so that each head has hidden_size / num_attention_heads dimensions."
+            )
+
+    def validate_encoder(self):
+        """Refuses what the paper's encoder cannot compute, instead of computing something else."""
+        if self.is_decoder or self.add_cross_attention:
+            raise ValueError(
+                f"is_decoder={self.is_decoder}, add_cross_attention={self.add_cross_attention}: ZooBert is the "
+                "paper's bidirectional encoder. Use transformers.BertLMHeadModel to decode with a BERT checkpoint."
+            )
+        if self.position_embedding_type != "absolute":
+            raise ValueError(
+                f"position_embedding_type={self.position_embedding_type!r}: ZooBert has the paper's absolute "
+                "positions only. Load this checkpoint with transformers 4, which still computes relative ones."
+            )
+
+    def save_pretrained(self, save_directory, **kwargs):
+        """As `PreTrainedConfig.save_pretrained`, and the zoo's code beside it, so that `trust_remote_code=True` finds
+        all classes of the zoo in the folder, whichever of them was saved. Without that, it is a stock checkpoint, and
+        `architectures` names the stock class, for servers and converters that look there.
+
+        A process that itself runs on such code may have only some of it; then only that is announced.
+        """
+        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory)
+        if self.architectures:
+            self.architectures = [STOCK.get(name, name) for name in self.architectures]
+        super().save_pretrained(save_directory, **kwargs)
+
+
+announce_names(AUTO_MAP)
+
+__all__ = ["AUTO_MAP", "ZooBertConfig"]

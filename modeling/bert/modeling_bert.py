@@ -1,0 +1,857 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""BERT: Pre-training of Deep Bidirectional Transformers (Devlin et al. 2018, arXiv 1810.04805).
+
+Section 3 describes the encoder, section 3.1 the masked LM and next-sentence heads, section 4 and appendix A.5 the
+fine-tuning heads; released code: google-research/bert, `modeling.py`. Parameter names are those of every published
+PyTorch checkpoint. What differs from the released code is how it is computed, never what:
+
+- padding is not computed: the tokens of a batch run as one row, only attention sees sequences (modeling_layout.py);
+- the masked LM head runs at the labelled positions only, when training;
+- where only [CLS] is read, the last layer asks for [CLS] alone.
+
+Letters: B rows, T columns, N real tokens of a batch, S sequences, H hidden size, A heads, D = H / A, V vocabulary,
+C classes, P keys and values in front of a row (prefix tuning). Hidden states are (B, T, H), or (N, H) while packed;
+`(..., H)` is either.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPooling,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    NextSentencePredictorOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from ..hub_code import SavedWithCode
+from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, is_listened_to
+from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss
+from ..shared.modeling_packing import (
+    attention_implementation,
+    check_choices,
+    check_shapes,
+    eager_attention_forward,
+    is_opaque,
+    is_recorded,
+    labels_need_padding,
+    split_heads,
+)
+from .configuration_bert import ZooBertConfig
+
+
+class ZooBertEmbeddings(nn.Module):
+    """The sum of word piece, position and segment embeddings, normalised (section 3, figure 2)."""
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,  # (B, T) or (N,)
+        inputs_embeds: torch.Tensor | None,  # (..., H), instead of input_ids
+        token_type_ids: torch.Tensor,  # broadcasts against the ids
+        position_ids: torch.Tensor,
+    ) -> torch.Tensor:
+        words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        embeddings = words + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
+        return self.dropout(self.LayerNorm(embeddings))  # (..., H)
+
+
+class ZooBertSelfAttention(nn.Module):
+    """Multi-head attention of every token to every token of its sequence."""
+
+    def __init__(self, config: ZooBertConfig, layer_idx: int):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = False
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,  # (..., H)
+        queries: torch.Tensor,  # the states that ask: all of them, or the first of each sequence
+        attention_mask: torch.Tensor | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
+        )
+        kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
+        query = split_heads(self.query(queries), self.head_dim)  # (..., A, D)
+        key = split_heads(self.key(hidden_states), self.head_dim)
+        value = split_heads(self.value(hidden_states), self.head_dim)
+        return layout.attend(
+            attention_interface, self, query, key, value, attention_mask, past_key_values, **kwargs
+        )  # (..., H), (B, A, T, P + T) where the implementation shows them
+
+
+class ZooBertResidual(nn.Module):
+    """LayerNorm(residual + Dropout(Wx)): how each half of a layer ends (the norm comes after the sum)."""
+
+    def __init__(self, config: ZooBertConfig, in_features: int):
+        super().__init__()
+        self.dense = nn.Linear(in_features, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + residual)
+
+
+class ZooBertAttention(nn.Module):
+    def __init__(self, config: ZooBertConfig, layer_idx: int):
+        super().__init__()
+        self.self = ZooBertSelfAttention(config, layer_idx)
+        self.output = ZooBertResidual(config, config.hidden_size)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,  # (..., H)
+        queries: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        attended, _ = self.self(hidden_states, queries, attention_mask, layout, past_key_values, **kwargs)
+        return self.output(attended, queries)
+
+
+class ZooBertIntermediate(nn.Module):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]  # the erf GELU, as released; GPT's is the tanh one
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.activation(self.dense(hidden_states))
+
+
+class ZooBertLayer(GradientCheckpointingLayer):
+    """Self-attention, then a feed-forward network on each token."""
+
+    def __init__(self, config: ZooBertConfig, layer_idx: int):
+        super().__init__()
+        self.attention = ZooBertAttention(config, layer_idx)
+        self.intermediate = ZooBertIntermediate(config)
+        self.output = ZooBertResidual(config, config.intermediate_size)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """(..., H) -> (..., H); where only first tokens ask, (S, H) or (B, 1, H)."""
+        queries = layout.queries(hidden_states)
+        attended = self.attention(hidden_states, queries, attention_mask, layout, past_key_values, **kwargs)
+        return self.output(self.intermediate(attended), attended)
+
+
+class ZooBertHiddenStates(nn.Module):
+    """Where `output_hidden_states` listens: it sees the states before and after each layer, never packed."""
+
+    def forward(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        return after
+
+
+class ZooBertEncoder(nn.Module):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.layer = nn.ModuleList([ZooBertLayer(config, index) for index in range(config.num_hidden_layers)])
+        self.hidden_states = ZooBertHiddenStates()
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        layout: Layout,
+        record: bool,
+        past_key_values: Cache | None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """(B, T, H), or (N, H) while packed -> (B, T, H), or (B, 1, H) where only the first tokens are wanted.
+
+        Hidden states that are recorded leave the layout after each layer, and enter it again.
+        """
+        states = layout.leave(hidden_states) if record else hidden_states
+        for index, layer in enumerate(self.layer):
+            if index == len(self.layer) - 1:
+                layout, attention_mask = layout.for_last_layer(attention_mask)
+            states_in = layout.enter(states) if record else states
+            output = layer(states_in, attention_mask, layout=layout, past_key_values=past_key_values, **kwargs)
+            states = self.hidden_states(states, layout.leave(output) if record else output)
+        return states if record else layout.leave(states)
+
+
+class ZooBertPooler(nn.Module):
+    """tanh(W [CLS]): the vector that stands for the whole input (section 3.1, task 2)."""
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.dense(hidden_states[:, 0]).tanh()  # (B, T, H) -> (B, H)
+
+
+class ZooBertPredictionTransform(nn.Module):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(self.activation(self.dense(hidden_states)))
+
+
+class ZooBertLMPredictionHead(nn.Module):
+    """One more layer, then the word embeddings as output weights, with a bias of their own (section 3.1, task 1)."""
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__()
+        self.transform = ZooBertPredictionTransform(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, under the name files have it
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.transform(hidden_states))  # (..., H) -> (..., V)
+
+
+class ZooBertPretrainingHeads(nn.Module):
+    """`cls` in the files: the masked LM head, the next-sentence classifier, or both."""
+
+    def __init__(self, config: ZooBertConfig, masked_lm: bool, next_sentence: bool):
+        super().__init__()
+        if masked_lm:
+            self.predictions = ZooBertLMPredictionHead(config)
+        if next_sentence:
+            self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+
+@auto_docstring
+class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):
+    config: ZooBertConfig
+    base_model_prefix = "bert"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _no_split_modules = ["ZooBertEmbeddings", "ZooBertLayer"]
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(ZooBertHiddenStates),
+        "attentions": ZooBertSelfAttention,
+    }
+    # What a pre-training checkpoint holds beyond the head that is loaded, and a buffer of old files.
+    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.dense", r"position_ids$"]
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        """N(0, initializer_range) weights and zero biases (the released code truncates the normal at two sigmas)."""
+        super()._init_weights(module)
+        if isinstance(module, ZooBertLMPredictionHead):
+            init.zeros_(module.bias)
+
+
+@auto_docstring
+class ZooBertModel(ZooBertPreTrainedModel):
+    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"position_ids$"]
+
+    def __init__(self, config: ZooBertConfig, add_pooling_layer: bool = True):
+        r"""
+        add_pooling_layer (`bool`, *optional*, defaults to `True`):
+            Whether to compute `pooler_output`.
+        """
+        super().__init__(config)
+        self.embeddings = ZooBertEmbeddings(config)
+        self.encoder = ZooBertEncoder(config)
+        self.pooler = ZooBertPooler(config) if add_pooling_layer else None
+        if not add_pooling_layer:
+            self._keys_to_ignore_on_load_unexpected = ZooBertPreTrainedModel._keys_to_ignore_on_load_unexpected
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value):
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults
+    @capture_outputs
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        unpad: bool | None = None,
+        first_token_only: bool = False,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | BaseModelOutputWithPooling:
+        r"""
+        past_key_values (`Cache`, *optional*):
+            Keys and values of P tokens in front of each row, as prefix tuning learns them. `attention_mask` then has
+            P more columns, the tokens' positions begin after them, and padding is computed.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to compute the real tokens only, wherever the mask shows padding or `position_ids` restart inside a
+            row. While attentions are asked for, shapes must be static (a traced graph, XLA), or, unless `True` is
+            given here, a hook listens to a module inside, padding is computed, and its state set to zero:
+            `last_hidden_state` is zero there either way. `False` returns the states of padding.
+        first_token_only (`bool`, *optional*, defaults to `False`):
+            Whether only the first token's state is wanted: `last_hidden_state` is then `(batch_size, 1, hidden_size)`.
+            Has no effect when hidden states or attentions are asked for, with `config.unpad=False`, or where a hook
+            may expect all of them.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        self._check(inputs, attention_mask, token_type_ids, position_ids, past_key_values, kwargs)
+        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
+        hidden, attentions = (is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
+        layout = choose_layout(
+            self,
+            inputs,
+            attention_mask,
+            position_ids,
+            unpad=unpad,
+            token="first" if first_token_only and not (hidden or attentions) else None,
+            uses_cache=past_key_values is not None,
+            records=attentions,
+        )
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values)
+        mask = layout.create_mask(create_bidirectional_mask, self.config, hidden_states, past_key_values)
+        hidden_states = self.encoder(hidden_states, mask, layout, hidden, past_key_values, **kwargs)  # (B, 1 or T, H)
+        pooled = self.pooler(hidden_states) if self.pooler is not None else None
+        return BaseModelOutputWithPooling(last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled)
+
+    def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values, kwargs: dict):
+        """Refuses what does not fit, what would be ignored (a decoder's inputs), and more tokens than positions."""
+        if past_key_values is not None and not isinstance(past_key_values, Cache):
+            raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; give a DynamicCache")
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
+        decoders = ("encoder_hidden_states", "encoder_attention_mask", "use_cache")
+        given = [name for name in decoders if kwargs.get(name) is not None and kwargs[name] is not False]
+        if given:
+            raise ValueError(
+                f"{', '.join(given)}: ZooBert is an encoder, without cache and cross-attention. Use "
+                "transformers.BertLMHeadModel to decode with a BERT checkpoint."
+            )
+        positions, longest = past + inputs.shape[1], self.config.max_position_embeddings
+        if position_ids is not None:  # a packed row may be longer than its sequences
+            if inputs.device.type != "cpu" or is_opaque(position_ids):
+                return  # to look would make the program wait for the device
+            positions = int(position_ids.max()) + 1 if position_ids.numel() else 0
+        if positions > longest and not is_tracing(inputs):
+            raise ValueError(
+                f"The input is {positions} tokens long and the model has {longest} positions: pass truncation=True, "
+                f"max_length={longest} to the tokenizer, or cut the text into windows."
+            )
+
+    def _embed(
+        self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values
+    ) -> torch.Tensor:
+        """(B, T, H), or (N, H) of the real tokens. Without segments, all tokens are in the first."""
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        if position_ids is None:
+            past = 0 if past_key_values is None else past_key_values.get_seq_length()
+            position_ids = torch.arange(past, past + inputs.shape[1], device=inputs.device).unsqueeze(0)  # (1, T)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(position_ids)
+        embedded = (input_ids, inputs_embeds, token_type_ids, position_ids)
+        return self.embeddings(*(layout.enter(tensor) for tensor in embedded))
+
+
+class ZooBertWordPredictor(ZooBertPreTrainedModel):
+    """What the two models with a masked LM head share: weights tied to the embeddings, and where the head runs."""
+
+    _tied_weights_keys = {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+    _tp_plan = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
+
+    def get_output_embeddings(self):
+        return self.cls.predictions.decoder
+
+    def set_output_embeddings(self, new_embeddings):
+        self.cls.predictions.decoder = new_embeddings
+        self.cls.predictions.bias = new_embeddings.bias
+
+    def predict_words(
+        self, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss.
+
+        The head costs as much as several layers, and pre-training labels 15 % of the tokens, so in training it runs
+        there only. The logits are then one NaN seen from everywhere: they keep their shape, take no memory, and
+        cannot pass for predictions.
+        """
+        if labels is None:
+            return self.cls.predictions(hidden_states), None
+        labels = labels.to(hidden_states.device)
+        words = self.config.vocab_size
+        if not self.training or is_opaque(labels) or labels.device.type == "xla" or is_listened_to(self.cls):
+            logits = self.cls.predictions(hidden_states)
+            return logits, self.loss_function(logits=logits, labels=labels, vocab_size=words, **kwargs)
+        labelled = labels != IGNORED  # (B, T), n of them true
+        chosen = self.cls.predictions(hidden_states[labelled])  # (n, V)
+        loss = self.loss_function(logits=chosen, labels=labels[labelled], vocab_size=words, **kwargs)
+        # float32, or accelerate would copy it to float32 under autocast
+        nowhere = torch.full((), float("nan"), dtype=torch.float32, device=chosen.device)
+        return nowhere.expand(*labels.shape, chosen.shape[-1]), loss
+
+
+@auto_docstring(custom_intro="BERT with a masked language modeling head.")
+class ZooBertForMaskedLM(ZooBertWordPredictor):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | MaskedLMOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
+            only, for the loss, and `logits` is NaN.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
+        """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
+            return_dict=True,
+            **kwargs,
+        )
+        logits, loss = self.predict_words(outputs.last_hidden_state, labels, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+@auto_docstring(custom_intro="Output type of [`ZooBertForPreTraining`].")
+@dataclass
+class ZooBertForPreTrainingOutput(ModelOutput):
+    r"""
+    loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `labels` or `next_sentence_label` is given):
+        The sum of the masked language modeling loss and the next sentence loss.
+    prediction_logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, config.vocab_size)`):
+        Scores of each word piece, before the softmax.
+    seq_relationship_logits (`torch.FloatTensor` of shape `(batch_size, 2)`):
+        Scores of "is the next sentence" and "is another one", before the softmax.
+    """
+
+    loss: torch.FloatTensor | None = None
+    prediction_logits: torch.FloatTensor | None = None
+    seq_relationship_logits: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    attentions: tuple[torch.FloatTensor, ...] | None = None
+
+
+@auto_docstring(custom_intro="BERT with both pre-training heads: masked words and next sentence prediction.")
+class ZooBertForPreTraining(ZooBertWordPredictor):
+    # Trainer counts the items of one kind of label; the two losses here are means over different ones.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=True)
+        self.loss_type = "ForMaskedLM"
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        next_sentence_label: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | ZooBertForPreTrainingOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
+            only, for the loss, and `prediction_logits` is NaN.
+        next_sentence_label (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            0 where the second segment follows the first, 1 where it is a random one.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooBertModel.forward`.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
+        """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
+            return_dict=True,
+            **kwargs,
+        )
+        prediction_logits, loss = self.predict_words(outputs.last_hidden_state, labels, **kwargs)
+        next_sentence_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
+        if next_sentence_label is not None:
+            next_sentence_loss = class_loss(next_sentence_logits, next_sentence_label)
+            loss = next_sentence_loss if loss is None else loss + next_sentence_loss
+        return ZooBertForPreTrainingOutput(
+            loss=loss,
+            prediction_logits=prediction_logits,
+            seq_relationship_logits=next_sentence_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+@auto_docstring(custom_intro="BERT with a next sentence prediction head.")
+class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=False, next_sentence=True)
+        self.loss_function = class_loss
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | NextSentencePredictorOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            0 where the second segment follows the first, 1 where it is a random one.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooBertModel.forward`.
+        """
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=unpad,
+            first_token_only=True,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
+        loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
+        return NextSentencePredictorOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+def classifier_dropout(config: ZooBertConfig) -> nn.Dropout:
+    """What comes before the one linear layer that fine-tuning adds (section 4)."""
+    dropout = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+
+
+@auto_docstring(custom_intro="BERT with a classifier, or a regression, on the pooled [CLS] state (GLUE).")
+class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = ZooBertModel(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.loss_function = sequence_classification_loss
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
+        r"""
+        labels (`torch.Tensor` of shape `(batch_size,)`, or `(batch_size, num_labels)`, *optional*):
+            Class indices; floats for regression; a row of 0 and 1 for multi-label. `config.problem_type` says which;
+            left None, one label means regression, integers mean classes and floats mean multi-label.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooBertModel.forward`.
+        """
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=unpad,
+            first_token_only=True,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.classifier(self.dropout(outputs.pooler_output))  # (B, C)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+@auto_docstring(custom_intro="BERT with one score a choice, from the pooled [CLS] state of (question, choice) (SWAG).")
+class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.loss_function = class_loss
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | MultipleChoiceModelOutput:
+        r"""
+        input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
+            Token ids of each choice with its question; masks, segments and positions have the same shape.
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            0 for the first segment, 1 for the second.
+        position_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            Positions of the tokens.
+        inputs_embeds (`torch.Tensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`, *optional*):
+            Embeddings instead of `input_ids`.
+        labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The right choice.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooBertModel.forward`.
+        """
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        flat = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
+        check_choices(inputs, **flat)
+        flat["input_ids"] = input_ids
+        for name, tensor in flat.items():  # (B, choices, T) -> (B * choices, T)
+            flat[name] = tensor.view(-1, tensor.shape[-1]) if tensor is not None else None
+        if inputs_embeds is not None:
+            inputs_embeds = inputs_embeds.view(-1, *inputs_embeds.shape[-2:])
+        outputs = self.bert(
+            **flat, inputs_embeds=inputs_embeds, unpad=unpad, first_token_only=True, return_dict=True, **kwargs
+        )
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, inputs.shape[1])  # (B, choices)
+        loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
+        return MultipleChoiceModelOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+@auto_docstring(custom_intro="BERT with a classifier on every token (named entities).")
+class ZooBertForTokenClassification(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | TokenClassifierOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The class of each token, -100 where it does not count.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
+        """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))  # (B, T, C)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+@auto_docstring(custom_intro="BERT with a start and an end vector that score each token as a bound of the answer.")
+class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | QuestionAnsweringModelOutput:
+        r"""
+        start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The index of the answer's first token. The loss is a softmax over all columns, padding included, as
+            released, so padding is computed for it; the scores returned for padding are the lowest there are.
+        end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The index of its last token.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
+        """
+        with_loss = start_positions is not None and end_positions is not None
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=False if with_loss else unpad,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.qa_outputs(outputs.last_hidden_state)  # (B, T, 2)
+        loss = None
+        if with_loss:
+            loss = self.loss_function(*logits.unbind(-1), start_positions, end_positions, **kwargs)
+        if attention_mask is not None and attention_mask.dim() == 2:
+            padding = (attention_mask[:, -logits.shape[1] :] == 0).unsqueeze(-1).to(logits.device)
+            logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
+        start_logits, end_logits = (scores.contiguous() for scores in logits.unbind(-1))  # (B, T) each
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+__all__ = [
+    "ZooBertForMaskedLM",
+    "ZooBertForMultipleChoice",
+    "ZooBertForNextSentencePrediction",
+    "ZooBertForPreTraining",
+    "ZooBertForQuestionAnswering",
+    "ZooBertForSequenceClassification",
+    "ZooBertForTokenClassification",
+    "ZooBertModel",
+    "ZooBertPreTrainedModel",
+]

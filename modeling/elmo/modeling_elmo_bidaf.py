@@ -1,0 +1,250 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ELMo with a start and an end score for each word of a context: BiDAF with self-attention (SQuAD).
+
+Clark and Gardner 2017 (arXiv 1710.10723), after BiDAF (Seo et al. 2016, arXiv 1611.01603); ELMo's paper (Peters et al.
+2018, supplement A) has GRUs of 90 cells in it, and variational dropout of 0.2 around them. Released code:
+allenai/document-qa, `docqa/elmo`. The late mix, where the config has one, joins the states of the first GRU, so that
+the attention sees it; the paper's best has ELMo in both places.
+
+An answer that the context does not have is said to start and end at the row's first word, where BERT has [CLS]: a word
+of the question, which is part of no answer. Clark and Gardner score "no answer" against all spans at once. Here it is
+scored against the starts and against the ends, so that start and end scores are all there is to know; and from the
+states that predict the two, without a third attention.
+
+Letters: B rows, T columns, D features of a word, E of an encoded word, R cells of one direction.
+"""
+
+import torch
+import torch.nn as nn
+from transformers import initialization as init
+from transformers.modeling_outputs import QuestionAnsweringModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple
+
+from ..shared.modeling_losses import IGNORED, class_loss
+from .configuration_elmo import ElmoConfig
+from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
+from .modeling_elmo_pairs import attend, max_pool, read_apart, refuse_taglm, sentence_masks
+
+
+def run_gru(
+    inputs: torch.Tensor,  # (B, T, D)
+    input_weight: torch.Tensor,  # (3R, D): reset, update, candidate
+    recurrent_weight: torch.Tensor,  # (3R, R)
+    input_bias: torch.Tensor,  # (3R,)
+    recurrent_bias: torch.Tensor,
+) -> torch.Tensor:
+    """One direction of torch's GRU written out, for traced graphs: (B, T, R)."""
+    gates = nn.functional.linear(inputs, input_weight, input_bias)  # (B, T, 3R)
+    state = gates.new_zeros(inputs.shape[0], recurrent_weight.shape[1])
+    outputs = []
+    for step in gates.unbind(1):
+        recurrent = nn.functional.linear(state, recurrent_weight, recurrent_bias).chunk(3, -1)
+        reset, update, candidate = step.chunk(3, -1)
+        reset, update = (reset + recurrent[0]).sigmoid(), (update + recurrent[1]).sigmoid()
+        state = (candidate + reset * recurrent[2]).tanh().lerp(state, update)
+        outputs.append(state)
+    return torch.stack(outputs, 1)
+
+
+class BiGRU(BiLSTM):
+    """As `BiLSTM`, of gated recurrent units."""
+
+    layer_class = nn.GRU
+    run_direction = staticmethod(run_gru)
+
+    def reset(self) -> None:
+        """What transformers does for an LSTM; a GRU it leaves as it finds it."""
+        for parameter in self.parameters():
+            init.xavier_uniform_(parameter) if parameter.dim() > 1 else init.zeros_(parameter)
+
+
+class ElmoTrilinear(nn.Module):
+    """w1 x + w2 y + w3 (x * y): how much a word x has to do with a word y."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.first = nn.Linear(size, 1, bias=False)
+        self.second = nn.Linear(size, 1, bias=False)
+        self.product = nn.Linear(size, 1, bias=False)
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """(B, T, E) and (B, S, E) -> (B, T, S)."""
+        products = (first * self.product.weight) @ second.transpose(1, 2)
+        return products + self.first(first) + self.second(second).transpose(1, 2)
+
+
+class ElmoBiAttention(nn.Module):
+    """Each word of the context beside what it sees in the question, and what the question sees in the context.
+
+    Seo et al., section 2, attention flow: [h; u; h * u; h * g] with u the mean of the question's words that h attends
+    to, and g that of the context's words by the best score that a word of the question has for each.
+    """
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.scores = ElmoTrilinear(size)
+
+    def forward(self, states: torch.Tensor, question: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """(B, T, E) states and two (B, T) masks -> (B, T, 4E), of use where the context is."""
+        scores = self.scores(states, states)  # (B, T, T)
+        seen = attend(scores, states, context.unsqueeze(2) & question.unsqueeze(1))  # (B, T, E)
+        highest = max_pool(scores.transpose(1, 2), question)  # (B, T), over the words of the question
+        summary = attend(highest.unsqueeze(1), states, context.unsqueeze(1))  # (B, 1, E)
+        return torch.cat([states, seen, states * seen, states * summary], -1)
+
+
+class ElmoSelfAttention(nn.Module):
+    """A residual layer in which each word of the context looks at the others, or at none of them."""
+
+    def __init__(self, size: int, dropout: float):
+        super().__init__()
+        self.rnn = BiGRU(size, size // 2, 1, dropout)
+        self.scores = ElmoTrilinear(size)
+        self.nothing = nn.Parameter(torch.empty(1))  # the score of looking at none, as in the released code
+        self.projection = nn.Linear(3 * size, size)
+        self.dropout = VariationalDropout(dropout)
+
+    def reset(self) -> None:
+        init.constant_(self.nothing, -1.0)
+
+    def forward(self, inputs: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """(B, T, 2R) and a (B, T) mask -> (B, T, 2R)."""
+        states = self.dropout(self.rnn(inputs, context))
+        itself = torch.eye(states.shape[1], dtype=torch.bool, device=states.device)
+        others = context.unsqueeze(2) & context.unsqueeze(1) & ~itself  # (B, T, T)
+        scores = self.scores(states, states)
+        scores = torch.cat([scores, self.nothing.expand(*scores.shape[:2], 1)], -1)  # (B, T, T + 1)
+        nothing = nn.functional.pad(states, (0, 0, 0, 1))  # one state more, of zeros
+        seen = attend(scores, nothing, nn.functional.pad(others, (0, 1), value=True))
+        return inputs + self.projection(torch.cat([seen, states, seen * states], -1)).relu()
+
+
+class ElmoSpan(nn.Module):
+    """Start and end scores: a GRU for the start, one that reads its states too for the end, and "no answer"."""
+
+    def __init__(self, config: ElmoConfig):
+        super().__init__()
+        size = 2 * config.rnn_size
+        self.start_rnn = BiGRU(size, config.rnn_size)
+        self.end_rnn = BiGRU(2 * size, config.rnn_size)
+        self.start = nn.Linear(size, 1)
+        self.end = nn.Linear(size, 1)
+        self.hidden = nn.Linear(2 * size, config.classifier_size)
+        self.no_answer = nn.Linear(config.classifier_size, 2)
+
+    def forward(self, inputs: torch.Tensor, context: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, T, 2R) and a (B, T) mask -> (B, T, 2), the scores of each word of the context, and (B, 2) of none."""
+        start_states = self.start_rnn(inputs, context)
+        end_states = self.end_rnn(torch.cat([inputs, start_states], -1), context)
+        scores = torch.cat([self.start(start_states), self.end(end_states)], -1)
+        expected = [
+            attend(each.unsqueeze(1), states, context.unsqueeze(1)).squeeze(1)  # (B, 2R)
+            for each, states in zip(scores.unbind(-1), (start_states, end_states), strict=True)
+        ]
+        return scores, self.no_answer(self.hidden(torch.cat(expected, -1)).relu())
+
+
+def span_loss(
+    logits: torch.Tensor,
+    positions: torch.Tensor,
+    possible: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs,
+) -> torch.Tensor:
+    """Cross-entropy of (B, T) logits with (B,) positions; those that `possible` (B, T) rules out do not count."""
+    positions = positions.view(-1, 1).to(logits.device)
+    inside = positions.clamp(0, logits.shape[1] - 1)
+    counts = (inside == positions) & possible.gather(1, inside)
+    return class_loss(logits, positions.masked_fill(~counts, IGNORED), num_items_in_batch)
+
+
+@auto_docstring(custom_intro="ELMo with a start and an end score for each word that may answer a question (SQuAD).")
+class ElmoForQuestionAnswering(ElmoTaskModel):
+    def __init__(self, config: ElmoConfig):
+        super().__init__(config)
+        refuse_taglm(config)
+        size = 2 * config.rnn_size
+        self.sentence_rnn = BiGRU(self.word_size, config.rnn_size, 1, config.task_dropout)
+        self.attention = ElmoBiAttention(size + self.late_size)
+        self.projection = nn.Linear(4 * (size + self.late_size), size)
+        self.self_attention = ElmoSelfAttention(size, config.task_dropout)
+        self.span = ElmoSpan(config)
+        self.dropout = VariationalDropout(config.task_dropout)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        vector_ids: torch.Tensor | None = None,
+        layer_states: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | QuestionAnsweringModelOutput:
+        r"""
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`):
+            0 for the words of the question, 1 for those of the context.
+        vector_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The row of each word in the word vectors: 0 for padding, 1 for unknown words.
+        layer_states (`torch.Tensor` of shape `(batch_size, sequence_length, layers, hidden_size)`, *optional*):
+            The frozen biLM's layers of each word, kept from before, instead of computing them.
+        start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The column of the answer's first word, or of the row's first word where the context has no answer. A
+            position outside the row, on padding or on another word of the question does not count.
+        end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The column of its last word.
+        """
+        if token_type_ids is None:
+            raise ValueError("token_type_ids is missing: 0 for the words of the question, 1 for those of the context.")
+        words, mask, late, hidden_states = self.embed_words(
+            input_ids, attention_mask, token_type_ids, vector_ids, layer_states, **kwargs
+        )
+        question, context = sentence_masks(mask, token_type_ids)
+        scores, no_answer = self.span(self.read(words, question, context, late), context)
+        first_word = question & (mask.cumsum(1) == 1)
+        logits = torch.where(first_word.unsqueeze(-1), no_answer.unsqueeze(1), scores)  # (B, T, 2)
+        possible = context | first_word
+        logits = logits.masked_fill(~possible.unsqueeze(-1), torch.finfo(logits.dtype).min)
+        start_logits, end_logits = (each.contiguous() for each in logits.unbind(-1))  # (B, T) each
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            losses = [
+                span_loss(each, positions, possible, **kwargs)
+                for each, positions in ((start_logits, start_positions), (end_logits, end_positions))
+            ]
+            loss = self.add_mix_penalty(sum(losses) / 2, start_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss, start_logits=start_logits, end_logits=end_logits, hidden_states=hidden_states
+        )
+
+    def read(
+        self, words: torch.Tensor, question: torch.Tensor, context: torch.Tensor, late: torch.Tensor | None
+    ) -> torch.Tensor:
+        """What the question makes of each word of the context: (B, T, D) -> (B, T, 2R)."""
+        states = read_apart(self.sentence_rnn, words, question, context)
+        states = self.dropout(states)  # (B, T, 2R)
+        if late is not None:
+            states = torch.cat([states, late], -1)  # (B, T, E)
+        states = self.projection(self.attention(states, question, context)).relu()  # (B, T, 2R)
+        return self.dropout(self.self_attention(states, context))
+
+
+__all__ = ["ElmoForQuestionAnswering"]

@@ -1,0 +1,178 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ELMo's word layer: a word's characters -> convolutions -> maximum over positions -> highway layers -> projection.
+
+The paper's section 3.4 and Kim et al. 2016 (arXiv 1508.06615); released code: allenai/bilm-tf, `bilm/model.py`. No
+step looks beyond a word, so the distinct words of a batch are computed, not all of them; and of the 50 ids of a word
+only as many columns as the longest word has characters, since all windows of padding give the same number.
+
+Letters: N words, U distinct ones, K ids a word, E size of a character, F filters in all, P size of the projection.
+"""
+
+import torch
+import torch.nn as nn
+from transformers import initialization as init
+from transformers.utils.import_utils import is_tracing
+
+from ..shared.modeling_onednn import is_transformed, linear
+from .configuration_elmo import ElmoConfig
+from .tokenization_elmo import WORD_PADDING
+
+
+SMALLEST_GROUP = 64  # words that are convolved together
+
+
+class ElmoHighway(nn.Module):
+    """g * relu(Tx) + (1 - g) * x with g = sigmoid(Cx) (Srivastava et al. 2015, arXiv 1505.00387)."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.transform = nn.Linear(size, size)
+        self.carry = nn.Linear(size, size)  # the name of the released variable, though it opens the transform
+
+    def reset(self) -> None:
+        for part, bias in ((self.transform, 0.0), (self.carry, -2.0)):  # -2: at first, most is carried over
+            init.normal_(part.weight, std=part.in_features**-0.5)
+            init.constant_(part.bias, bias)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        gate = linear(inputs, self.carry.weight, self.carry.bias).sigmoid()
+        transformed = linear(inputs, self.transform.weight, self.transform.bias).relu()
+        return inputs.lerp(transformed, gate)  # (..., F)
+
+
+class ElmoTokenEncoder(nn.Module):
+    def __init__(self, config: ElmoConfig):
+        super().__init__()
+        filters = sum(count for _, count in config.filters)
+        self.char_embeddings = nn.Embedding(config.vocab_size, config.char_embedding_size, padding_idx=0)
+        self.convolutions = nn.ModuleList(
+            [nn.Conv1d(config.char_embedding_size, count, width) for width, count in config.filters]
+        )
+        self.highways = nn.ModuleList([ElmoHighway(filters) for _ in range(config.num_highway_layers)])
+        projects = filters != config.projection_size  # as released
+        self.projection = nn.Linear(filters, config.projection_size) if projects else None
+        # CODEPATH: the released models have relu; tanh is the other choice of the released code.
+        self.activation = torch.tanh if config.char_activation == "tanh" else torch.relu
+        self.tanh = config.char_activation == "tanh"
+        self.widest = max(width for width, _ in config.filters)
+
+    def reset(self) -> None:
+        """The released code's first values; those of the highway layers are theirs."""
+        init.uniform_(self.char_embeddings.weight, -1.0, 1.0)
+        if not getattr(self.char_embeddings.weight, "_is_hf_initialized", False):  # read from a checkpoint
+            init.zeros_(self.char_embeddings.weight[0])
+        for convolution in self.convolutions:
+            if self.tanh:
+                init.normal_(convolution.weight, std=(convolution.weight[0].numel()) ** -0.5)
+            else:
+                init.uniform_(convolution.weight, -0.05, 0.05)
+            init.zeros_(convolution.bias)
+        if self.projection is not None:
+            init.normal_(self.projection.weight, std=self.projection.in_features**-0.5)
+            init.zeros_(self.projection.bias)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Every row by itself: (..., K) -> (..., P). In eager mode, `distinct` first saves most of the work."""
+        words = input_ids.flatten(0, -2)  # (N, K)
+        every_column = is_tracing(words) or is_transformed()
+        pooled = self.pool(words) if every_column else self.pool_by_length(words)
+        states = self.activation(pooled)  # (N, F); the activation grows, so it may follow the maximum
+        for highway in self.highways:
+            states = highway(states)
+        if self.projection is not None:
+            states = linear(states, self.projection.weight, self.projection.bias)
+        return states.unflatten(0, input_ids.shape[:-1])
+
+    def pool(self, words: torch.Tensor) -> torch.Tensor:
+        """Each filter's maximum over its windows, (N, K) -> (N, F), all windows of one width in one product."""
+        characters = self.char_embeddings(words).flatten(1)  # (N, K * E)
+        pooled = []
+        for convolution in self.convolutions:
+            _, size, width = convolution.weight.shape
+            windows = characters.unfold(1, width * size, size)  # (N, K - width + 1, width * E)
+            weight = convolution.weight.transpose(1, 2).flatten(1)  # (filters, width * E)
+            pooled.append(linear(windows, weight, convolution.bias).amax(1))
+        return torch.cat(pooled, 1)
+
+    def pool_by_length(self, words: torch.Tensor) -> torch.Tensor:
+        """As `pool`, words of like length together, of as many columns as the longest among them needs.
+
+        Past it, one window of padding is kept for the widest filter, if there was one.
+        """
+        columns = torch.arange(1, words.shape[1] + 1, device=words.device)
+        lengths, order = ((words != WORD_PADDING) * columns).amax(1).sort()
+        size = max(SMALLEST_GROUP, len(words) // 8)
+        pooled = [
+            self.pool(words[rows, : int(ends[-1]) + self.widest])
+            for rows, ends in zip(order.split(size), lengths.split(size), strict=True)
+        ]
+        return torch.cat(pooled).index_select(0, order.argsort())
+
+
+def numbers_of(rows: torch.Tensor) -> torch.Tensor:
+    """A number for each row, (N, K) -> (N,): equal rows have the same; others by bad luck, 1 in 2 to the 64."""
+    generator = torch.Generator().manual_seed(0)
+    factors = torch.randint(-(2**63), 2**63 - 1, (rows.shape[1],), generator=generator).to(rows.device)
+    return (rows * factors).sum(1)  # modulo 2 to the 64
+
+
+def distinct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The distinct rows (U, K) of (N, K), in any order, and for each of the N which one it is.
+
+    Sorting numbers is faster than sorting rows; where two different rows share one, rows are sorted after all.
+    """
+    _, which = numbers_of(rows).unique(return_inverse=True)
+    first = torch.empty(int(which.max()) + 1, dtype=torch.long, device=rows.device)
+    first[which] = torch.arange(len(rows), device=rows.device)  # any row of each number
+    found = rows[first]
+    return (found, which) if torch.equal(found[which], rows) else rows.unique(dim=0, return_inverse=True)
+
+
+class ElmoKnownWords:
+    """The vectors of a fixed vocabulary, computed once for as long as the encoder stays as it is."""
+
+    def __init__(self, rows: torch.Tensor):
+        rows, _ = distinct(rows)
+        self.numbers, order = numbers_of(rows).sort()
+        self.rows = rows[order]  # (V, K)
+        self.vectors = None  # (V, P)
+        self.weights: list[nn.Parameter] = []  # that the vectors were computed with, kept so that their ids are theirs
+        self.versions: list[tuple[int, int, int]] = []
+
+    @torch.no_grad()
+    def update(self, encoder: ElmoTokenEncoder) -> None:
+        """Computes the vectors, unless they are those of these weights.
+
+        A weight's version grows with every change in place, and its address changes with its type and its device.
+        """
+        weights = list(encoder.parameters())
+        versions = [(id(weight), weight._version, weight.data_ptr()) for weight in weights]
+        if versions == self.versions:
+            return
+        device = weights[0].device
+        self.numbers, self.rows = self.numbers.to(device), self.rows.to(device)
+        with torch.autocast(device.type, enabled=False):  # they outlive the call
+            self.vectors = torch.cat([encoder(piece) for piece in self.rows.split(4096)])
+        self.weights, self.versions = weights, versions  # last: other threads read by them
+
+    def look_up(self, encoder: ElmoTokenEncoder, rows: torch.Tensor) -> torch.Tensor:
+        """(N, K) -> (N, P), `encoder` computing what is not known."""
+        self.update(encoder)
+        places = torch.searchsorted(self.numbers, numbers_of(rows)).clamp(max=len(self.numbers) - 1)
+        known = (self.rows[places] == rows).all(1)
+        vectors = self.vectors[places]
+        if not known.all():
+            vectors[~known] = encoder(rows[~known]).to(vectors.dtype)
+        return vectors

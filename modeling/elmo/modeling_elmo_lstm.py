@@ -1,0 +1,308 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The LSTM of ELMo's biLM: clipped cells, a clipped projection, two directions at once, and no padding.
+
+Equations as in the released code (allenai/bilm-tf, TensorFlow's LSTMCell without peepholes):
+
+    i, f, g, o = W x_t + U h_{t-1} + b        the forget gate's +1 is in b
+    c_t = clip(sigmoid(f) c_{t-1} + sigmoid(i) tanh(g), cell_clip)
+    h_t = clip(P (sigmoid(o) tanh(c_t)), proj_clip)
+
+torch's LSTM with `proj_size` has no clips, and published models reach them. What makes this one fast, without changing
+what it computes:
+
+- W x_t + b of all words is one matrix product, before the loop over time;
+- sentences are sorted by length, and step t computes those that are longer than t: rows of one step lie together, and
+  no padding is computed;
+- the gradients of U and P are one product each, after the loop;
+- the directions run in a thread each: inside products this small, threads cost more than they bring;
+- products go to oneDNN where that is faster (modeling_onednn.py).
+
+Letters: S sentences, M their steps in all, C cells, P size of the projection. Tensors of all steps are (M, ...): the
+rows of step 0, longest sentence first, then those of step 1, ...; `sizes` counts the rows of each step.
+"""
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import torch
+import torch.nn as nn
+from transformers import initialization as init
+
+from ..shared.modeling_onednn import is_faster, is_transformed, linear, packed, product
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]  # of the forward and the backward direction
+State = tuple[torch.Tensor, torch.Tensor]  # hidden (2, S, P) and cell (2, S, C), forward then backward
+Clips = tuple[float | None, float | None]  # of the cells and of the projections
+
+
+class Steps(NamedTuple):
+    """The order of the M steps of S sentences: the first of each, longest sentence first, then the second of each, ...
+
+    Attributes:
+        order: (S,) the sentences' numbers, longest first.
+        rank: (S,) the place of each sentence in that order.
+        sizes: (steps,) how many sentences have each step, falling.
+        begins: (steps,) where the rows of each step begin among the M.
+    """
+
+    order: torch.Tensor
+    rank: torch.Tensor
+    sizes: torch.Tensor
+    begins: torch.Tensor
+
+    @classmethod
+    def of(cls, lengths: torch.Tensor) -> "Steps":
+        """From the number of steps of each sentence, (S,)."""
+        order = lengths.argsort(descending=True, stable=True)
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order), device=order.device)
+        steps = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device)
+        sizes = (lengths > steps[:, None]).sum(1)
+        return cls(order, rank, sizes, sizes.cumsum(0) - sizes)
+
+    def rows(self, sentences: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """(N,) sentences, (N,) one step of each -> (N,) their rows among the M."""
+        return self.begins[steps] + self.rank[sentences]
+
+
+class ElmoLSTM(nn.Module):
+    """The parameters of one direction of one layer. Rows of `input` and `recurrent`: gates i, f, g, o, C each."""
+
+    def __init__(self, input_size: int, cell_size: int, projection_size: int):
+        super().__init__()
+        self.input = nn.Linear(input_size, 4 * cell_size)
+        self.recurrent = nn.Linear(projection_size, 4 * cell_size, bias=False)
+        self.projection = nn.Linear(cell_size, projection_size, bias=False) if cell_size != projection_size else None
+
+    def reset(self) -> None:
+        """TensorFlow's first values: Glorot's, with W and U as one matrix; no bias but the forget gate's +1."""
+        cells = self.recurrent.out_features // 4
+        inputs = self.input.in_features + self.recurrent.in_features
+        for part in (self.input, self.recurrent):
+            limit = (6 / (inputs + 4 * cells)) ** 0.5
+            init.uniform_(part.weight, -limit, limit)
+        bias = torch.zeros_like(self.input.bias)
+        bias[cells : 2 * cells] = 1.0
+        init.copy_(self.input.bias, bias)
+        if self.projection is not None:
+            init.xavier_uniform_(self.projection.weight)
+
+    def gates(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The inputs' part of all gates: (M, input_size) -> (M, 4C)."""
+        return linear(inputs, self.input.weight, self.input.bias)
+
+    def step(
+        self, gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, clips: Clips
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One step of as many sentences as there are rows, written out; what a traced graph is made of."""
+        i, f, g, o = (gates + self.recurrent(hidden)).float().chunk(4, -1)  # (S, C) each
+        cell = clip(f.sigmoid() * cell + i.sigmoid() * g.tanh(), clips[0])
+        output = (o.sigmoid() * cell.tanh()).to(gates.dtype)
+        return clip(output if self.projection is None else self.projection(output), clips[1]), cell
+
+
+def clip(states: torch.Tensor, limit: float | None) -> torch.Tensor:
+    return states if limit is None else states.clamp(-limit, limit)
+
+
+def tanh_(states: torch.Tensor) -> torch.Tensor:
+    """In place, float32. On CPUs by the sigmoid, off by 1e-7 at most: torch's own tanh takes several times as long."""
+    return states.mul_(2).sigmoid_().mul_(2).sub_(1) if states.device.type == "cpu" else states.tanh_()
+
+
+def run_both(
+    gates: tuple[torch.Tensor, torch.Tensor],
+    lstms: tuple[ElmoLSTM, ElmoLSTM],
+    state: State,
+    sizes: list[int],
+    clips: Clips,
+) -> tuple[torch.Tensor, torch.Tensor, State]:
+    """Both directions through all steps, from `state` on.
+
+    `gates` are (M, 4C) of each direction; `state` has one row a sentence, longest first; `sizes` has the rows of each
+    step, falling. Returns the projections (M, P) of each direction, and the state after each sentence's last step.
+
+    Raises:
+        NotImplementedError: under `torch.func` and forward-mode differentiation, and in the backward pass where that
+            is to be differentiated again (`create_graph=True`): only first derivatives in reverse are written out.
+    """
+    if is_transformed():
+        raise NotImplementedError(
+            "torch.func and forward-mode differentiation do not see into ELMo's recurrence, which ElmoForPreTraining "
+            "uses: call loss.backward(), or differentiate ElmoModel, which has ordinary operations for them"
+        )
+    dtype = gates[0].dtype  # autocast's, where that is on
+    weights = [lstm.recurrent.weight.to(dtype) for lstm in lstms]
+    weights += [None if lstm.projection is None else lstm.projection.weight.to(dtype) for lstm in lstms]
+    hidden, cell = state
+    records = torch.is_grad_enabled()  # within the function it is off in any case
+    with torch.autocast(gates[0].device.type, enabled=False):
+        outputs = _Recurrence.apply(*gates, *weights, hidden.to(dtype), cell.float(), tuple(sizes), clips, records)
+    return outputs[0], outputs[1], (outputs[2], outputs[3])
+
+
+class _Recurrence(torch.autograd.Function):
+    """The loop over time of both directions, with a backward pass that keeps five numbers a cell and step."""
+
+    @staticmethod
+    def forward(ctx, gates_f, gates_b, u_f, u_b, p_f, p_b, hidden, cell, sizes, clips, records):
+        save = records and any(ctx.needs_input_grad)
+        sides = [(gates_f, u_f, p_f, hidden[0], cell[0]), (gates_b, u_b, p_b, hidden[1], cell[1])]
+        (out_f, last_f, kept_f), (out_b, last_b, kept_b) = _in_two_threads(
+            lambda side: _forward(*side, sizes, clips, save), sides
+        )
+        if save:
+            ctx.save_for_backward(u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *kept_f, *kept_b)
+            ctx.sizes, ctx.clips = sizes, clips
+        return out_f, out_b, torch.stack([last_f[0], last_b[0]]), torch.stack([last_f[1], last_b[1]])
+
+    @staticmethod
+    def backward(ctx, d_out_f, d_out_b, d_hidden, d_cell):
+        if torch.is_grad_enabled() or is_transformed():
+            raise NotImplementedError(
+                "create_graph=True asks for second derivatives, or is_grads_batched=True for many gradients at once, "
+                "of ELMo's recurrence, which has neither: use torch.func (as in torch.func.jvp of torch.func.grad), "
+                "for which ElmoModel computes in ordinary operations"
+            )
+        u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *kept = ctx.saved_tensors
+        sides = [
+            (u_f, p_f, hidden[0], cell[0], out_f, kept[:2], d_out_f, d_hidden[0], d_cell[0]),
+            (u_b, p_b, hidden[1], cell[1], out_b, kept[2:], d_out_b, d_hidden[1], d_cell[1]),
+        ]
+        found = _in_two_threads(lambda side: _backward(*side, ctx.sizes, ctx.clips), sides)
+        (gates_f, du_f, dp_f, dh_f, dc_f), (gates_b, du_b, dp_b, dh_b, dc_b) = found
+        states = torch.stack([dh_f, dh_b]), torch.stack([dc_f, dc_b])
+        return gates_f, gates_b, du_f, du_b, dp_f, dp_b, *states, None, None, None
+
+
+def _forward(gates, u, p, hidden, cell, sizes, clips, save):
+    """One direction: (projections (M, P), (last hidden (S, P), last cell (S, C)), what backward needs)."""
+    hidden, cell = hidden.clone(), cell.clone()  # row s: the state of sentence s after its last step so far
+    outputs = gates.new_empty(len(gates), hidden.shape[1])
+    activated = torch.empty_like(gates) if save else None
+    cells = cell.new_empty(len(gates), cell.shape[1]) if save else None
+    by_u, by_p = _product_with(u, len(sizes)), _product_with(p, len(sizes))
+    start = 0
+    for size in sizes:
+        rows = slice(start, start + size)
+        sums = by_u(hidden[:size]).add_(gates[rows]).float()  # (size, 4C)
+        i, f, g, o = sums.chunk(4, 1)
+        tanh_(g)
+        sums[:, : 2 * cell.shape[1]].sigmoid_()  # i and f
+        o.sigmoid_()
+        new = cell[:size].mul_(f).addcmul_(i, g)  # in place in `cell`
+        if clips[0] is not None:
+            new.clamp_(-clips[0], clips[0])
+        projected = by_p(tanh_(new.clone()).mul_(o).to(gates.dtype))
+        if clips[1] is not None:
+            projected = projected.clamp_(-clips[1], clips[1])
+        outputs[rows] = projected
+        hidden[:size] = projected
+        if save:
+            activated[rows] = sums
+            cells[rows] = new
+        start += size
+    return outputs, (hidden, cell), (activated, cells)
+
+
+def _backward(u, p, hidden, cell, outputs, kept, d_outputs, d_hidden, d_cell, sizes, clips):
+    """One direction: the gradients of gates (M, 4C), U, P and the first state."""
+    activated, cells = kept
+    cell_size = cell.shape[1]
+    d_gates, d_projected = torch.empty_like(activated), torch.empty_like(outputs)
+    d_hidden, d_cell = d_hidden.clone(), d_cell.clone()  # rows of sentences that have ended wait for their last step
+    steps = len(sizes)
+    by_u = _product_with(u.T, steps)
+    by_p = _product_with(None if p is None else p.T, steps)
+    end = len(outputs)
+    for step in range(steps - 1, -1, -1):
+        size = sizes[step]
+        rows = slice(end - size, end)
+        end -= size
+        before = slice(end - sizes[step - 1], end - sizes[step - 1] + size)
+        i, f, g, o = activated[rows].float().chunk(4, 1)
+        now, previous = cells[rows], cells[before] if step else cell[:size]
+        d_out = d_hidden[:size].add_(d_outputs[rows])
+        if clips[1] is not None:  # nothing passes where the projection was clipped
+            d_out.mul_(outputs[rows].abs() < clips[1])
+        d_projected[rows] = d_out
+        d_read = by_p(d_out).float()  # of sigmoid(o) tanh(c)
+        squashed = tanh_(now.clone())
+        d_now = d_cell[:size].add_(d_read * o * (1 - squashed * squashed))
+        if clips[0] is not None:
+            d_now.mul_(now.abs() < clips[0])
+        sums = torch.cat([d_now * g * i * (1 - i), d_now * previous * f * (1 - f)], 1)
+        sums = torch.cat([sums, d_now * i * (1 - g * g), d_read * squashed * o * (1 - o)], 1)
+        d_gates[rows] = sums
+        d_now.mul_(f)  # in place in `d_cell`: what reaches the step before
+        d_hidden[:size] = by_u(d_gates[rows])
+    d_u = _transposed_product(d_gates, _before(outputs, hidden, sizes))
+    d_p = None
+    if p is not None:
+        read = (activated[:, 3 * cell_size :].float() * tanh_(cells.clone())).to(outputs.dtype)
+        d_p = _transposed_product(d_projected, read)
+    return d_gates, d_u, d_p, d_hidden, d_cell
+
+
+def _before(outputs: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """What each step had as h_{t-1}: (M, P)."""
+    pieces, start = [first[: sizes[0]]], 0
+    for size, following in zip(sizes, sizes[1:], strict=False):
+        pieces.append(outputs[start : start + following])
+        start += size
+    return torch.cat(pieces)
+
+
+def _product_with(weight: torch.Tensor | None, steps: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """states -> states @ weight', for many steps; without a weight, the states themselves."""
+    if weight is None:
+        return lambda states: states
+    if is_faster(weight, weight):
+        laid_out = packed(weight, steps)
+        return lambda states: product(states, laid_out)
+    return lambda states: nn.functional.linear(states, weight)
+
+
+def _transposed_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """one' @ other: (M, A), (M, B) -> (A, B)."""
+    return product(one.T, other.T) if is_faster(one, other) else one.T @ other
+
+
+def _in_two_threads(compute: Callable, sides: list[tuple]) -> list:
+    """`compute` of both sides, without gradients, at the same time if torch may use two threads on the CPU."""
+    threads = torch.get_num_threads()
+    if threads == 1 or sides[0][0].device.type != "cpu":
+        return [compute(side) for side in sides]
+    return list(_pool(os.getpid(), threads).map(torch.no_grad()(compute), sides))
+
+
+@functools.lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Two workers for this process (threads do not survive a fork), each with half of torch's threads."""
+    pool, both = ThreadPoolExecutor(2), threading.Barrier(2)
+
+    def halve(_: int) -> None:
+        torch.set_num_threads(threads // 2)
+        torch.get_num_threads()  # what is set counts for a thread from when it first asks
+        both.wait()
+
+    list(pool.map(halve, range(2)))
+    torch.set_num_threads(threads)  # what is set in one thread counts for all later ones, too
+    return pool

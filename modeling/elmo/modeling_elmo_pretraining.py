@@ -1,0 +1,256 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ELMo's language model: each direction predicts the next word in its own (section 3.1); one softmax for both.
+
+Released code: allenai/bilm-tf, `bilm/training.py`. As there, the loss is the mean of the directions' mean losses, and
+in training the softmax may be over a sample of the vocabulary (Jean et al. 2015, arXiv 1412.2007).
+
+Letters: B rows, T words of a row, S sentences, M steps of all, P size of a direction's states, V words of the
+vocabulary, N predictions, R sampled words.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+from torch.utils.checkpoint import checkpoint
+from transformers import initialization as init
+from transformers.processing_utils import Unpack
+from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple
+
+from ..shared.modeling_losses import IGNORED
+from ..shared.modeling_onednn import linear
+from .configuration_elmo import ElmoConfig
+from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
+from .modeling_elmo_lstm import Pair
+from .modeling_elmo_sentences import BEGIN, END, Sentences
+
+
+AT_ONCE = 512  # predictions whose scores of all words are held in memory together
+
+
+class ElmoSoftmax(nn.Linear):
+    """The scores of all words: (..., P) -> (..., V)."""
+
+    def reset(self) -> None:
+        init.normal_(self.weight, std=self.in_features**-0.5)
+        init.zeros_(self.bias)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return linear(states, self.weight, self.bias)
+
+    def losses(self, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """-log p of each target: (N, P), (N,) -> (N,), with the scores of few predictions in memory at a time."""
+
+        def some(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(self(states).float(), targets, reduction="none")
+
+        pieces = zip(states.split(AT_ONCE), targets.split(AT_ONCE), strict=True)
+        if torch.is_grad_enabled() and len(states) > AT_ONCE:
+            return torch.cat([checkpoint(some, *piece, use_reentrant=False) for piece in pieces])
+        return torch.cat([some(*piece) for piece in pieces])
+
+    def sampled_losses(
+        self, states: torch.Tensor, targets: torch.Tensor, sampled: torch.Tensor, expected: Pair
+    ) -> torch.Tensor:
+        """As `losses`, against the words `sampled` (R,) only.
+
+        `expected` says how often each target (N,) and each sampled word (R,) was to be drawn; the scores are lowered
+        by its logarithm, so that a word counts as it would among all. A target drawn as well is not its own rival.
+        """
+        true = (states * self.weight[targets]).sum(-1) + self.bias[targets] - expected[0].log()  # (N,)
+        others = linear(states, self.weight[sampled], self.bias[sampled]) - expected[1].log()  # (N, R)
+        others = others.masked_fill(targets[:, None] == sampled, -torch.inf)
+        scores = torch.cat([true[:, None], others], 1).float()
+        return scores.logsumexp(1) - scores[:, 0]
+
+
+def sample_words(vocabulary: int, count: int, device: torch.device) -> tuple[torch.Tensor, int]:
+    """`count` different words, frequent ones likelier, and how many draws it took to find as many.
+
+    P(word k) = log((k + 2) / (k + 1)) / log(V + 1), which is Zipf's law for a vocabulary sorted by frequency.
+    """
+    drawn = torch.empty(0, dtype=torch.long, device=device)
+    while True:
+        exponents = torch.rand(2 * count, dtype=torch.float64, device=device) * math.log(vocabulary + 1)
+        drawn = torch.cat([drawn, (exponents.exp().long() - 1).clamp(0, vocabulary - 1)])
+        words, which = drawn.unique(return_inverse=True)
+        if len(words) >= count:
+            places = torch.arange(len(drawn), device=device)
+            first = places.new_full((len(words),), len(drawn)).scatter_reduce(0, which, places, "amin")
+            first = first.sort().values[:count]  # the draws that found a word, until there were enough
+            return drawn[first], int(first[-1]) + 1
+
+
+def expected_count(words: torch.Tensor, vocabulary: int, draws: int) -> torch.Tensor:
+    """The probability that so many draws find the word: 1 - (1 - P)^draws."""
+    words = words.double()
+    probability = ((words + 2) / (words + 1)).log() / math.log(vocabulary + 1)
+    return -torch.expm1(draws * torch.log1p(-probability)).float()
+
+
+@auto_docstring(custom_intro="The loss of both directions, or their predictions.")
+@dataclass
+class ElmoForPreTrainingOutput(ModelOutput):
+    r"""
+    loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `labels` is provided):
+        The mean of the directions' mean losses. Its exponential is the perplexity, in training with sampled words that
+        of a sample.
+    direction_losses (`torch.FloatTensor` of shape `(2,)`, *optional*, returned when `labels` is provided):
+        The forward and the backward direction's.
+    log_likelihoods (`torch.FloatTensor` of shape `(batch_size, 2)`, *optional*):
+        With the `labels` of sentences, in evaluation: the log-probability of each row, forward and backward, its
+        boundaries included.
+    logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, lm_vocab_size)`, *optional*):
+        Without labels: the forward direction's scores of the word at each place, from the words before it.
+    reverse_logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, lm_vocab_size)`, *optional*):
+        The backward direction's, from the words after it.
+    hidden_states (`tuple(torch.FloatTensor)`, *optional*):
+        Of sentences, with `output_hidden_states=True`: the layers, as `ElmoModel` gives them.
+    """
+
+    loss: torch.FloatTensor | None = None
+    direction_losses: torch.FloatTensor | None = None
+    log_likelihoods: torch.FloatTensor | None = None
+    logits: torch.FloatTensor | None = None
+    reverse_logits: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+
+
+@auto_docstring(custom_intro="The biLM as a language model of both directions, with the softmax that they share.")
+class ElmoForPreTraining(ElmoPreTrainedModel):
+    # Each direction's mean counts for a half; what Trainer counts is neither's number of predictions.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: ElmoConfig):
+        super().__init__(config)
+        self.elmo = ElmoModel(config, trains=True)
+        self.lm_head = ElmoSoftmax(config.projection_size, config.lm_vocab_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.loss_type = "ForMaskedLM"  # written out below; without a type, transformers warns
+        self.post_init()
+        self.train()
+
+    def train(self, mode: bool = True) -> "ElmoForPreTraining":
+        """As for every module, but the mixes, which a task learns, want no gradients."""
+        super().train(mode)
+        self.elmo.mixes.requires_grad_(False)
+        return self
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        reverse_input_ids: torch.Tensor | None = None,
+        reverse_labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | ElmoForPreTrainingOutput:
+        r"""
+        input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length, max_characters_per_token)`):
+            Character ids of sentences, as for `ElmoModel`; with `reverse_input_ids`, of a stream.
+        token_type_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
+            0 and 1: the words of a row's first and second sentence.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The number of each word in the vocabulary, -100 for words not to be predicted; <S> and </S> are predicted
+            as well. Of a stream: the number of each *next* word.
+        reverse_input_ids (`torch.LongTensor` of the same shape, *optional*):
+            As released, training reads streams: rows of words, <S> and </S> among them, that go on in the next batch
+            (`config.state="carry"`). This is the backward direction's own stream, its sentences reversed.
+        reverse_labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            What follows in it.
+        """
+        if reverse_input_ids is not None or reverse_labels is not None:
+            return self.predict_streams((input_ids, reverse_input_ids), (labels, reverse_labels))
+        mask = self.elmo.words_of(input_ids, attention_mask, token_type_ids)
+        packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
+        word, outputs = self.elmo.read(input_ids[mask], packed)
+        states = [self.dropout(direction) for direction in outputs[-1]]
+        if labels is None:
+            sides = zip(states, packed.steps_before(), strict=True)
+            scores = [packed.pad(self.lm_head(side[steps])) for side, steps in sides]
+            output = ElmoForPreTrainingOutput(logits=scores[0], reverse_logits=scores[1])
+        else:
+            if labels.shape != mask.shape:
+                raise ValueError(f"labels are {tuple(labels.shape)}, not {tuple(mask.shape)}: the number of each word")
+            words = labels.to(mask.device)[mask]
+            output = self.predict_sentences(states, words, packed, 1 if token_type_ids is None else 2)
+        if self.wants_layers(**kwargs):
+            output.hidden_states = tuple(packed.pad(layer) for layer in packed.layers(word, outputs))
+        return output
+
+    def predict_sentences(
+        self, states: list[torch.Tensor], words: torch.Tensor, packed: Sentences, per_row: int
+    ) -> ElmoForPreTrainingOutput:
+        """The loss of the directions' states (M, P) for the words (N,), of so many sentences a row."""
+        counts = packed.lengths.new_zeros(len(packed.lengths)).index_add(0, packed.sentence, (words != IGNORED).long())
+        ended = counts > 0  # of other sentences, nothing is to be predicted
+        last = packed.steps.rows(ended, packed.lengths[ended])  # the step that all words precede
+        sentences = torch.cat([packed.sentence[words != IGNORED], ended.nonzero()[:, 0]])
+        losses = []
+        for side, steps, boundary in zip(states, packed.steps_before(), (END, BEGIN), strict=True):
+            steps = torch.cat([steps[words != IGNORED], last])
+            targets = torch.cat([words[words != IGNORED], words.new_full((len(last),), boundary)])
+            losses.append(self.losses(side[steps], targets))
+        output = self.both(losses)
+        if not self.training:
+            sums = [loss.new_zeros(packed.shape[0]).index_add(0, sentences // per_row, -loss) for loss in losses]
+            output.log_likelihoods = torch.stack(sums, 1)  # (B, 2)
+        return output
+
+    def predict_streams(self, inputs: Pair, labels: tuple) -> ElmoForPreTrainingOutput:
+        """The loss of rows (B, T, K) that have no beginning and no end, each direction's its own."""
+        columns = self.config.max_characters_per_token
+        shapes = [None if given is None else tuple(given.shape) for given in (*inputs, *labels)]
+        if None in shapes or shapes[0] != (*shapes[2][:2], columns) or shapes != [shapes[0]] * 2 + [shapes[2]] * 2:
+            raise ValueError(
+                f"streams need input_ids and reverse_input_ids (rows, words, {columns}) and labels and reverse_labels "
+                f"(rows, words), but these are {', '.join(map(str, shapes))}"
+            )
+        rows, steps, _ = inputs[0].shape
+        words = torch.cat([ids.transpose(0, 1).flatten(0, 1) for ids in inputs])  # step by step
+        vectors, which = self.elmo.encode_words(words)
+        order = torch.arange(rows, device=words.device)
+        outputs = self.elmo.run_layers((vectors, vectors), order, [rows] * steps, which[2:].chunk(2))
+        losses = []
+        for states, targets in zip(outputs[-1], labels, strict=True):
+            targets = targets.T.flatten()
+            losses.append(self.losses(self.dropout(states)[targets != IGNORED], targets[targets != IGNORED]))
+        return self.both(losses)
+
+    def losses(self, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """(N, P), (N,) -> (N,): in training against sampled words, one sample for all."""
+        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < self.config.lm_vocab_size:
+            raise ValueError(
+                f"labels go from {int(targets.min())} to {int(targets.max())}, but lm_vocab_size is "
+                f"{self.config.lm_vocab_size}: take the vocabulary that the model was made for"
+            )
+        # CODEPATH: the released models were trained against samples; a vocabulary of few words needs none.
+        if not (self.training and 0 < self.config.num_sampled < self.config.lm_vocab_size):
+            return self.lm_head.losses(states, targets)
+        sampled, draws = sample_words(self.config.lm_vocab_size, self.config.num_sampled, states.device)
+        expected = tuple(expected_count(words, self.config.lm_vocab_size, draws) for words in (targets, sampled))
+        return self.lm_head.sampled_losses(states, targets, sampled, expected)
+
+    def both(self, losses: list[torch.Tensor]) -> ElmoForPreTrainingOutput:
+        means = torch.stack([loss.mean() if len(loss) else loss.sum() for loss in losses])
+        return ElmoForPreTrainingOutput(loss=means.mean(), direction_losses=means)
+
+
+__all__ = ["ElmoForPreTraining", "ElmoForPreTrainingOutput"]

@@ -1,0 +1,130 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""ELMo's tagger: words -> bidirectional LSTM -> conditional random field (named entities, parts of speech).
+
+Peters et al. 2018 (arXiv 1802.05365), section 4 and the supplement on named entities; without the biLM it is the
+baseline of that paper. With the biLM's top layer beside the states of the first LSTM layer
+(`elmo_placement="after_first_rnn"`, `mix_top_layer_only=True`) it is TagLM (Peters et al. 2017, arXiv 1705.00108).
+"""
+
+import torch
+import torch.nn as nn
+from transformers.modeling_outputs import TokenClassifierOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple
+from transformers.utils.import_utils import is_tracing
+
+from ..shared.modeling_losses import IGNORED, class_loss
+from .configuration_elmo import ElmoConfig
+from .modeling_elmo_crf import ConditionalRandomField
+from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
+
+
+# Choices of the user, with any checkpoint:
+# trf-ignore: TRF041 config.use_crf, config.constrain_tags
+
+
+@auto_docstring(
+    custom_intro="A bidirectional LSTM over words, with ELMo's vectors or without, and a CRF over their tags."
+)
+class ElmoForTokenClassification(ElmoTaskModel):
+    def __init__(self, config: ElmoConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        between = config.elmo_placement == "after_first_rnn"
+        self.rnn = BiLSTM(
+            self.word_size,
+            config.rnn_size,
+            config.rnn_layers,
+            dropout=config.task_dropout,
+            late_size=self.late_size if between else 0,
+        )
+        self.classifier = nn.Linear(self.rnn.output_size + (0 if between else self.late_size), config.num_labels)
+        self.dropout = VariationalDropout(config.task_dropout)
+        self.crf = None
+        if config.use_crf:
+            names = [config.id2label[index] for index in range(config.num_labels)]
+            self.crf = ConditionalRandomField(config.num_labels, names if config.constrain_tags else None)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        vector_ids: torch.Tensor | None = None,
+        layer_states: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | TokenClassifierOutput:
+        r"""
+        input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length, max_characters_per_token)`, *optional*):
+            Character ids of each word, from `ElmoTokenizer`.
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            0 and 1: the words of a row's first and second sentence, which the biLM reads each by itself.
+        vector_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Rows of the words in the word vectors; 0 is padding, 1 an unknown word.
+        layer_states (`torch.Tensor` of shape `(batch_size, sequence_length, layers, hidden_size)`, *optional*):
+            The layers of each word of a frozen biLM, kept from before, instead of computing them.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The tag of each word; -100 where it is not known: the CRF then sums over all tags the word may have.
+
+        With a CRF, `logits` are its emission scores in training mode, and otherwise its max-marginals: at each word
+        the greatest is at the tag that the best sequence has there.
+        """
+        read = self.embed_words(input_ids, attention_mask, token_type_ids, vector_ids, layer_states, **kwargs)
+        between = self.config.elmo_placement == "after_first_rnn"
+        states = self.rnn(read.words, read.mask, read.late if between else None)  # (B, T, R)
+        if read.late is not None and not between:
+            states = torch.cat([states, read.late], -1)
+        emissions = self.classifier(self.dropout(states))  # (B, T, C)
+        loss = None
+        if labels is not None:
+            labels = labels.to(emissions.device).masked_fill(~read.mask, IGNORED)
+            loss = self.tag_loss(emissions, labels, read.mask, **kwargs)
+            loss = self.add_mix_penalty(loss, labels, **kwargs)
+        decodes = self.crf is not None and not self.training
+        return TokenClassifierOutput(
+            loss=loss,
+            logits=self.crf.max_marginals(emissions, read.mask) if decodes else emissions,
+            hidden_states=read.hidden_states,
+        )
+
+    def tag_loss(
+        self,
+        emissions: torch.Tensor,
+        labels: torch.Tensor,
+        mask: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        """The negative log-likelihood of (B, T) labels, a word: a mean over those that have one."""
+        if labels.device.type == "cpu" and not is_tracing(labels):  # elsewhere, to look would be to wait
+            beyond = labels[(labels != IGNORED) & ((labels < 0) | (labels >= self.num_labels))]
+            if len(beyond):
+                raise ValueError(
+                    f"labels hold {int(beyond[0])}, but the model has num_labels={self.num_labels} tags, from 0 on; "
+                    f"{IGNORED} means not labelled. Map the data's tags with the model's config.label2id."
+                )
+        if num_items_in_batch is None:
+            num_items_in_batch = (labels != IGNORED).sum().clamp(min=1)
+        if self.crf is None:
+            return class_loss(emissions.float().flatten(0, 1), labels, num_items_in_batch)
+        return self.crf.negative_log_likelihood(emissions, labels, mask).sum() / num_items_in_batch
+
+
+__all__ = ["ElmoForTokenClassification"]

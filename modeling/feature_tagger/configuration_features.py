@@ -1,0 +1,123 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The configuration of a tagger on a frozen encoder's states (Devlin et al. 2018, section 5.3)."""
+
+from typing import Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import auto_docstring
+
+from ..hub_code import SavedWithCode, announce_names, copy_code
+
+
+# Which class each Auto class finds in a saved folder.
+AUTO_MAP = {
+    "AutoConfig": "configuration_features.FeatureTaggerConfig",
+    "AutoModelForTokenClassification": "modeling_features.FeatureTaggerForTokenClassification",
+}
+
+# Table 7's features: the layers whose states they are made of, the embeddings being layer 0; how many layers above
+# those an encoder needs for that; and whether the states are summed, with weights, or concatenated.
+LAYERS = {
+    "embeddings": (slice(0, 1), 0, False),
+    "second_to_last": (slice(-2, -1), 2, False),
+    "last": (slice(-1, None), 1, False),
+    "weighted_sum_last_four": (slice(-4, None), 4, True),
+    "concat_last_four": (slice(-4, None), 4, False),
+    "weighted_sum_all": (slice(1, None), 1, True),
+}
+
+
+@auto_docstring(checkpoint="google-bert/bert-base-cased")
+@strict
+class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
+    r"""
+    The defaults are the paper's best features (Devlin et al. 2018, arXiv 1810.04805, section 5.3 and table 7).
+
+    encoder (`dict` or `PreTrainedConfig`, *optional*):
+        The encoder's own configuration, of any family that `AutoModel` knows; BERT-base where it is left out.
+    features (`str`, *optional*, defaults to `"concat_last_four"`):
+        What the tagger reads of the encoder's layers: "embeddings", "second_to_last", "last",
+        "weighted_sum_last_four", "concat_last_four", or "weighted_sum_all" of all layers above the embeddings (the
+        paper's "all 12 layers").
+    rnn_size (`int`, *optional*, defaults to 384):
+        Cells of one direction of the BiLSTM. The paper's is "768-dimensional", which is taken for the size of its
+        output, both directions side by side.
+    rnn_layers (`int`, *optional*, defaults to 2):
+        Layers of the BiLSTM.
+    dropout (`float`, *optional*, defaults to 0.1):
+        On the features, between the layers of the BiLSTM and on what it gives to the classifier. Not in the paper.
+
+    Raises:
+        ValueError: for an encoder with fewer layers than the features need, and for sizes that no BiLSTM has.
+
+    Example:
+
+    ```python
+    >>> from transformers import AutoModel
+    >>> from modeling import FeatureTaggerForTokenClassification
+
+    >>> encoder = AutoModel.from_pretrained("google-bert/bert-base-cased")
+    >>> model = FeatureTaggerForTokenClassification.from_encoder(encoder, features="last", num_labels=9)
+    ```"""
+
+    model_type = "feature-tagger"
+    sub_configs = {"encoder": AutoConfig}
+
+    encoder: dict | PreTrainedConfig | None = None
+    features: Literal[
+        "embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"
+    ] = "concat_last_four"
+    rnn_size: int = 384
+    rnn_layers: int = 2
+    dropout: float | int = 0.1
+
+    def __post_init__(self, **kwargs):
+        if not isinstance(self.encoder, PreTrainedConfig):
+            values = dict(self.encoder or {})
+            self.encoder = AutoConfig.for_model(values.pop("model_type", "bert"), **values)
+        super().__post_init__(**kwargs)
+
+    def validate_sizes(self):
+        """The BiLSTM has cells, layers and something left of what it reads."""
+        for name in ("rnn_size", "rnn_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1.")
+
+    def validate_layers(self):
+        """The encoder has the layers that the features are made of."""
+        needed, found = LAYERS[self.features][1], self.encoder.num_hidden_layers
+        if found < needed:
+            raise ValueError(
+                f"features={self.features!r} needs an encoder of {needed} layers, and this one has {found}; choose "
+                f"among {', '.join(name for name, (_, layers, _) in LAYERS.items() if layers <= found)}."
+            )
+
+    def save_pretrained(self, save_directory, **kwargs):
+        """As `PreTrainedConfig.save_pretrained`, and the tagger's code beside it, so that `trust_remote_code=True`
+        finds it in the folder where this package is not installed. The encoder must then be one of transformers' own
+        families, as BERT is.
+        """
+        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory)
+        self.encoder._name_or_path = ""  # transformers leaves out the name of the whole, not of a part
+        super().save_pretrained(save_directory, **kwargs)
+
+
+announce_names(AUTO_MAP)
+
+__all__ = ["AUTO_MAP", "LAYERS", "FeatureTaggerConfig"]

@@ -1,0 +1,180 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""BERT as it is, without fine-tuning: a tagger on the states of a frozen encoder.
+
+Section 5.3 and table 7 of Devlin et al. 2018 (arXiv 1810.04805); its code was not released. An encoder of any family,
+whose weights stay as they were pre-trained, gives the states of each token in each of its layers; a BiLSTM with random
+weights reads features made of them, and a linear layer scores the tags.
+
+The paper leaves open:
+
+- how a weighted sum is weighted: here as in ELMo (Peters et al. 2018, equation 1), by a softmax of learned weights and
+  a learned factor;
+- what the BiLSTM reads: here every sub-word, of which the first of a word is scored, so that the tagger takes what the
+  fine-tuned model takes. Of a window with context it reads the sentence alone, which the context has reached through
+  the encoder.
+
+Letters: B rows, T tokens of a row, W of them that the BiLSTM reads, n layers that the features are made of, H their
+size, F features of a token, R cells of one direction, C tags.
+"""
+
+import torch
+import torch.nn as nn
+from transformers import AutoModel
+from transformers import initialization as init
+from transformers.modeling_outputs import TokenClassifierOutput
+from transformers.modeling_utils import PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple
+
+from ..hub_code import SavedWithCode
+from .configuration_features import LAYERS, FeatureTaggerConfig
+
+
+class WeightedSum(nn.Module):
+    """gamma * sum_j softmax(weights)_j h_j over n layers, which count equally before training."""
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def reset(self):
+        init.zeros_(self.weights)
+        init.ones_(self.gamma)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.gamma * torch.einsum("btnh,n->bth", states, self.weights.softmax(0))  # (B, T, n, H) -> (B, T, H)
+
+
+@auto_docstring
+class FeatureTaggerPreTrainedModel(SavedWithCode, PreTrainedModel):
+    config: FeatureTaggerConfig
+    base_model_prefix = "encoder"
+    _supports_sdpa = True  # where the encoder does, which decides for itself
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        if isinstance(module, WeightedSum):
+            module.reset()
+
+
+@auto_docstring(custom_intro="A frozen encoder, a BiLSTM on its states and a classifier on every token.")
+class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
+    def __init__(self, config: FeatureTaggerConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.encoder = AutoModel.from_config(config.encoder)
+        self.layers, _, weighted = LAYERS[config.features]
+        layers = len(range(config.encoder.num_hidden_layers + 1)[self.layers])
+        self.combine = WeightedSum(layers) if weighted else nn.Flatten(2)
+        self.dropout = nn.Dropout(config.dropout)
+        self.rnn = nn.LSTM(
+            config.encoder.hidden_size * (1 if weighted else layers),
+            config.rnn_size,
+            config.rnn_layers,
+            batch_first=True,
+            bidirectional=True,
+        )
+        self.classifier = nn.Linear(2 * config.rnn_size, config.num_labels)
+        self.post_init()
+        self.train()
+
+    @classmethod
+    def from_encoder(cls, encoder: PreTrainedModel, **config) -> "FeatureTaggerForTokenClassification":
+        """A tagger on `encoder`, which it freezes; `config` are the other fields of `FeatureTaggerConfig`. BiLSTM and
+        classifier have random weights."""
+        model = cls(FeatureTaggerConfig(encoder=encoder.config, **config))
+        model.encoder = encoder
+        return model.train()
+
+    def train(self, mode: bool = True) -> "FeatureTaggerForTokenClassification":
+        """The encoder stays as it is, without dropout too: its states are the same in every epoch, and can be kept.
+
+        Here, because from_pretrained, which ends with eval(), makes all weights anew, as trainable ones.
+        """
+        super().train(mode)
+        self.encoder.eval().requires_grad_(False)
+        return self
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        sentence_mask: torch.Tensor | None = None,
+        layer_states: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | TokenClassifierOutput:
+        r"""
+        sentence_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
+            1 for the tokens that the BiLSTM reads, 0 for those that are only context. Default: the attention mask.
+        layer_states (`torch.FloatTensor` of shape `(batch_size, sequence_length, layers + 1, hidden)`, *optional*):
+            The encoder's states, computed before: they take its place.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The tag of each token, -100 where it does not count.
+        """
+        items = kwargs.pop("num_items_in_batch", None)
+        hidden_states = attentions = None
+        if layer_states is None:
+            wanted = kwargs.pop("output_hidden_states", None) or self.config.output_hidden_states
+            outputs = self.encode(input_ids, attention_mask, token_type_ids, **kwargs)
+            states = torch.stack(outputs.hidden_states[self.layers], dim=-2)
+            hidden_states, attentions = outputs.hidden_states if wanted else None, outputs.get("attentions")
+        else:
+            states = layer_states[:, :, self.layers]
+        features = self.combine(states)  # (B, T, n, H) -> (B, T, F)
+        mask = attention_mask if sentence_mask is None else sentence_mask
+        mask = features.new_ones(features.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+        logits = self.score(features.to(self.classifier.weight.dtype), mask)  # (B, T, C)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, num_items_in_batch=items)
+        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=hidden_states, attentions=attentions)
+
+    @torch.no_grad()
+    def encode(self, input_ids, attention_mask, token_type_ids, **kwargs) -> ModelOutput:
+        """What the encoder gives, with the states of all its layers."""
+        optional = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}  # not every family has them
+        kwargs |= {name: value for name, value in optional.items() if value is not None}
+        return self.encoder(input_ids, **kwargs, output_hidden_states=True, return_dict=True)
+
+    def score(self, features: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """The scores (B, T, C) of the tokens that `mask` (B, T) marks, as if no others stood between them; else zero.
+
+        All is computed on these alone, W at most in a row, so that the others do not even change what dropout draws.
+        """
+        lengths = mask.sum(1).clamp(min=1)  # no row may be empty
+        order = mask.int().argsort(dim=1, descending=True, stable=True)[:, : int(lengths.max())]  # (B, W)
+        features = features.gather(1, order.unsqueeze(-1).expand(-1, -1, features.shape[-1]))  # (B, W, F)
+        self.rnn.dropout = self.dropout.p  # between its layers, where torch has a number instead of a module
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.dropout(features), lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        states, _ = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)  # (B, W, 2 R)
+        scores = self.classifier(self.dropout(states))  # (B, W, C)
+        scores = scores.new_zeros(*mask.shape, scores.shape[-1]).scatter(
+            1, order.unsqueeze(-1).expand_as(scores), scores
+        )
+        return scores.masked_fill(~mask.unsqueeze(-1), 0)
+
+
+__all__ = ["FeatureTaggerForTokenClassification", "FeatureTaggerPreTrainedModel"]

@@ -1,0 +1,385 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""GPT: Improving Language Understanding by Generative Pre-Training (Radford et al. 2018).
+
+Section 3.1 describes the decoder, section 4.1 its sizes; released code: openai/finetune-transformer-lm, `train.py`.
+The fine-tuning heads of section 3.2 are in modeling_gpt_tasks.py. Parameter names and layouts are those of every
+published PyTorch checkpoint. What differs from the released code is how it is computed, never what:
+
+- generation keeps keys and values (the released model has no cache);
+- padding is not computed where nothing is kept: tokens run as one row (modeling_layout.py);
+- where only the last token is read, the last block asks for it alone;
+- on processors, matrix products go to oneDNN where that is faster (modeling_onednn.py).
+
+The released softmax over words also had the 512 positions as rivals, one matrix holding both; this one, as every other
+implementation, has the words alone.
+
+Letters: B rows, T columns, P tokens in the cache, N real tokens of a batch, S sequences, H hidden size, A heads,
+D = H / A, V vocabulary. Hidden states are (B, T, H), or (N, H) while packed; `(..., H)` is either.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn as nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.generation import GenerationMixin
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
+from transformers.processing_utils import Unpack
+from transformers.pytorch_utils import Conv1D
+from transformers.utils import TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
+from transformers.utils.output_capturing import capture_outputs
+
+from ..hub_code import SavedWithCode
+from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout
+from ..shared.modeling_onednn import linear
+from ..shared.modeling_packing import (
+    attention_implementation,
+    check_shapes,
+    eager_attention_forward,
+    is_opaque,
+    is_recorded,
+    labels_need_padding,
+    split_heads,
+)
+from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
+
+
+class ZooGPTProjection(Conv1D):
+    """xW + b with W as the files have it, (in, out): the released "1-D convolution" of width 1."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return linear(states, self.weight.T, self.bias)  # (..., in) -> (..., out)
+
+
+class ZooGPTWordPredictor(nn.Linear):
+    """A score for each word, by the word embeddings (equation 2)."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return linear(states, self.weight)  # (..., H) -> (..., V)
+
+
+class ZooGPTAttention(nn.Module):
+    """Multi-head attention of every token to itself and those before it."""
+
+    def __init__(self, config: ZooGPTConfig, layer_idx: int):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = True
+        self.head_dim = config.n_embd // config.n_head
+        self.scaling = self.head_dim**-0.5
+        self.c_attn = ZooGPTProjection(3 * config.n_embd, config.n_embd)  # query, key and value in one
+        self.c_proj = ZooGPTProjection(config.n_embd, config.n_embd)
+        self.attn_dropout = nn.Dropout(config.attn_pdrop)
+        self.resid_dropout = nn.Dropout(config.resid_pdrop)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,  # (..., H)
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
+        )
+        kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
+        states = self.c_attn(hidden_states).chunk(3, -1)
+        query, key, value = (split_heads(state, self.head_dim) for state in states)  # (..., A, D)
+        query = layout.queries(query)
+        output, probabilities = layout.attend(
+            attention_interface, self, query, key, value, attention_mask, past_key_values, **kwargs
+        )
+        return self.resid_dropout(self.c_proj(output)), probabilities  # (..., H), (B, A, T, P + T)
+
+
+class ZooGPTMLP(nn.Module):
+    """The feed-forward network on each token, four times as wide inside."""
+
+    def __init__(self, config: ZooGPTConfig):
+        super().__init__()
+        self.c_fc = ZooGPTProjection(4 * config.n_embd, config.n_embd)
+        self.c_proj = ZooGPTProjection(config.n_embd, 4 * config.n_embd)
+        self.activation = ACT2FN[ACTIVATIONS[config.afn]]  # the tanh GELU
+        self.dropout = nn.Dropout(config.resid_pdrop)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.c_proj(self.activation(self.c_fc(hidden_states))))
+
+
+class ZooGPTBlock(GradientCheckpointingLayer):
+    """Attention, then the feed-forward network; each is added to its input, and the sum is normalised."""
+
+    def __init__(self, config: ZooGPTConfig, layer_idx: int):
+        super().__init__()
+        self.attn = ZooGPTAttention(config, layer_idx)
+        self.ln_1 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.mlp = ZooGPTMLP(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """(..., H) -> (..., H); where only last tokens ask, (S, H) or (B, 1, H)."""
+        attended, _ = self.attn(hidden_states, attention_mask, past_key_values, layout, **kwargs)
+        hidden_states = self.ln_1(layout.queries(hidden_states) + attended)
+        return self.ln_2(hidden_states + self.mlp(hidden_states))
+
+
+@auto_docstring
+class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):
+    config: ZooGPTConfig
+    base_model_prefix = "transformer"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _no_split_modules = ["ZooGPTBlock"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _can_record_outputs = {"hidden_states": ZooGPTBlock, "attentions": ZooGPTAttention}
+    # A buffer of old files, and the language model's head, which is the word embeddings.
+    _keys_to_ignore_on_load_unexpected = [r"attn\.bias$", r"^lm_head\.weight$"]
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        """N(0, initializer_range) weights and zero biases (section 4.1)."""
+        super()._init_weights(module)
+        if isinstance(module, Conv1D):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
+            init.zeros_(module.bias)
+
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = False,
+    ) -> nn.Embedding:
+        """As `PreTrainedModel.resize_token_embeddings`, new rows being N(0, initializer_range) unless `mean_resizing`.
+
+        So did the release with the rows of its start, delimiter and extract tokens (`train.py`).
+        """
+        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
+
+@auto_docstring
+class ZooGPTModel(ZooGPTPreTrainedModel):
+    def __init__(self, config: ZooGPTConfig):
+        super().__init__(config)
+        self.tokens_embed = nn.Embedding(config.vocab_size, config.n_embd)
+        self.positions_embed = nn.Embedding(config.n_positions, config.n_embd)
+        self.drop = nn.Dropout(config.embd_pdrop)
+        self.h = nn.ModuleList([ZooGPTBlock(config, index) for index in range(config.n_layer)])
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.tokens_embed
+
+    def set_input_embeddings(self, value):
+        self.tokens_embed = value
+
+    @merge_with_config_defaults
+    @capture_outputs(tie_last_hidden_states=False)  # the last block's, also where only the last token is returned
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        unpad: bool | None = None,
+        last_token_only: bool = False,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | BaseModelOutputWithPast:
+        r"""
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
+        use_cache (`bool`, *optional*):
+            Whether to return `past_key_values`; by default `config.use_cache`, but not in training mode.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to compute the real tokens only, wherever the mask shows padding after them or `position_ids`
+            restart inside a row; padding's state is then zero. Only without a cache, while neither hidden states nor
+            attentions are asked for, and, unless `True` is given here, while no hook listens to a module inside.
+        last_token_only (`bool`, *optional*, defaults to `False`):
+            Whether only the state of each row's last real token is wanted: `last_hidden_state` is then
+            `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False`, or where a hook may expect all.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        self._check(inputs, attention_mask, token_type_ids, position_ids, past_key_values)
+        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
+        uses_cache = past_key_values is not None or (use_cache and not self.training)
+        recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
+        layout = choose_layout(
+            self,
+            inputs,
+            attention_mask,
+            position_ids,
+            unpad=unpad,
+            token="last" if last_token_only else None,
+            uses_cache=uses_cache,
+            records=recorded,
+        )
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values)
+        mask = layout.create_mask(create_causal_mask, self.config, hidden_states, past_key_values)
+        if uses_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        for index, block in enumerate(self.h):
+            if index == len(self.h) - 1 and not recorded:
+                layout, mask = layout.for_last_layer(mask)
+            hidden_states = block(
+                hidden_states, attention_mask=mask, past_key_values=past_key_values, layout=layout, **kwargs
+            )
+        return BaseModelOutputWithPast(
+            last_hidden_state=layout.leave(layout.zero_padding(hidden_states)),
+            past_key_values=past_key_values if use_cache else None,
+        )
+
+    def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values):
+        """Refuses what does not fit the tokens, and more tokens than positions, which would fail in a lookup."""
+        if is_tracing(inputs):
+            return
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if torch.is_tensor(past):  # a static cache's; to look would make the program wait for the device
+            attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
+        if is_opaque(position_ids):
+            return
+        positions = inputs.shape[1] + past
+        if position_ids is not None:  # a packed row may be longer than its sequences
+            positions = position_ids.max() + 1 if position_ids.numel() else 0
+        if torch.is_tensor(positions) and positions.device.type != "cpu":
+            return
+        if positions > self.config.n_positions:
+            raise ValueError(
+                f"The input reaches position {int(positions)} and the model has {self.config.n_positions}: pass "
+                f"truncation=True, max_length={self.config.n_positions} to the tokenizer, or ask generate for fewer "
+                "new tokens."
+            )
+
+    def _embed(
+        self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values
+    ) -> torch.Tensor:
+        """(B, T, H), or (N, H) of the real tokens: words and positions, and further tokens if there are any."""
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        if position_ids is None:
+            past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            position_ids = (torch.arange(inputs.shape[1], device=inputs.device) + past).unsqueeze(0)  # (1, T)
+        words = layout.enter(inputs_embeds) if input_ids is None else self.tokens_embed(layout.enter(input_ids))
+        embeddings = words + self.positions_embed(layout.enter(position_ids))
+        if token_type_ids is not None:
+            embeddings = embeddings + self.tokens_embed(layout.enter(token_type_ids))
+        return self.drop(embeddings)
+
+
+def predicts_from_padding(
+    labels: torch.Tensor | None, shift_labels: torch.Tensor | None, attention_mask: torch.Tensor | None
+) -> bool:
+    """Whether the token before a label, or at a shifted one, is padding, so that the loss needs the states there."""
+    given = labels if shift_labels is None else shift_labels
+    if given is None or attention_mask is None or attention_mask.dim() != 2:
+        return False
+    mask = attention_mask[:, -given.shape[1] :]  # without what a cache holds
+    if shift_labels is None:  # nothing predicts the first one
+        mask = nn.functional.pad(mask[:, :-1], (1, 0), value=1)
+    return labels_need_padding(given, mask)
+
+
+@auto_docstring(custom_intro="GPT with its language modeling head, tied to the word embeddings.")
+class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
+    _tied_weights_keys = {"lm_head.weight": "transformer.tokens_embed.weight"}
+    _keys_to_ignore_on_load_unexpected = [r"attn\.bias$"]
+
+    def __init__(self, config: ZooGPTConfig):
+        super().__init__(config)
+        self.transformer = ZooGPTModel(config)
+        self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
+        self.loss_type = "ForCausalLM"
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | CausalLMOutputWithPast:
+        r"""
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The tokens themselves, which the model shifts, -100 where one is not to be predicted.
+        use_cache (`bool`, *optional*):
+            Whether to return `past_key_values`; by default `config.use_cache`, but not beside a loss.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooGPTModel.forward`.
+        """
+        if labels is not None and use_cache is None:
+            use_cache = False
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
+        needs_padding = predicts_from_padding(labels, kwargs.get("shift_labels"), attention_mask)
+        outputs = self.transformer(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            unpad=False if needs_padding else unpad,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+__all__ = ["ZooGPTLMHeadModel", "ZooGPTModel", "ZooGPTPreTrainedModel"]

@@ -1,0 +1,593 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""GPT fine-tuned (Radford et al. 2018, section 3.2): one linear layer on the state of the last token.
+
+The inputs are those of section 3.3, one row of tokens for every task, which the tokenizer makes (tokenization_gpt.py):
+the last real token is the extract token, and a head reads it wherever padding puts it. Similarity has no order of its
+two sentences; with `config.both_orders` the second one is made here, and the two final states are added.
+
+Equation 5's language modeling loss, weighted with `config.lm_loss_weight`, is over the example's own tokens: the mean
+of each row, then the mean of all rows, as in the released code, so that a long row weighs no more than a short one.
+
+Letters: as in modeling_gpt.py; C classes, K choices of a question.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import (
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple
+
+from ..shared.modeling_layout import last_columns
+from ..shared.modeling_losses import class_loss, sequence_classification_loss
+from ..shared.modeling_onednn import linear
+from ..shared.modeling_packing import check_choices, check_shapes, is_opaque, labels_need_padding
+from ..shared.modeling_word_loss import word_loss
+from .configuration_gpt import ZooGPTConfig
+from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel, ZooGPTWordPredictor, predicts_from_padding
+
+
+# A choice of the task, with any checkpoint:
+# trf-ignore: TRF041 config.both_orders
+
+
+def second_order(input_ids: torch.Tensor, attention_mask: torch.Tensor, delimiter: int | None) -> torch.Tensor:
+    """(B, T) columns that turn rows "start, A, delimiter, B, extract" into "start, B, delimiter, A, extract".
+
+    Padding stays where it is, and the first delimiter counts. Raises ValueError for a row without one.
+    """
+    columns = torch.arange(input_ids.shape[1], device=input_ids.device)  # (T,)
+    real = attention_mask.to(input_ids.device) != 0
+    found = (input_ids == (-1 if delimiter is None else delimiter)) & real
+    if not is_opaque(found) and not bool(found.any(-1).all()):
+        row = int(found.any(-1).int().argmin())
+        raise ValueError(
+            f"row {row} has no delimiter (sep_token_id={delimiter}), so its sentences have no second order: tokenize "
+            "pairs with the tokenizer's task_inputs=True and give the model its sep_token_id, or set both_orders=False"
+        )
+    start, middle = real.int().argmax(-1, keepdim=True), found.int().argmax(-1, keepdim=True)  # (B, 1)
+    extract = last_columns(input_ids, attention_mask).unsqueeze(1)
+    delimited = start + extract - middle  # where the delimiter comes to stand
+    second, first = columns - start + middle, columns - delimited + start
+    source = torch.where(columns < delimited, second, torch.where(columns > delimited, first, middle))
+    return torch.where((columns > start) & (columns < extract), source, columns)
+
+
+def positions_of_real_tokens(
+    inputs: torch.Tensor, attention_mask: torch.Tensor | None, past: int = 0
+) -> torch.Tensor | None:
+    """(B, T) positions that count from each row's first real token; None where the columns' numbers are that.
+
+    The mask is (B, P + T), with `past` tokens, P, in a cache; the positions count on from these.
+    """
+    if attention_mask is None or attention_mask.dim() != 2:
+        return None
+    real = attention_mask[:, past:].to(inputs.device) != 0
+    if not is_opaque(real) and bool(real[:, 0].all()):
+        return None
+    columns = torch.arange(real.shape[1], device=inputs.device)
+    return past + (columns - real.int().argmax(-1, keepdim=True)).clamp(min=0)
+
+
+def _length_of(past_key_values: Cache | None) -> int:
+    return 0 if past_key_values is None else int(past_key_values.get_seq_length())
+
+
+def flatten_choices(inputs: torch.Tensor, **given: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """(B, K, T) -> (B * K, T); what has two dimensions already has rows of choices.
+
+    Raises ValueError for another shape than that of the inputs, which are (B, K, T) or (B, K, T, H).
+    """
+    check_choices(inputs, **given)
+    return [None if tensor is None else tensor.reshape(-1, tensor.shape[-1]) for tensor in given.values()]
+
+
+@auto_docstring(custom_intro="What the heads share: rows in, the state of each row's last token and its LM loss out.")
+class ZooGPTTaskModel(ZooGPTPreTrainedModel):
+    def mask_padding(
+        self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None, past: int = 0
+    ) -> torch.Tensor | None:
+        """The mask; without one, `pad_token_id` tells what follows a row's last token, as in transformers' GPT.
+
+        In front of the tokens it shows the `past` ones that a cache holds.
+        """
+        if attention_mask is not None or input_ids is None or self.config.pad_token_id is None:
+            return attention_mask
+        last = last_columns(input_ids, input_ids != self.config.pad_token_id).unsqueeze(1)
+        mask = (torch.arange(input_ids.shape[1], device=input_ids.device) <= last).long()
+        return nn.functional.pad(mask, (past, 0), value=1)
+
+    def read(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        labels: torch.Tensor | None,
+        unpad: bool | None,
+        past_key_values: Cache | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[ModelOutput, torch.Tensor, torch.Tensor | None]:
+        """The output of the model on R rows, the (R, H) states of their last tokens, and their weighted LM loss.
+
+        That is None without labels, or without a weight. Trainer's items are labels.
+        """
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        past = _length_of(past_key_values)
+        check_shapes(inputs, attention_mask, position_ids=position_ids, past=past)
+        with_lm_loss = labels is not None and self.config.lm_loss_weight > 0
+        if with_lm_loss and input_ids is None:
+            raise ValueError("lm_loss_weight needs words to predict: give input_ids instead of inputs_embeds")
+        if position_ids is None:
+            position_ids = positions_of_real_tokens(inputs, attention_mask, past)
+        outputs = self.transformer(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            unpad=unpad,
+            last_token_only=not with_lm_loss,
+            return_dict=True,
+            **kwargs | {"use_cache": False},
+        )
+        states = outputs.last_hidden_state  # (R, 1 or T, H)
+        if not with_lm_loss and states.shape[1] == 1:
+            return outputs, states[:, 0], None
+        last = last_columns(inputs, attention_mask).to(states.device)
+        rows = last.shape[0]
+        last_states = states[torch.arange(rows, device=states.device), last]
+        if not with_lm_loss:
+            return outputs, last_states, None
+        lm_loss = self.lm_loss(states, input_ids, attention_mask)
+        lm_loss = lm_loss / (rows if num_items_in_batch is None else rows * num_items_in_batch / labels.numel())
+        return outputs, last_states, self.config.lm_loss_weight * lm_loss
+
+    def lm_loss(
+        self, hidden_states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The sum over R rows of the mean cross-entropy of a row's tokens after its first (equation 1)."""
+        targets = input_ids[:, 1:]
+        counted = torch.ones_like(targets, dtype=torch.bool)
+        if attention_mask is not None and attention_mask.dim() == 2:
+            real = attention_mask[:, -input_ids.shape[1] :].to(targets.device) != 0
+            counted = real[:, :-1] & real[:, 1:]
+        weights = counted / counted.sum(-1, keepdim=True).clamp(min=1)  # (R, T - 1), float32
+        states, words = hidden_states[:, :-1], self.word_table()
+        if is_opaque(counted) or hidden_states.device.type == "xla":  # static shapes
+            logits = linear(states, words).float().transpose(1, 2)  # (R, V, T - 1)
+            return (nn.functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
+        return word_loss(states[counted], words, targets[counted], weights[counted])
+
+    def word_table(self) -> torch.Tensor:
+        """(V, H) word embeddings. Sharded (FSDP) or adapted (peft) ones only their own module can put together."""
+        embedding = self.transformer.tokens_embed
+        if type(embedding) is nn.Embedding:
+            return embedding.weight
+        return embedding(torch.arange(self.config.vocab_size, device=embedding.weight.device))
+
+
+@auto_docstring(custom_intro="GPT with a classifier, or a regression, on the state of the last token (GLUE).")
+class ZooGPTForSequenceClassification(ZooGPTTaskModel):
+    def __init__(self, config: ZooGPTConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.transformer = ZooGPTModel(config)
+        self.dropout = nn.Dropout(config.summary_first_dropout)
+        self.score = nn.Linear(config.n_embd, config.num_labels, bias=False)  # equation 3 has no bias
+        self.loss_function = sequence_classification_loss
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
+        r"""
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
+        labels (`torch.Tensor` of shape `(batch_size,)`, or `(batch_size, num_labels)`, *optional*):
+            Class indices; floats for regression; a row of 0 and 1 for multi-label. `config.problem_type` says which;
+            left None, one label means regression, integers mean classes and floats mean multi-label. The loss includes
+            `config.lm_loss_weight` times the language modeling loss.
+        past_key_values (`Cache`, *optional*):
+            Keys and values of P tokens in front of each row, as prefix tuning learns them; `attention_mask` then has P
+            more columns. Not with `config.both_orders`, which reads two rows a pair.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooGPTModel.forward`.
+        """
+        attention_mask = self.mask_padding(input_ids, attention_mask, _length_of(past_key_values))
+        rows = [input_ids, attention_mask, token_type_ids, position_ids]
+        if self.config.both_orders:
+            if past_key_values is not None:
+                raise ValueError(
+                    "both_orders reads two rows a pair, and past_key_values holds one: set only one of the two"
+                )
+            rows = self.in_both_orders(*rows)
+        input_ids, attention_mask, token_type_ids, position_ids = rows
+        outputs, states, lm_loss = self.read(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            labels,
+            unpad=unpad,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        if self.config.both_orders:
+            states = states.unflatten(0, (2, -1)).sum(0)  # (2B, H) -> (B, H)
+        logits = self.score(self.dropout(states))  # (B, C)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
+        if lm_loss is not None:
+            loss = loss + lm_loss
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+    def in_both_orders(self, input_ids, attention_mask, token_type_ids, position_ids) -> list[torch.Tensor | None]:
+        """B rows of pairs -> 2B rows, the second half with the sentences in the other order."""
+        if input_ids is None:
+            raise ValueError("both_orders finds the two sentences by their tokens: give input_ids, not inputs_embeds")
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        check_shapes(input_ids, attention_mask, token_type_ids, position_ids)
+        order = second_order(input_ids, attention_mask, self.config.sep_token_id)
+        moved = [
+            None if each is None else torch.cat([each, each.gather(1, order)])
+            for each in (input_ids, None if token_type_ids is None else token_type_ids.expand(input_ids.shape))
+        ]
+        kept = [
+            None if each is None else each.expand(input_ids.shape).repeat(2, 1)
+            for each in (attention_mask, position_ids)
+        ]
+        return [moved[0], kept[0], moved[1], kept[1]]
+
+
+class ZooGPTSummary(nn.Module):
+    """Dropout, then one linear score of a state: `multiple_choice_head` in the files."""
+
+    def __init__(self, config: ZooGPTConfig):
+        super().__init__()
+        self.dropout = nn.Dropout(config.summary_first_dropout)
+        self.summary = nn.Linear(config.n_embd, 1)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.summary(self.dropout(states)).squeeze(-1)  # (..., H) -> (...)
+
+
+@auto_docstring(
+    custom_intro="GPT with one score a choice, from the last token of (context, choice) (Story Cloze, RACE)."
+)
+class ZooGPTForMultipleChoice(ZooGPTTaskModel):
+    def __init__(self, config: ZooGPTConfig):
+        super().__init__(config)
+        self.transformer = ZooGPTModel(config)
+        self.multiple_choice_head = ZooGPTSummary(config)
+        self.loss_function = class_loss
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | MultipleChoiceModelOutput:
+        r"""
+        input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
+            Token ids of the context with each choice; masks and positions have the same shape.
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
+        position_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            Positions of the tokens.
+        inputs_embeds (`torch.Tensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`, *optional*):
+            Embeddings instead of `input_ids`.
+        labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The right choice. The loss includes `config.lm_loss_weight` times the language modeling loss.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooGPTModel.forward`.
+        """
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        choices = inputs.shape[1]
+        input_ids, attention_mask, token_type_ids, position_ids = flatten_choices(
+            inputs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+        )  # (B * K, T)
+        inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
+        attention_mask = self.mask_padding(input_ids, attention_mask)
+        outputs, states, lm_loss = self.read(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            labels,
+            unpad=unpad,
+            **kwargs,
+        )
+        logits = self.multiple_choice_head(states).unflatten(0, (-1, choices))  # (B, K)
+        loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
+        if lm_loss is not None:
+            loss = loss + lm_loss
+        return MultipleChoiceModelOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+@auto_docstring(custom_intro="Output type of [`ZooGPTDoubleHeadsModel`].")
+@dataclass
+class ZooGPTDoubleHeadsModelOutput(ModelOutput):
+    r"""
+    loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `labels` is given):
+        The language modeling loss.
+    mc_loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `mc_labels` is given):
+        The loss of the choice.
+    logits (`torch.FloatTensor` of shape `(batch_size, num_choices, sequence_length, config.vocab_size)`):
+        Scores of each word, before the softmax.
+    mc_logits (`torch.FloatTensor` of shape `(batch_size, num_choices)`):
+        Scores of each choice, before the softmax.
+    """
+
+    loss: torch.FloatTensor | None = None
+    mc_loss: torch.FloatTensor | None = None
+    logits: torch.FloatTensor | None = None
+    mc_logits: torch.FloatTensor | None = None
+    hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    attentions: tuple[torch.FloatTensor, ...] | None = None
+
+
+@auto_docstring(custom_intro="GPT with its language modeling head and a score a choice, two losses apart.")
+class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
+    _tied_weights_keys = {"lm_head.weight": "transformer.tokens_embed.weight"}
+    _keys_to_ignore_on_load_unexpected = [r"attn\.bias$"]
+    # Trainer counts the items of one kind of label; the two losses here are means over different ones.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: ZooGPTConfig):
+        super().__init__(config)
+        self.transformer = ZooGPTModel(config)
+        self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
+        self.multiple_choice_head = ZooGPTSummary(config)
+        self.loss_type = "ForCausalLM"
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        mc_token_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        mc_labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | ZooGPTDoubleHeadsModelOutput:
+        r"""
+        input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
+            Token ids of the context with each choice; masks and positions have the same shape.
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
+        mc_token_ids (`torch.LongTensor` of shape `(batch_size, num_choices)`, *optional*):
+            The column of the token that the choice is scored by; by default the last real one.
+        labels (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
+            The tokens themselves, which the model shifts, -100 where one is not to be predicted.
+        mc_labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The right choice.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooGPTModel.forward`.
+        """
+        inputs = input_ids if input_ids is not None else inputs_embeds
+        shape = inputs.shape[:2]  # (B, K)
+        input_ids, attention_mask, token_type_ids, position_ids, labels = flatten_choices(
+            inputs,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            labels=labels,
+        )  # (B * K, T)
+        inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
+        check_shapes(input_ids if inputs_embeds is None else inputs_embeds, attention_mask, labels=labels)
+        outputs = self.transformer(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=False if predicts_from_padding(labels, None, attention_mask) else unpad,
+            return_dict=True,
+            **kwargs | {"use_cache": False},
+        )
+        states = outputs.last_hidden_state  # (B * K, T, H)
+        logits = self.lm_head(states)
+        chosen = last_columns(states, attention_mask) if mc_token_ids is None else mc_token_ids.flatten()
+        scores = self.multiple_choice_head(states[torch.arange(states.shape[0], device=states.device), chosen])
+        mc_logits = scores.unflatten(0, shape)  # (B, K)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return ZooGPTDoubleHeadsModelOutput(
+            loss=loss,
+            mc_loss=None if mc_labels is None else class_loss(mc_logits, mc_labels),
+            logits=logits.unflatten(0, shape),
+            mc_logits=mc_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+@auto_docstring(custom_intro="GPT with a classifier on every token, which sees what stands before it (tagging).")
+class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
+    def __init__(self, config: ZooGPTConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.transformer = ZooGPTModel(config)
+        self.dropout = nn.Dropout(config.summary_first_dropout)
+        self.classifier = nn.Linear(config.n_embd, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | TokenClassifierOutput:
+        r"""
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The class of each token, -100 where it does not count.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out, where the loss does not need it; see `ZooGPTModel.forward`.
+        """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels)
+        if position_ids is None:
+            position_ids = positions_of_real_tokens(
+                input_ids if input_ids is not None else inputs_embeds, attention_mask
+            )
+        outputs = self.transformer(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
+            return_dict=True,
+            **kwargs | {"use_cache": False},
+        )
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))  # (B, T, C)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+@auto_docstring(custom_intro="GPT with a start and an end vector that score each token as a bound of the answer.")
+class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
+    def __init__(self, config: ZooGPTConfig):
+        super().__init__(config)
+        self.transformer = ZooGPTModel(config)
+        self.qa_outputs = nn.Linear(config.n_embd, 2)
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | QuestionAnsweringModelOutput:
+        r"""
+        token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
+        start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The index of the answer's first token. The loss is a softmax over all real tokens.
+        end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+            The index of its last token.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out; see `ZooGPTModel.forward`.
+        """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask)
+        if position_ids is None:
+            position_ids = positions_of_real_tokens(
+                input_ids if input_ids is not None else inputs_embeds, attention_mask
+            )
+        outputs = self.transformer(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=unpad,
+            return_dict=True,
+            **kwargs | {"use_cache": False},
+        )
+        logits = self.qa_outputs(outputs.last_hidden_state)  # (B, T, 2)
+        if attention_mask is not None and attention_mask.dim() == 2:
+            padding = (attention_mask == 0).unsqueeze(-1).to(logits.device)
+            logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
+        start_logits, end_logits = (scores.contiguous() for scores in logits.unbind(-1))  # (B, T) each
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+__all__ = [
+    "ZooGPTDoubleHeadsModel",
+    "ZooGPTForMultipleChoice",
+    "ZooGPTForQuestionAnswering",
+    "ZooGPTForSequenceClassification",
+    "ZooGPTForTokenClassification",
+]

@@ -1,0 +1,1 @@
+"""What families share: packed rows, losses and the fast products of a processor."""

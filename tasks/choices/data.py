@@ -1,0 +1,205 @@
+"""A run's questions with choices: from the Hub, from folders as they were published, or from files of one's own.
+
+Every source gives splits with the columns context and choices (texts), part (RACE's middle or high, else empty) and,
+where the source has it, label: the number of the right choice, from 0. A model reads the context with one choice at a
+time. All examples of a split have equally many choices. A broken file is a ValueError that names it, the line and the
+mistake.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from datasets import Dataset, DatasetDict
+from sklearn.model_selection import train_test_split
+
+from tasks.choices.table import RACE, STORIES, STORY_CLOZE, SWAG, Columns, Task
+from tasks.rows import (
+    check_folder,
+    listed,
+    load_hub,
+    needed_files,
+    read_csv,
+    read_json,
+    read_json_lines,
+    to_dataset,
+    unbroken,
+)
+from training.files import shown
+
+
+READERS = {".csv": read_csv, ".json": read_json_lines, ".jsonl": read_json_lines}
+Rows = Iterable[tuple[str, dict]]  # where a row comes from, for errors, and the row
+
+
+# Sources
+
+
+def read_hub(task: Task, splits: Iterable[str]) -> DatasetDict:
+    """The splits as the Hub has them. Raises OSError where it is out of reach."""
+    name, configuration = task.hub
+    hub = load_hub(name, configuration, None, "--data_dir with the published files")
+    data = DatasetDict()
+    for split in splits:
+        rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(hub[split]))
+        data[split] = _examples(rows, f"{name}, {split},", split, task.columns)
+    return data
+
+
+def read_folder(folder: Path, task: Task, splits: Iterable[str]) -> DatasetDict:
+    """The splits from the task's published files; `folder` is theirs or, for RACE, also the one above."""
+    check_folder(folder)
+    folder = folder / task.folder if (folder / task.folder).is_dir() else folder
+    data = DatasetDict()
+    for split in splits:
+        path = folder / task.files[split]
+        if not path.exists():
+            raise FileNotFoundError(f"{folder} has no {path.name}: --data_dir is not the folder of {task.name}")
+        rows = _read_race(path) if task.columns is RACE else _read_file(path)
+        data[split] = _examples(rows, path, split, task.columns)
+        if path.name == STORIES:
+            data[split] = _share(data[split], split)
+    return data
+
+
+def _share(stories: Dataset, split: str) -> Dataset:
+    """The stories of Story Cloze that the released code of GPT trains on, 1497, or those it keeps for validation, 374.
+
+    https://github.com/openai/finetune-transformer-lm/blob/master/datasets.py
+    """
+    held_out = max(1, round(len(stories) / 5))
+    train, validation = train_test_split(range(len(stories)), test_size=held_out, random_state=3535999445)
+    return stories.select(train if split == "train" else validation)
+
+
+def read_files(files: Mapping[str, str | None]) -> DatasetDict:
+    """`files` of the splits that a run needs."""
+    data = DatasetDict()
+    for split, path in needed_files(files):
+        if path.suffix.lower() not in READERS:
+            raise ValueError(f"{path}: a file of your own is one of {', '.join(READERS)}")
+        data[split] = _examples(_read_file(path), path, split)
+    return data
+
+
+def _read_file(path: Path) -> Iterator[tuple[str, dict]]:
+    for line, row in unbroken(READERS[path.suffix.lower()](path), path):
+        yield f"{path}:{line}", row
+
+
+def _read_race(folder: Path) -> Iterator[tuple[str, dict]]:
+    """The rows that the Hub makes of a split's folder: one a question, of middle/*.txt and then of high/*.txt."""
+    for part in ("middle", "high"):
+        files = sorted((folder / part).glob("*.txt"))
+        if not files:
+            raise FileNotFoundError(f"{folder / part} holds no .txt files: --data_dir is not the folder of RACE")
+        for path in files:
+            for number, row in enumerate(_passage(path), start=1):
+                yield f"{path}, question {number}", {"example_id": f"{part}{path.name}", **row}
+
+
+def _passage(path: Path) -> Iterator[dict]:
+    names = ("questions", "options", "answers")
+    passage = read_json(path)
+    try:
+        article, *lists = (passage[name] for name in ("article", *names))
+        rows = list(zip(*lists, strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path}: a file of RACE is one object with article and, equally long, the lists {', '.join(names)}"
+        ) from error
+    for question, options, answer in rows:
+        yield {"article": article, "question": question, "options": options, "answer": answer}
+
+
+# Rows -> examples
+
+
+def _examples(rows: Rows, source: Path | str, split: str, names: Columns | None = None) -> Dataset:
+    """`names` are those of the columns, if the row's own do not tell. Labels are optional in a test split."""
+    examples = []
+    for where, row in rows:
+        examples.append(_example(row, names or _recognise(row, where), where, split == "test"))
+        counts = [len(example["choices"]) for example in (examples[0], examples[-1])]
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"{where}: {counts[1]} choices, but the first example has {counts[0]}: give examples with another "
+                "number of choices a file of their own"
+            )
+    missing = sum(example["label"] is None for example in examples)
+    if 0 < missing < len(examples):
+        raise ValueError(f"{source} has no label for {missing} of {len(examples)} examples: give all of them, or none")
+    data = to_dataset(examples, source)
+    return data.remove_columns("label") if missing else data
+
+
+def _recognise(row: dict, where: str) -> Columns:
+    """The columns of a file of one's own."""
+    for known in (SWAG, RACE, STORY_CLOZE):
+        if not _lacking(row, known):
+            return known
+    context = ("context", "question") if "question" in row else ("context",)
+    numbered = [name for name in row if re.fullmatch(r"choice\d+", name)]
+    choices = "choices" if "choices" in row else tuple(f"choice{number}" for number in range(len(numbered)))
+    own = Columns(context, choices)
+    if _lacking(row, own) or not own.choices:
+        raise ValueError(
+            f"{where}: the columns are {listed(row)}, but should be label, context, question if there is one, and "
+            "choice0, choice1 and so on or, in JSON, the list choices; or those of SWAG, RACE or Story Cloze"
+        )
+    return own
+
+
+def _lacking(row: dict, names: Columns) -> list[str]:
+    """The columns of the texts that the row does not have."""
+    choices = [names.choices] if isinstance(names.choices, str) else names.choices
+    wanted = [*names.context, *([names.beginning] if names.beginning else []), *choices]
+    return [name for name in wanted if name not in row]
+
+
+def _example(row: dict, names: Columns, where: str, test: bool) -> dict:
+    if lacking := _lacking(row, names):
+        raise ValueError(f"{where}: no column {', '.join(lacking)} among {listed(row)}")
+
+    def join(*named: tuple[str, object]) -> str:
+        for name, value in named:
+            if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+                raise ValueError(f"{where}: {name} is {shown(value)}, neither text nor a number")
+            if not (names.gaps or str(value).strip()):
+                raise ValueError(f"{where}: {name} is empty: give it a text, or leave the example out")
+        return " ".join(str(value) for _, value in named if value != "")
+
+    is_list = isinstance(names.choices, str)
+    choices = row[names.choices] if is_list else [row[name] for name in names.choices]
+    if not isinstance(choices, list):
+        raise ValueError(
+            f"{where}: {names.choices} is {shown(choices)}, not a list; csv has choice0, choice1, ... instead"
+        )
+    if len(choices) < 2:
+        raise ValueError(f"{where}: {len(choices)} of the two choices that there must be at least")
+    titles = [f"choice {number} of {names.choices}" for number in range(len(choices))] if is_list else names.choices
+    beginning = [(names.beginning, row[names.beginning])] if names.beginning else []
+    part = re.match("middle|high", str(row.get("example_id", ""))) if names is RACE else None
+    return {
+        "context": join(*((name, row[name]) for name in names.context)),
+        "choices": [join(*beginning, named) for named in zip(titles, choices, strict=True)],
+        "part": part.group() if part else "",
+        "label": _label(row, names, len(choices), where, test),
+    }
+
+
+def _label(row: dict, names: Columns, choices: int, where: str, test: bool) -> int | None:
+    """The number of the right choice; None where a test file leaves it out, leaves it empty or says -1."""
+    value = row.get(names.label)
+    label = "" if value is None else str(value).strip()
+    if test and label in ("", "-1"):
+        return None
+    if names.label not in row:
+        raise ValueError(f"{where}: no column {names.label} among {listed(row)}")
+    first = names.first
+    known = [str(int(first) + n) if first.isdigit() else chr(ord(first) + n) for n in range(choices)]
+    if label not in known:
+        raise ValueError(
+            f"{where}: the {names.label} {shown(label)} is none of {listed(known)}, as the choices are called"
+        )
+    return known.index(label)

@@ -1,0 +1,265 @@
+"""A run's texts and labels: from the Hub, from a task's published files, or from files of one's own.
+
+Every source gives splits with the columns text, perhaps text_pair, and, where there are labels, label: a string, or a
+number in a regression. Files hold rows: unquoted tab-separated as the GLUE zip's, csv, or JSON with one object a line.
+A broken file is a ValueError that names it, the line and the mistake.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from pathlib import Path
+
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedConfig
+
+from tasks.glue.table import EVERY_TASK, PAIR, GlueTask, Split
+from tasks.rows import (
+    check_folder,
+    columns,
+    listed,
+    load_hub,
+    needed_files,
+    read_csv,
+    read_json_lines,
+    read_tsv,
+    to_dataset,
+    unbroken,
+)
+from training.files import shown
+
+
+TEXT = ("text", "text_pair")
+OWN_TEXT = (PAIR, ("sentence",), ("text",))
+UNDIVIDED = "msr_paraphrase_train.txt"  # of MRPC as Microsoft publishes it
+
+
+# GLUE
+
+
+def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
+    """The splits as the Hub has them. Raises OSError where it is out of reach, ValueError where it lacks a split."""
+    task = EVERY_TASK[task_name]
+    for split in splits:
+        if task.splits[split].hub is None:
+            file = task.splits[split].files[0]
+            raise ValueError(f"the Hub has {task_name} without labels: give --data_dir with the folder of {file}")
+    configuration = None if task.hub_revision else task.hub_configuration or task_name
+    hub = load_hub(task.hub, configuration, task.hub_revision, "--data_dir with the published files")
+    data = DatasetDict()
+    for split in splits:
+        rows = hub[task.splits[split].hub]
+        values = dict(zip(TEXT, (rows[column] for column in task.text), strict=False))
+        if task.splits[split].labelled:
+            values["label"] = [_hub_label(label, task) for label in rows[task.hub_label][:]]
+            values |= {column: rows[column] for column in task.metric_columns.values()}
+        examples = Dataset.from_dict({column: value[:] for column, value in values.items()})
+        data[split] = _with_gold_labels(examples, f"{task.hub}, {task.splits[split].hub}")
+    return data
+
+
+def _hub_label(label: str | float, task: GlueTask) -> str | float | None:
+    """A class's number or name, or a number to predict; None where the annotators did not agree."""
+    if not task.labels:
+        return label
+    if isinstance(label, str):
+        return task.label_of(label)
+    return None if task.no_label is not None and label == -1 else task.labels[label]
+
+
+def _with_gold_labels(examples: Dataset, source: Path | str) -> Dataset:
+    """Leaves out the examples whose label is None, and says how many they are."""
+    labels = examples["label"][:] if "label" in examples.column_names else []
+    if None not in labels:
+        return examples
+    chosen = [number for number, label in enumerate(labels) if label is not None]
+    if not chosen:
+        raise ValueError(f"{source} holds no examples with a gold label")
+    left_out = len(examples) - len(chosen)
+    PartialState().print(f"{source}: {left_out} of {len(examples)} examples left out, they have no gold label")
+    return examples.select(chosen)
+
+
+def read_folder(folder: Path, task: GlueTask, splits: Iterable[str]) -> DatasetDict:
+    """The splits from the task's files; `folder` is theirs, or the one above if theirs has the task's name."""
+    check_folder(folder)
+    folder = folder / task.folder if (folder / task.folder).is_dir() else folder
+    return DatasetDict({split: _read_split(folder, task, split) for split in splits})
+
+
+def _read_split(folder: Path, task: GlueTask, split: str) -> Dataset:
+    """One file. Raises ValueError with file and line for whatever the published files do not have."""
+    published = task.splits[split]
+    path = _find(folder, task, published)
+    wanted = dict(zip(TEXT, published.text or task.tsv_text or task.text, strict=False))
+    if published.labelled:
+        wanted |= {"label": task.tsv_label} | {column: column for column in task.metric_columns.values()}
+    header = task.train_header if published.labelled else None
+    rows, broken = [], 0
+    for line, row in read_json_lines(path) if path.suffix == ".jsonl" else read_tsv(path, header):
+        if isinstance(row, str):
+            if not (published.labelled and task.skip_broken_lines):  # predictions stand for the lines of their file
+                raise ValueError(f"{path}:{line}: {row}")
+            broken += 1
+            continue
+        values = dict(zip(wanted, columns(row, wanted.values(), path, line), strict=True))
+        for name, value in values.items():
+            if not isinstance(value, str):
+                raise ValueError(f"{path}:{line}: {wanted[name]} is {shown(value)}, not text")
+        if published.labelled:
+            values["label"] = _glue_label(values["label"], task, f"{path}:{line}")
+        rows.append(values)
+    if broken:
+        PartialState().print(f"{path}: {broken} of {broken + len(rows)} lines skipped, they lack columns")
+    return _with_gold_labels(to_dataset(rows, path), path)
+
+
+def _find(folder: Path, task: GlueTask, published: Split) -> Path:
+    found = [folder / name for name in published.files if (folder / name).is_file()]
+    if found:
+        return found[0]
+    names = " or ".join(published.files)
+    if published.labelled and (folder / UNDIVIDED).is_file():
+        raise FileNotFoundError(
+            f"{folder} has no {names}: {UNDIVIDED} holds GLUE's train and dev pairs together; let "
+            "download_glue_data.py of github.com/nyu-mll/GLUE-baselines divide it into train.tsv and dev.tsv"
+        )
+    raise FileNotFoundError(f"{folder} has no {names}: --data_dir is not the folder of {task.folder}")
+
+
+def _glue_label(label: str, task: GlueTask, where: str) -> str | float | None:
+    if not task.labels:
+        return _number(label, where)
+    if label == task.no_label:
+        return None
+    known = {str(number): name for number, name in enumerate(task.labels)} if task.numbered else task.labels
+    if label not in known:
+        raise ValueError(f"{where}: unknown label {shown(label)}, {task.folder} has {', '.join(known)}")
+    return known[label] if task.numbered else label
+
+
+def _number(label: object, where: str) -> float:
+    try:
+        number = float(label)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not math.isfinite(number):
+        raise ValueError(f"{where}: the label {shown(label)} is not a number")
+    return number
+
+
+# Files of one's own
+
+
+def read_files(
+    files: Mapping[str, str | None],
+    config: PreTrainedConfig,
+    problem_type: str | None = None,
+    text_columns: tuple[str, ...] | None = None,
+    label_column: str | None = None,
+) -> tuple[GlueTask, DatasetDict]:
+    """`files` of the splits that a run needs, and the task they make, scored as RTE or, a regression, as STS-B is.
+
+    The train file says what the labels are; without one, the checkpoint does.
+    """
+    data = DatasetDict()
+    for split, path in needed_files(files):
+        data[split] = _read_own_file(path, text_columns, None if split == "test" else label_column or "label")
+    if len({"text_pair" in data[split].column_names for split in data}) > 1:
+        raise ValueError("some of the files have one text an example, some two")
+    if "train" in data:
+        labels = _own_labels(data["train"]["label"][:], problem_type, files["train"])
+    else:
+        labels = () if config.num_labels == 1 else tuple(config.id2label.values())
+    text = PAIR if "text_pair" in next(iter(data.values())).column_names else ("sentence",)
+    task = GlueTask("", text, labels, ("glue", "rte" if labels else "stsb"))
+    for split in data.keys() - {"test"}:
+        values = data[split][:]
+        labels = enumerate(values["label"], start=1)
+        values["label"] = [_own_label(label, task, f"{files[split]}, example {number}") for number, label in labels]
+        data[split] = Dataset.from_dict(values)
+    return task, data
+
+
+def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> Dataset:
+    """One file as columns of strings: text, text_pair if there are two, label. `text` and `label` name the file's."""
+    readers = {".csv": read_csv, ".tsv": read_tsv, ".json": read_json_lines, ".jsonl": read_json_lines}
+    suffix = path.suffix.lower()
+    if suffix not in readers:
+        raise ValueError(f"{path}: a file of your own is one of {', '.join(readers)}")
+    rows = []
+    for line, row in unbroken(readers[suffix](path), path):
+        text = text or next((names for names in OWN_TEXT if set(names) <= row.keys()), None)
+        if text is None:
+            raise ValueError(
+                f"{path} has the columns {listed(row)}: the text's must be sentence, text, or sentence1 and "
+                "sentence2, or --text_column_names must name them"
+            )
+        wanted = dict(zip(TEXT, text, strict=False)) | ({} if label is None else {"label": label})
+        remedy = ": --text_column_names and --label_column_name name them otherwise"
+        values = dict(zip(wanted, columns(row, wanted.values(), path, line, remedy), strict=True))
+        for name, value in values.items():
+            if not isinstance(value, (str, int, float)) or (name == "label" and not str(value).strip()):
+                raise ValueError(f"{path}:{line}: {wanted[name]} is {shown(value)}, neither text nor a number")
+        rows.append({name: str(value) for name, value in values.items()})
+    return to_dataset(rows, path)
+
+
+def _own_labels(labels: list[str], problem_type: str | None, file: str) -> tuple[str, ...]:
+    """The classes in order, none for a regression.
+
+    Whole numbers are classes, in whichever way the file writes them: 1 and 1.0 are the class 1. Raises ValueError
+    where one label keeps the others from being numbers, which they might as well be.
+    """
+    names = set(labels)
+    whole = all(map(_is_whole, names))
+    decimals = any(_is_number(name) and not _is_whole(name) for name in names)
+    if problem_type is None and (decimals or (not whole and all(map(_is_float, names)))):
+        for number, label in enumerate(labels, start=1):
+            if not _is_number(label):
+                raise ValueError(
+                    f"{file}, example {number}: the label {shown(label)} is not a number, as others are: correct it, "
+                    "or give --problem_type single_label_classification where all are names"
+                )
+        problem_type = "regression"
+    if problem_type == "regression":
+        return ()
+    if whole:
+        names = set(map(_integer, names))
+    if len(names) == 1:
+        raise ValueError(f"{file}: every label is {shown(names.pop())}: add examples of another class")
+    return tuple(sorted(names, key=int if whole else None))
+
+
+def _own_label(label: str, task: GlueTask, where: str) -> str | float:
+    if not task.labels:
+        return _number(label, where)
+    names = [label]
+    if _is_whole(label):
+        names += [_integer(label), f"LABEL_{_integer(label)}"]  # transformers' name for class 0, 1, ...
+    known = [name for name in names if name in task.labels]
+    if not known:
+        raise ValueError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
+    return known[0]
+
+
+def _is_float(label: str) -> bool:
+    """Also where it is not finite, as nan and 1e400."""
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_number(label: str) -> bool:
+    return _is_float(label) and math.isfinite(float(label))
+
+
+def _is_whole(label: str) -> bool:
+    return _is_number(label) and float(label).is_integer()
+
+
+def _integer(label: str) -> str:
+    return str(int(Decimal(label)))  # a float would round long numbers

@@ -1,0 +1,178 @@
+"""The tasks of GLUE (Wang et al. 2018, arXiv 1804.07461) and its like: where text and labels stand, what scores them.
+
+Each is read from the Hub or from the files as they were published; GLUE's are the folders that download_glue_data.py
+of github.com/nyu-mll/GLUE-baselines makes, "the zip" for short.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Split:
+    hub: str | None  # its name on the Hub; None: not there
+    files: tuple[str, ...]  # its possible names in the zip
+    text: tuple[str, ...] | None = None  # where this file names its columns otherwise than the task's others
+    labelled: bool = True
+
+
+# "_mm" is MNLI's mismatched half.
+SPLITS = {
+    "train": Split("train", ("train.tsv",)),
+    "validation": Split("validation", ("dev.tsv",)),
+    "test": Split("test", ("test.tsv", "msr_paraphrase_test.txt"), labelled=False),
+}
+MNLI_SPLITS = {
+    "train": SPLITS["train"],
+    "validation": Split("validation_matched", ("dev_matched.tsv",)),
+    "validation_mm": Split("validation_mismatched", ("dev_mismatched.tsv",)),
+    "test": Split("test_matched", ("test_matched.tsv",), labelled=False),
+    "test_mm": Split("test_mismatched", ("test_mismatched.tsv",), labelled=False),
+}
+
+
+def _labelled_splits(*names: str) -> dict[str, Split]:
+    """Train, dev and test, all with labels; {} stands for that word in the possible `names` of the files."""
+    parts = {"train": "train", "validation": "dev", "test": "test"}
+    return {split: Split(split, tuple(name.format(part) for name in names)) for split, part in parts.items()}
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """One row of the table."""
+
+    folder: str  # in the zip, and what the task is called
+    text: tuple[str, ...]  # one or two columns on the Hub
+    labels: tuple[str, ...]  # in the Hub's order; none: a regression
+    metric: tuple[str, ...]  # what metrics.load takes
+    numbered: bool = False  # the zip and the leaderboard write a label's number, not its name
+    tsv_text: tuple[str, ...] | None = None  # where the zip's columns have other names
+    tsv_label: str = "label"
+    train_header: tuple[str, ...] | None = None  # where the files with labels have no header line
+    skip_broken_lines: bool = False  # the published train and dev files have some
+    no_label: str | None = None  # what a file, and -1 on the Hub, has for a label where the annotators did not agree
+    splits: Mapping[str, Split] = field(default_factory=lambda: SPLITS)
+    hub: str = "nyu-mll/glue"
+    hub_configuration: str | None = None  # where it is not the task's name
+    hub_label: str = "label"
+    hub_revision: str | None = None  # where not the newest; then without configuration
+    answers: Mapping[str, str] = field(default_factory=dict)  # class of the model -> label, where they differ
+    metric_columns: Mapping[str, str] = field(default_factory=dict)  # further inputs of the metric -> their columns
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the model tells apart."""
+        return tuple(self.answers) or self.labels
+
+    def label_of(self, name: str) -> str:
+        """The label that the model's class `name` stands for."""
+        return self.answers.get(name, name)
+
+
+PAIR = ("sentence1", "sentence2")
+INFERENCE = ("entailment", "neutral", "contradiction")
+ENTAILMENT = ("entailment", "not_entailment")
+TASKS = {
+    "cola": GlueTask(
+        "CoLA",
+        ("sentence",),
+        ("unacceptable", "acceptable"),
+        ("glue", "cola"),
+        numbered=True,
+        train_header=("source", "label", "judgement", "sentence"),
+    ),
+    "sst2": GlueTask("SST-2", ("sentence",), ("negative", "positive"), ("glue", "sst2"), numbered=True),
+    "mrpc": GlueTask(
+        "MRPC",
+        PAIR,
+        ("not_equivalent", "equivalent"),
+        ("glue", "mrpc"),
+        numbered=True,
+        tsv_text=("#1 String", "#2 String"),
+        tsv_label="Quality",
+    ),
+    "stsb": GlueTask("STS-B", PAIR, (), ("glue", "stsb"), tsv_label="score"),
+    "qqp": GlueTask(
+        "QQP",
+        ("question1", "question2"),
+        ("not_duplicate", "duplicate"),
+        ("glue", "qqp"),
+        numbered=True,
+        tsv_label="is_duplicate",
+        skip_broken_lines=True,
+    ),
+    "mnli": GlueTask(
+        "MNLI",
+        ("premise", "hypothesis"),
+        INFERENCE,
+        ("glue", "mnli"),
+        tsv_text=PAIR,
+        tsv_label="gold_label",
+        splits=MNLI_SPLITS,
+    ),
+    "qnli": GlueTask("QNLI", ("question", "sentence"), ENTAILMENT, ("glue", "qnli")),
+    "rte": GlueTask("RTE", PAIR, ENTAILMENT, ("glue", "rte")),
+    "wnli": GlueTask("WNLI", PAIR, ("not_entailment", "entailment"), ("glue", "wnli"), numbered=True),
+    # Bowman et al. 2015, arXiv 1508.05326: the files of snli_1.0.zip.
+    "snli": GlueTask(
+        "SNLI",
+        ("premise", "hypothesis"),
+        INFERENCE,
+        ("glue", "mnli"),
+        tsv_text=PAIR,
+        tsv_label="gold_label",
+        no_label="-",
+        splits=_labelled_splits("snli_1.0_{}.jsonl", "snli_1.0_{}.txt"),
+        hub="stanfordnlp/snli",
+        hub_configuration="plain_text",
+    ),
+    # Khot, Sabharwal and Clark 2018: the tsv_format of SciTailV1.1.zip, whose quotes are text. The Hub's tsv_format
+    # took them for csv's, which lost 499 of 23,596 training pairs; its snli_format is whole, and says entailment.
+    "scitail": GlueTask(
+        "SciTail",
+        PAIR,
+        ("entails", "neutral"),
+        ("glue", "rte"),
+        tsv_label="gold_label",
+        train_header=(*PAIR, "gold_label"),
+        splits=_labelled_splits("scitail_1.0_{}.tsv"),
+        hub="allenai/scitail",
+        hub_configuration="snli_format",
+        hub_label="gold_label",
+        answers={"entailment": "entails", "neutral": "neutral"},
+    ),
+}
+
+# What a model trained on MNLI is examined with.
+DIAGNOSTICS = {
+    # Wang et al. 2018, section 4. The leaderboard's file has no labels; diagnostic-full.tsv, published with the
+    # analysis, has them, in the same order.
+    "ax": GlueTask(
+        "diagnostic",
+        ("premise", "hypothesis"),
+        INFERENCE,
+        ("glue", "ax"),
+        tsv_text=PAIR,
+        tsv_label="Label",
+        splits={
+            "validation": Split(None, ("diagnostic-full.tsv",), text=("Premise", "Hypothesis")),
+            "test": Split("test", ("diagnostic.tsv",), labelled=False),
+        },
+    ),
+    # HANS: McCoy, Pavlick and Linzen 2019, arXiv 1902.01007; the file of github.com/tommccoy1/hans. Its README turns
+    # the model's answer, neutral or contradiction, into non-entailment; probabilities are not added before.
+    "hans": GlueTask(
+        "hans",
+        ("premise", "hypothesis"),
+        ("entailment", "non-entailment"),
+        ("accuracy", "hans"),
+        tsv_text=PAIR,
+        tsv_label="gold_label",
+        splits={"validation": Split("validation", ("heuristics_evaluation_set.txt",))},
+        hub="jhu-cogsci/hans",
+        hub_revision="refs/convert/parquet",  # the newest is a script, which datasets no longer runs
+        answers={"entailment": "entailment", "neutral": "non-entailment", "contradiction": "non-entailment"},
+        metric_columns={"parts": "heuristic"},
+    ),
+}
+EVERY_TASK = TASKS | DIAGNOSTICS

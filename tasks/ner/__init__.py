@@ -1,0 +1,1 @@
+"""Named entities: sentences whose words have tags."""

@@ -1,0 +1,1 @@
+"""SQuAD: questions about contexts, whose answers are spans of them."""

@@ -1,0 +1,113 @@
+"""Questions and texts -> answers, by any model that run_squad.py has trained; transformers 5 has no pipeline for it.
+
+answer = QuestionAnswerer(AutoModelForQuestionAnswering.from_pretrained(name), AutoTokenizer.from_pretrained(name))
+answer("Who wrote it?", "It was written by Jane Austen, and printed by others.")
+{"score": 0.93, "start": 18, "end": 29, "answer": "Jane Austen"}
+"""
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from tasks.squad.decode import Entry, probabilities, rank
+from tasks.squad.features import Windows, make_windows
+from tasks.squad.files import check_text
+from training.loading import check_length, positions
+
+
+N_BEST = 20  # answers that share the probability
+
+
+class QuestionAnswerer:
+    """Reads contexts of any length, in windows. The model is set to evaluation and stays on its device.
+
+    Args:
+        max_seq_length: tokens of question and context in one window; default: 384, or as many as the model and the
+            tokenizer allow.
+        doc_stride: tokens that two windows share; default: 128, or a third of a window.
+        max_answer_length: tokens that an answer may have.
+        null_threshold: for models that know questions without an answer: "" is the answer where none scores more than
+            this above the best one. Default: every question has an answer.
+        batch_size: windows that the model reads at a time.
+
+    Raises ValueError where `max_seq_length` is more than the model or the tokenizer allows.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_seq_length: int | None = None,
+        doc_stride: int | None = None,
+        max_answer_length: int = 30,
+        null_threshold: float | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        self.model, self.tokenizer = model.eval(), tokenizer
+        longest = min(384, positions(model) or 384, tokenizer.model_max_length)
+        self.max_seq_length = longest if max_seq_length is None else max_seq_length
+        check_length(self.max_seq_length, model, tokenizer, pair=True)
+        self.doc_stride = min(128, self.max_seq_length // 3) if doc_stride is None else doc_stride
+        self.max_answer_length, self.null_threshold = max_answer_length, null_threshold
+        self.batch_size = batch_size
+
+    def __call__(
+        self, question: str | list[str], context: str | list[str], top_k: int = 1
+    ) -> dict | list[dict] | list[list[dict]]:
+        """The answer, or with `top_k` more than one the list of so many, the best first; of several questions a list.
+
+        An answer is a dictionary with "answer", "start" and "end" (its characters in the context) and "score", its
+        probability among the 20 best, or the `top_k`. A `context` may be that of all questions.
+        """
+        questions = list(question) if isinstance(question, (list, tuple)) else [question]
+        contexts = list(context) if isinstance(context, (list, tuple)) else [context] * len(questions)
+        if top_k < 1:
+            raise ValueError(f"top_k={top_k}: ask for one answer or more")
+        if not questions:
+            return []
+        examples = self.examples(questions, contexts)
+        windows = make_windows(
+            examples, self.tokenizer, self.max_seq_length, self.doc_stride, min(64, self.max_seq_length // 4)
+        )
+        ranked = rank(contexts, windows, self.read(windows), max(top_k, N_BEST), self.max_answer_length)
+        answers = [self.best(*found, top_k) for found in ranked]
+        answers = [found[0] for found in answers] if top_k == 1 else answers
+        return answers if isinstance(question, (list, tuple)) else answers[0]
+
+    def examples(self, questions: list[str], contexts: list[str]) -> Dataset:
+        """Raises ValueError for what is no text, and where there are not as many contexts as questions."""
+        if len(contexts) != len(questions):
+            raise ValueError(f"there are {len(questions)} questions but {len(contexts)} contexts: give one for each")
+        for name, texts in (("question", questions), ("context", contexts)):
+            for number, text in enumerate(texts):
+                check_text(text, f"{name} {number}", "cannot answer")
+        return Dataset.from_dict(
+            {"id": [*map(str, range(len(questions)))], "question": questions, "context": contexts}
+        )
+
+    @torch.no_grad()
+    def read(self, windows: Windows) -> dict[str, list[np.ndarray]]:
+        """start_logits and end_logits, one array a window; windows of similar length are read together."""
+        rows = windows.features
+        order = np.argsort(windows.column + windows.tokens).tolist()
+        scores: dict[str, dict[int, np.ndarray]] = {"start_logits": {}, "end_logits": {}}
+        for first in range(0, len(order), self.batch_size):
+            chosen = order[first : first + self.batch_size]
+            batch = self.tokenizer.pad([rows[index] for index in chosen], padding_side="right", return_tensors="pt")
+            outputs = self.model(**batch.to(self.model.device))
+            for name, found in scores.items():
+                found.update(zip(chosen, outputs[name].float().cpu().numpy(), strict=True))
+        return {name: [found[index] for index in range(len(order))] for name, found in scores.items()}
+
+    def best(self, entries: list[Entry], null: Entry, top_k: int) -> list[dict[str, str | float | int]]:
+        """The first `top_k` as dictionaries; with a threshold "no answer" is one of them, first where it says so."""
+        if self.null_threshold is not None:
+            first = null if null.score - entries[0].score > self.null_threshold else entries[0]
+            others = [entry for entry in [*entries, null] if entry is not first]
+            entries = [first, *sorted(others, key=lambda entry: -entry.score)]
+        shares = probabilities(entries)
+        return [
+            {"score": share, "start": entry.begin, "end": entry.end, "answer": entry.text}
+            for share, entry in list(zip(shares, entries, strict=True))[:top_k]
+        ]

@@ -1,0 +1,85 @@
+"""A run's questions about contexts: SQuAD 1.1 or 2.0, from the Hub, from its published folder, or from files.
+
+Every source gives splits with the columns id, title, context, question and answers, as the Hub has them: answers holds
+the lists text and answer_start, the place of the text in the context, counted in Python's characters, from 0. In
+SQuAD 2.0 these lists are empty where the question has no answer. A test split may have no answers at all, and then
+has no such column. Texts stay as the source has them. A broken source is a ValueError that names the place, the value
+and the remedy. Where only the first questions are read, `info.splits` still has the number of all.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from datasets import Dataset, DatasetDict, Features, List, Value
+from datasets.fingerprint import generate_random_fingerprint
+from datasets.table import InMemoryTable
+
+from tasks.rows import check_folder, load_hub, needed_files, note_total
+from tasks.squad.files import FLAG, check_questions, read_questions
+
+
+FILES = {"train": "train-v{}.json", "validation": "dev-v{}.json", "test": "test-v{}.json"}
+VERSIONS = {False: "1.1", True: "2.0"}  # by --version_2_with_negative
+FEATURES = {
+    "id": Value("string"),
+    "title": Value("string"),
+    "context": Value("string"),
+    "question": Value("string"),
+    "answers": {"text": List(Value("string")), "answer_start": List(Value("int32"))},
+}
+Limits = Mapping[str, int | None]  # split -> how many of its questions are read, the first ones; None: all
+
+
+def read_hub(name: str, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
+    """The splits of a data set on the Hub. Raises OSError where the Hub is out of reach."""
+    hub = load_hub(name, None, None, "--data_dir with the published files")
+    data = DatasetDict()
+    for split in splits:
+        if split not in hub:
+            raise ValueError(f"{name} has no {split} split, but {', '.join(hub)}: give --{split}_file and the others")
+        total = len(hub[split])
+        chosen = hub[split].select(range(min((limits or {}).get(split) or total, total)))
+        rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(chosen.to_list()))
+        data[split] = _to_dataset(check_questions(rows, f"{name}, {split}", split, version_2), total)
+    return data
+
+
+def read_folder(folder: Path, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
+    """The splits from the published files: train-v1.1.json and dev-v1.1.json, or those of 2.0."""
+    check_folder(folder)
+    data = DatasetDict()
+    for split in splits:
+        path, other = (folder / FILES[split].format(VERSIONS[version]) for version in (version_2, not version_2))
+        if not path.is_file():
+            error = f"{folder} has no {path.name}"
+            if other.is_file():
+                remedy = f"leave {FLAG} out" if version_2 else f"add {FLAG}"
+                error += f", but {other.name}: to read SQuAD {VERSIONS[not version_2]}, {remedy}"
+            else:
+                error += f": --data_dir is not the folder of SQuAD {VERSIONS[version_2]}, or give --{split}_file"
+            raise FileNotFoundError(error)
+        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)))
+    return data
+
+
+def read_files(files: Mapping[str, str | None], version_2: bool, limits: Limits | None = None) -> DatasetDict:
+    """`files` of the splits that a run needs, each as `read_questions` takes it."""
+    data = DatasetDict()
+    for split, path in needed_files(files):
+        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)))
+    return data
+
+
+def _to_dataset(examples: list[dict], total: int) -> Dataset:
+    """Without the column `answers` where they are unknown, which they then are of all `examples`."""
+    columns = {name: [example[name] for example in examples] for name in FEATURES}
+    columns["answers"] = [
+        {"text": [answer for answer, _ in answers or ()], "answer_start": [start for _, start in answers or ()]}
+        for answers in columns["answers"]
+    ]
+    # A table at once: Dataset.from_dict takes longer than all the rest, in which it looks at every single value, and
+    # for a fingerprint of its own Dataset would copy all of them.
+    table = InMemoryTable.from_pydict(columns, schema=Features(FEATURES).arrow_schema)
+    data = Dataset(table, fingerprint=generate_random_fingerprint())
+    note_total(data, total)
+    return data.remove_columns("answers") if examples[0]["answers"] is None else data

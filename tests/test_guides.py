@@ -1,0 +1,239 @@
+"""What the guides show works: their commands parse, their examples run, their links lead somewhere."""
+
+import argparse
+import dataclasses
+import importlib
+import io
+import re
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+import pytest
+from transformers import BertTokenizer
+
+import modeling
+from modeling import ZooBertConfig, ZooBertForPreTraining, ZooBertForQuestionAnswering
+from tests.conftest import ROOT
+from tests.glue_sample import write_model, write_vocabulary
+from tests.gpt_sample import write_gpt_model
+from tests.ner_sample import write_elmo
+from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
+from training.aliases import NAMES
+from training.arguments import RunArguments
+from training.flags import parse_arguments
+
+
+OTHERS = {"export", "make", "pip", "ruff", "source", "transformers"}  # programs whose flags are theirs
+OTHERS_MODULES = {"pip", "pytest", "venv"}
+
+
+def names(guides: list[str]) -> list[str]:
+    return [guide.removesuffix(".md") for guide in guides]
+
+
+EXAMPLES = [guide for guide in GUIDES if blocks(guide, "python")]
+
+
+@pytest.fixture(autouse=True)
+def repository_root(monkeypatch):
+    """Commands name recipes from the repository's root."""
+    monkeypatch.chdir(ROOT)
+
+
+# Commands
+
+
+class Parsing(Exception):
+    """Raised in place of parsing, and of the work after it."""
+
+
+def parser_of(module: ModuleType) -> argparse.ArgumentParser:
+    """The parser that the module's `main` makes."""
+    parsers = []
+
+    def stop(parser: argparse.ArgumentParser, *_, **__) -> None:
+        parsers.append(parser)
+        raise Parsing
+
+    with patch.object(argparse.ArgumentParser, "parse_known_args", stop), pytest.raises(Parsing):
+        module.main([])
+    return parsers[0]
+
+
+def arguments_of(module: ModuleType) -> type[RunArguments] | None:
+    """The class of the arguments of a script that trains; None for other modules."""
+    classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, RunArguments)]
+    return next((each for each in classes if each.__module__ == module.__name__), None)
+
+
+def run_by(words: list[str]) -> tuple[ModuleType, list[str]] | None:
+    """This project's module that a command runs, and the words for it; None where the program is none of ours."""
+    words = [word for word in words if not re.match("[A-Z_]+=", word)]
+    scripts = [place for place, word in enumerate(words) if re.fullmatch(r"\w+\.py", word)]
+    if scripts:
+        return importlib.import_module(words[scripts[0]].removesuffix(".py")), words[scripts[0] + 1 :]
+    program = Path(words[0]).name
+    if not program.startswith("python"):
+        assert program in OTHERS, f"{program} is no program that these tests know"
+        return None
+    name, rest = words[words.index("-m") + 1], words[words.index("-m") + 2 :]
+    if name in OTHERS_MODULES:
+        return None
+    is_package = (ROOT / name.replace(".", "/")).is_dir()
+    return importlib.import_module(f"{name}.__main__" if is_package else name), rest
+
+
+def check_words(module: ModuleType, words: list[str]) -> None:
+    """Raises SystemExit, having printed why, where the module does not take the words."""
+    arguments = arguments_of(module)
+    if arguments is not None and words != ["--help"]:
+        parse_arguments(arguments, words)
+    elif arguments is None and module.__name__ != "demo.__main__":  # which takes a folder and has no flag
+        parser_of(module).parse_args(words)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=names(GUIDES))
+def test_each_command_of_a_guide_finds_its_files(guide):
+    shown = commands(guide)
+    assert shown, f"{guide} shows no command"
+    for words in shown:
+        if "make" in words:
+            targets = [word for word in words[words.index("make") + 1 :] if "=" not in word]
+            assert targets and set(targets) <= make_targets(), words
+        for word in words:
+            names_a_file = re.fullmatch(r"(configs|demo|tests|metrics)/\S+|run_\w+\.py|reproduce\.py", word)
+            assert not names_a_file or (ROOT / word).exists() or word.startswith("demo/output"), words
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=names(GUIDES))
+def test_each_command_of_a_guide_is_accepted(guide):
+    for words in commands(guide):
+        if (called := run_by(words)) is not None:
+            check_words(*called)
+
+
+def test_a_command_with_a_flag_that_does_not_exist_is_noticed():
+    for command in (["run_glue.py", "configs/bert/rte.yaml", "--sedes", "5"], ["squad_scores.py", "--dat", "a", "b"]):
+        with pytest.raises(SystemExit):
+            check_words(*run_by(["python", *command]))
+
+
+@cache
+def flags() -> set[str]:
+    """Every flag of every command that a guide shows."""
+    names_of_flags = {*NAMES}
+    for module in {called[0] for guide in GUIDES for words in commands(guide) if (called := run_by(words))}:
+        if (arguments := arguments_of(module)) is not None:
+            names_of_flags |= {field.name for field in dataclasses.fields(arguments)}
+        elif module.__name__ != "demo.__main__":
+            names_of_flags |= {*re.findall(r"--([a-z]\w+)", parser_of(module).format_help())}
+    return names_of_flags
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=names(GUIDES))
+def test_each_flag_in_the_text_of_a_guide_exists(guide):
+    text = re.sub("^```.*?^```", "", read(guide), flags=re.DOTALL | re.MULTILINE)
+    named = {flag.replace("-", "_") for flag in re.findall(r"(?<![\w-])--([a-z][\w-]*\w)(?!\*)", text)}
+    assert named - flags() - {"help", "install"} == set()  # the latter is xcode-select's
+
+
+# Examples
+
+
+@pytest.fixture
+def checkpoints(tmp_path, monkeypatch) -> None:
+    """A directory in which the names that the guides use are small models of random weights."""
+    monkeypatch.chdir(tmp_path)
+    config = ZooBertConfig.from_json_file(write_model(tmp_path))
+    tokenizer = BertTokenizer(str(write_vocabulary(tmp_path)))
+    for model_class, name in [
+        (ZooBertForPreTraining, "google-bert/bert-base-uncased"),
+        (ZooBertForQuestionAnswering, "runs/bert/squad"),
+    ]:
+        model_class(config).save_pretrained(name)
+        tokenizer.save_pretrained(name)
+    gpt = write_gpt_model(tmp_path, n_positions=64)
+    Path("openai-community").mkdir()
+    gpt.rename("openai-community/openai-gpt")
+    for name in ("elmo", "runs/elmo/conll2003"):
+        write_elmo(Path(name))
+
+
+@pytest.mark.parametrize("guide", EXAMPLES, ids=names(EXAMPLES))
+def test_each_example_of_a_guide_runs(guide, checkpoints):
+    for example in blocks(guide, "python"):
+        shown = io.StringIO()
+        with redirect_stdout(shown):
+            exec(example, {})
+        promised = re.findall(r"^print\(.*\)  # (.*)$", example, flags=re.MULTILINE)
+        assert shown.getvalue().splitlines() == promised
+        modeling.unregister()
+
+
+def test_the_guides_of_the_models_and_the_readme_show_examples():
+    guides = {"README.md", "docs/bert.md", "docs/elmo.md", "docs/gpt.md", "docs/other_libraries.md", "docs/squad.md"}
+    assert guides <= {*EXAMPLES}
+
+
+@pytest.mark.parametrize("guide", ["README.md", *DOCS], ids=names(["README.md", *DOCS]))
+def test_each_class_that_a_guide_names_exists(guide):
+    named = {*re.findall(r"\b(?:ZooBert|ZooGPT|Elmo)[A-Z]\w*", read(guide))}
+    assert [name for name in sorted(named) if not hasattr(modeling, name)] == []
+
+
+# Links and numbers
+
+
+def anchors(guide: Path) -> set[str]:
+    """What GitHub calls the headings of a guide in links."""
+    titles = re.findall(r"^#+ (.*)$", guide.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("guide", [*GUIDES, "CHANGELOG.md"])
+def test_each_link_of_a_guide_leads_somewhere(guide):
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)", read(guide)):
+        name, _, anchor = link.partition("#")
+        target = (ROOT / guide).parent / name if name else ROOT / guide
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_readme_leads_to_every_guide():
+    assert {*DOCS} <= {*re.findall(r"\]\(([^)#]+)", read("README.md"))}
+
+
+def ratios(model: str, setting: str, training: bool) -> list[float]:
+    """Of the rows of benchmarks/README.md that compare the model with another implementation in that setting."""
+    values = []
+    for row in re.findall(r"^\| [\w-]+ \|.*\|$", read("benchmarks/README.md"), flags=re.MULTILINE):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        if len(cells) < 9 or cells[3] != setting or cells[4] not in ("zoo : transformers", "zoo : plain"):
+            continue
+        family = cells[0].split("-")[0] if cells[0].startswith(("elmo-", "gpt-")) else "bert"
+        if family == model and ("step" in cells[1]) == training:
+            values.append(float(re.match(r"\*\*([\d.]+)\*\*", cells[6]).group(1)))
+    return values
+
+
+@pytest.mark.parametrize("model", ["BERT", "ELMo", "GPT"])
+def test_the_readmes_speed_is_that_of_the_benchmarks(model):
+    # BERT's products are torch's own, so its two pairs of columns are one; the others have a setting without oneDNN.
+    portable = "fp32" if model == "BERT" else "portable"
+    cases = [("fp32", False), ("fp32", True), (portable, False), (portable, True)]
+    measured = [ratios(model.lower(), setting, training) for setting, training in cases]
+    (row,) = re.findall(rf"^\| {model} \|[^|]*\|(.*)\|$", read("README.md"), flags=re.MULTILINE)
+    assert [cell.strip() for cell in row.split("|")] == [f"{min(each):.1f} to {max(each):.1f}" for each in measured]
+
+
+@pytest.mark.parametrize("model", ["bert", "elmo", "gpt"])
+def test_the_speed_in_a_models_guide_is_that_of_the_benchmarks(model):
+    measured = ratios(model, "fp32", training=False) + ratios(model, "fp32", training=True)
+    shown = re.findall(r"\*\*([\d.]+)\*\*", read(f"docs/{model}.md"))
+    assert shown
+    for ratio in shown:
+        rounding = 0.5 / 10 ** len(ratio.partition(".")[2])
+        assert any(abs(value - float(ratio)) <= rounding + 1e-9 for value in measured), ratio

@@ -1,0 +1,104 @@
+"""`import modeling` offers every class and registers every model, and imports a model when it is first used."""
+
+import ast
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import transformers
+from transformers import PreTrainedModel
+
+import modeling
+from tests.conftest import ROOT
+
+
+EACH_MODEL = pytest.mark.parametrize(
+    ("config", "auto", "reference"),
+    [
+        (config, auto, reference)
+        for config, auto_map, _ in modeling.MODELS
+        for auto, reference in auto_map.items()
+        if auto.startswith("AutoModel")
+    ],
+)
+STEPS = """
+import json, sys
+import modeling
+
+def models():
+    return [name for name in sys.modules if name.startswith("modeling.") and ".modeling_" in name]
+
+imported = [*models(), *({"transformers.modeling_utils", "transformers.pipelines"} & set(sys.modules))]
+modeling.ElmoConfig, modeling.ZooGPTTokenizer, dir(modeling)
+configured = models()
+from modeling import ZooBertModel
+of_bert = models()
+from transformers import AutoModelForCausalLM
+gpt = AutoModelForCausalLM.from_config(modeling.ZooGPTConfig(n_layer=1, n_embd=4, n_head=1, vocab_size=5))
+print(json.dumps([imported, configured, of_bert, type(gpt).__name__, models()]))
+"""
+
+
+def test_a_model_is_imported_when_it_is_first_used():
+    done = subprocess.run([sys.executable, "-c", STEPS], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    imported, configured, of_bert, gpt, after_gpt = json.loads(done.stdout)
+    assert imported == configured == []
+    bert = {"modeling.bert.modeling_bert", "modeling.shared.modeling_layout", "modeling.shared.modeling_losses"}
+    assert bert <= set(of_bert) and not any(name.startswith(("modeling.gpt", "modeling.elmo")) for name in of_bert)
+    assert gpt == "ZooGPTLMHeadModel"
+    assert not any(name.startswith(("modeling.elmo", "modeling.feature_tagger")) for name in after_gpt)
+
+
+@EACH_MODEL
+def test_each_auto_class_finds_the_zoos_model_of_a_zoo_configuration(config, auto, reference):
+    module, name = reference.split(".")
+    models = getattr(transformers, auto)._model_mapping
+    assert config in models
+    model = models[config]
+    assert model is models.get(config, None) is dict(models._extra_content)[config] is getattr(modeling, name)
+    assert issubclass(model, PreTrainedModel) and model.config_class is config
+    assert model.__module__ == f"{config.__module__.rpartition('.')[0]}.{module}"
+    assert model in models._extra_content.values()  # where pipelines look
+
+
+def copied(auto: type) -> object:
+    return pickle.loads(pickle.dumps(auto._model_mapping))
+
+
+@pytest.mark.parametrize("copy", [lambda auto: auto._model_mapping, copied], ids=["the registry", "its pickle"])
+def test_what_a_user_registers_instead_is_found_instead(copy: Callable, monkeypatch):
+    auto = transformers.AutoModelForMaskedLM
+    assert copy(auto)[modeling.ZooBertConfig] is modeling.ZooBertForMaskedLM
+    monkeypatch.setitem(auto._model_mapping._extra_content, modeling.ZooBertConfig, modeling.ZooBertForMaskedLM)
+    auto.register(modeling.ZooBertConfig, OtherBert, exist_ok=True)
+    assert copy(auto)[modeling.ZooBertConfig] is OtherBert
+
+
+class OtherBert(modeling.ZooBertForMaskedLM):
+    """What a user derives from a class of the zoo."""
+
+
+def test_every_name_is_offered_to_programs_people_and_type_checkers():
+    names = {}
+    exec("from modeling import *", names)
+    assert set(modeling.__all__) == names.keys() - {"__builtins__"} <= set(dir(modeling))
+    assert modeling.MODULES.keys() <= names.keys()
+    tree = ast.parse((ROOT / "modeling" / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    shown = {alias.name: f"modeling.{node.module}" for node in block.body for alias in node.names}
+    assert shown == modeling.MODULES
+
+
+def test_a_class_is_the_same_object_each_time_and_survives_pickling():
+    assert modeling.ElmoModel is modeling.ElmoModel is pickle.loads(pickle.dumps(modeling.ElmoModel))
+
+
+def test_a_name_that_the_zoo_does_not_have_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'modeling' has no attribute 'ElmoForEverything'"):
+        modeling.ElmoForEverything  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'ElmoForEverything'"):
+        from modeling import ElmoForEverything  # noqa: F401

@@ -1,0 +1,95 @@
+"""Which examples a batch holds, in which order, and how they get there."""
+
+import inspect
+import math
+import signal
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel
+
+from training.arguments import RunArguments
+
+
+Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
+
+# The label of a token that has none, as torch's losses have it. modeling/ defines it for itself: its files go to the
+# Hub without this one, and a run with --implementation transformers does without modeling/.
+IGNORED = -100
+
+
+def count_tokens(data_set: Dataset) -> list[int]:
+    """The length that each example asks of its batch: of its longest choice, where the model reads several choices.
+
+    The mask tells: ids are nested too where a token has several, ELMo's characters, and take long to read then.
+    """
+    if "attention_mask" not in data_set.column_names:
+        return [len(ids) for ids in data_set["input_ids"]]
+    if isinstance(next(iter(data_set[0]["attention_mask"]), 0), list):
+        return [max(map(len, masks)) for masks in data_set["attention_mask"]]
+    return [len(mask) for mask in data_set["attention_mask"]]
+
+
+def count_items(train_set: Dataset) -> list[int]:
+    """What the mean loss of each example is a mean over: 1, or its labelled tokens."""
+    if "labels" not in train_set.column_names or not isinstance(train_set[0]["labels"], list):
+        return [1] * len(train_set)
+    return [sum(label != IGNORED for label in labels) for labels in train_set["labels"]]
+
+
+def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes: int) -> list[list[list[int]]]:
+    """The examples of one epoch as updates of micro-batches of indices, the same on every process.
+
+    The examples that share an update depend on their number alone, not on processes or accumulation. A micro-batch
+    holds those of all processes; process r takes [r::processes]. With group_by_length the shuffled examples are sorted
+    by length in blocks of 50 updates, and the updates shuffled again, an incomplete one staying last. With
+    pad_to_max_length the epoch's first examples fill the last update up, so that all batches have one shape.
+    """
+    rng = np.random.default_rng((args.seed, epoch))
+    micro = args.per_device_train_batch_size * processes
+    size = micro * args.gradient_accumulation_steps
+    order = rng.permutation(len(lengths)).tolist()
+    if args.pad_to_max_length:
+        order = np.resize(order, math.ceil(len(order) / size) * size).tolist()
+    if args.group_by_length:
+        blocks = in_pieces(order, 50 * size)
+        order = [index for block in blocks for index in sorted(block, key=lengths.__getitem__)]
+    updates = in_pieces(order, size)
+    if args.group_by_length:
+        complete = len(order) // size
+        updates = [updates[i] for i in rng.permutation(complete)] + updates[complete:]
+    return [in_pieces(update, micro) for update in updates]
+
+
+def in_pieces(indices: list[int], size: int) -> list[list[int]]:
+    return [indices[i : i + size] for i in range(0, len(indices), size)]
+
+
+def load_batches(
+    data_set: Dataset, batches: list[list[int]], collate: Collate, workers: int = 0, pinned: bool = False
+) -> DataLoader:
+    """The `batches` of examples in their order; `workers` processes, if any, read and collate them ahead."""
+    return DataLoader(
+        data_set,
+        batch_sampler=batches,
+        collate_fn=collate,
+        num_workers=workers,
+        worker_init_fn=_ignore_signals,
+        pin_memory=pinned,
+        generator=torch.Generator(),  # of its own: to begin draws none of dropout's numbers
+    )
+
+
+def _ignore_signals(worker: int) -> None:
+    """What stops a run is sent to all its processes, but its last checkpoint still needs batches."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def static_shapes(model: PreTrainedModel, one_shape: bool) -> dict[str, bool]:
+    """What keeps a model from leaving padding out where all batches are to have `one_shape`."""
+    can_unpad = "unpad" in inspect.signature(model.base_model.forward).parameters
+    return {"unpad": False} if one_shape and can_unpad else {}

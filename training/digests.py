@@ -1,0 +1,40 @@
+"""Whether two data sets hold the same values, whatever files and buffers they are kept in."""
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+
+
+def digest(data_set: Dataset) -> str:
+    """Tells any other data from these, in whatever pieces they are kept: in memory, on disk, or as part of others."""
+    content, tables = hashlib.sha256(), data_set.with_format("arrow")
+    for start in range(0, len(data_set), 1000):
+        table = tables[start : start + 1000].combine_chunks()
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            content.update(name.encode())
+            for part in _parts(column.chunk(0)):
+                content.update(part)
+    return content.hexdigest()
+
+
+def _parts(array: pa.Array) -> Iterator[bytes | np.ndarray]:
+    """What the values are. Arrow's own buffers also hold what stands beside a slice, and under missing values."""
+    yield f" {array.type} {len(array)} {array.null_count} ".encode()
+    if array.null_count:
+        yield array.is_valid().to_numpy(zero_copy_only=False)
+        array = array.drop_null()
+    if pa.types.is_string(array.type):
+        texts = [text.encode() for text in array.to_pylist()]
+        yield np.array([len(text) for text in texts])
+        yield b"".join(texts)
+    elif pa.types.is_struct(array.type):
+        for field in array.flatten():
+            yield from _parts(field)
+    elif pa.types.is_nested(array.type):  # lists
+        yield array.value_lengths().to_numpy()
+        yield from _parts(array.flatten())
+    else:
+        yield array.to_numpy(zero_copy_only=False)

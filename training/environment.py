@@ -1,0 +1,42 @@
+"""What a run's numbers depend on beside its arguments: versions of packages, processor, processes, threads."""
+
+import importlib.metadata
+import platform
+import re
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+
+PACKAGES = ("transformers", "accelerate", "datasets", "elmo-gpt-bert")
+
+
+def versions() -> dict[str, str]:
+    numbers = {"python": platform.python_version(), "torch": torch.__version__}  # with its build, +cpu or +cu130
+    for name in PACKAGES:
+        try:
+            numbers[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # run from a checkout
+            numbers[name] = "not installed"
+    return numbers
+
+
+def hardware(accelerator: Accelerator) -> dict[str, str | int]:
+    return {
+        "device": device_name(accelerator.device),
+        "machine": platform.machine(),
+        "processes": accelerator.num_processes,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the GPU's or the processor's model."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        model = None
+    return model.group(1) if model else platform.processor() or platform.machine()

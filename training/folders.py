@@ -1,0 +1,63 @@
+"""What a model folder holds, looked at before a library opens it: files that are whole, and no code among the weights.
+
+Each function raises ValueError with the file's name where that is not so.
+"""
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import torch
+from transformers.modeling_utils import load_state_dict
+
+from training.files import plain, read_json, read_json_object, shown
+
+
+TOKENIZER_FILES = ("*token*.json", "vocab*.json")
+
+
+def check_tokenizer_files(folder: Path) -> None:
+    for pattern in TOKENIZER_FILES:
+        for path in folder.glob(pattern):
+            read_json(path)
+
+
+def check_indices(folder: Path) -> None:
+    """The files that an index of weights names are in its folder, too."""
+    for path in folder.glob("*.index.json"):
+        names = read_json_object(path).get("weight_map")
+        for name in names.values() if isinstance(names, dict) else ():
+            if not isinstance(name, str):
+                raise ValueError(f"{path} names {shown(name)}, which is no file: copy it again")
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise ValueError(
+                    f"{path} names {plain(name)}, which is outside its folder: copy the weights beside it"
+                )
+
+
+def read_weight_types(folder: Path) -> dict[str, torch.dtype]:
+    """The number type of each weight in a folder, by its name; none where `folder` is the name of a model on the Hub.
+
+    The weights themselves stay on disk: headers are read and, of PyTorch's zip files, the checksums compared.
+    """
+    check_indices(folder)
+    types = {}
+    for path in [*folder.glob("model*.safetensors")] or [*folder.glob("pytorch_model*.bin")]:
+        types |= {name: weight.dtype for name, weight in _read_headers(path).items()}
+    return types
+
+
+def _read_headers(path: Path) -> dict[str, torch.Tensor]:
+    """The weights of a file as tensors without memory."""
+    try:
+        changed = zipfile.ZipFile(path).testzip() if zipfile.is_zipfile(path) else None
+        if changed:
+            raise ValueError(f"{changed} in it was changed")
+        return load_state_dict(path, map_location="meta")
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path.name} is broken, or holds more than tensors, which could run any code: have it converted to "
+            "model.safetensors by someone you trust"
+        ) from error
+    except Exception as error:  # of any type, from safetensors, zip files and pickle
+        raise ValueError(f"{path.name} is broken or cut short ({type(error).__name__}: {error})") from error

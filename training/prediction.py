@@ -1,0 +1,93 @@
+"""What a model computes for each example of a data set."""
+
+import math
+import sys
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, send_to_device, tqdm
+from datasets import Dataset
+from transformers import PreTrainedModel
+
+from training.batches import Collate, count_tokens, in_pieces, load_batches, static_shapes
+
+
+Outputs = dict[str, list[np.ndarray]]  # name -> one array an example, in data-set order
+
+
+@torch.no_grad()  # not inference_mode: tensors made there could not be trained on after
+def predict(
+    model: PreTrainedModel,
+    data_set: Dataset,
+    collate: Collate,
+    accelerator: Accelerator,
+    batch_size: int,
+    one_shape: bool = False,
+    workers: int = 0,
+) -> Outputs:
+    """The model's outputs named "...logits", one array an example, in the order of `data_set`, on every process.
+
+    Outputs for each token are those of the example's own tokens, without padding. Batches hold `batch_size` examples
+    of similar length, so little of them is padding; with `one_shape` each is full, and `collate` pads to one length.
+    `workers` processes, if any, make batches ready. Raises FloatingPointError where an output is not finite.
+    """
+    model.to(accelerator.device).eval()
+    lengths = count_tokens(data_set)
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    mine = _my_batches(order, batch_size, one_shape, accelerator)
+    bar = tqdm(total=len(mine), desc="predict", leave=False, disable=not sys.stderr.isatty())
+    static = static_shapes(model, one_shape)
+    computed = {}
+    for indices, batch in zip(mine, load_batches(data_set, mine, collate, workers), strict=True):
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        with accelerator.autocast():
+            outputs = model(**send_to_device(inputs, accelerator.device), **static)
+        arrays = {
+            name: _without_padding(value.float().cpu().numpy(), inputs.get("attention_mask"), model.config.num_labels)
+            for name, value in outputs.items()
+            if name.endswith("logits")
+        }
+        computed |= {index: {name: rows[i] for name, rows in arrays.items()} for i, index in enumerate(indices)}
+        bar.update()
+    bar.close()
+    return _gather(computed, accelerator)
+
+
+def _gather(computed: dict[int, dict[str, np.ndarray]], accelerator: Accelerator) -> Outputs:
+    """The outputs of all processes in the order of their examples."""
+    by_index = {}
+    for process in range(accelerator.num_processes):  # accelerate's gather_object does not know XLA
+        (theirs,) = broadcast_object_list([computed], from_process=process)
+        by_index |= theirs
+    rows = [by_index[index] for index in range(len(by_index))]
+    names = list(rows[0]) if rows else []
+    for index, arrays in enumerate(rows):
+        broken = [name for name in names if not np.isfinite(arrays[name]).all()]
+        if broken:
+            raise FloatingPointError(
+                f"the model's {', '.join(broken)} for example {index} are not finite: use a --mixed_precision with a "
+                "wider range, or train with a lower --learning_rate"
+            )
+    return {name: [arrays[name] for arrays in rows] for name in names}
+
+
+def _without_padding(rows: np.ndarray, mask: torch.Tensor | None, labels: int) -> list[np.ndarray]:
+    """The examples of a batch's output, cut to their own tokens where its second axis is that of the tokens.
+
+    An output of two axes whose second is as long as there are `labels` is one of classes, whatever the batch's length.
+    """
+    of_tokens = mask is not None and rows.shape[1:2] == mask.shape[1:] and (rows.ndim > 2 or rows.shape[1] != labels)
+    return [row[tokens] for row, tokens in zip(rows, mask.bool().numpy(), strict=True)] if of_tokens else list(rows)
+
+
+def _my_batches(order: list[int], size: int, one_shape: bool, accelerator: Accelerator) -> list[list[int]]:
+    """This process's batches: as many as every other's, since a sharded model computes on all at once.
+
+    Examples that occur twice for that reason give the same outputs twice. With `one_shape` all batches are full.
+    """
+    if one_shape:
+        order = np.resize(order, math.ceil(len(order) / size) * size).tolist()
+    batches = in_pieces(order, size)
+    rounds = math.ceil(len(batches) / accelerator.num_processes)
+    return [batches[(i * accelerator.num_processes + accelerator.process_index) % len(batches)] for i in range(rounds)]

@@ -1,0 +1,185 @@
+"""The states of a frozen base model, computed once and kept on disk: each epoch reads them instead.
+
+    STATE_CACHE/KEY/states-00000.safetensors, ...   `layer_states` (tokens, layers + 1, hidden size) of 256 examples
+
+KEY is a digest of base model, inputs and precision, so another seed or another task network finds them too. A file is
+written under another name, synced to the disk and renamed when it is whole: what a killed run leaves is whole, and the
+next run computes the rest. So it does with files that were changed: each has a checksum, compared when a run starts.
+Reading maps the files into memory. Several machines need a folder that all of them see.
+"""
+
+import contextlib
+import hashlib
+import inspect
+import json
+import sys
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device, tqdm
+from datasets import Dataset, DatasetDict
+from filelock import FileLock
+from safetensors import safe_open
+from transformers import PreTrainedModel
+
+from training.batches import Collate
+from training.digests import digest
+from training.files import load_tensors, save_tensors, writing
+
+
+STATES = "layer_states"
+FILE = 256  # examples in a file
+# Fields of a configuration that the states of its base model do not depend on.
+UNRELATED = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
+
+
+def cache_states(
+    model: PreTrainedModel,
+    features: DatasetDict,
+    collate: Collate,
+    folder: Path,
+    batch_size: int,
+    accelerator: Accelerator,
+) -> tuple[DatasetDict, Collate]:
+    """`features` and `collate` for batches with `layer_states`, which stand in `folder` when this returns.
+
+    All columns of `features` have one value a token. Tokens that a column `sentence_mask` does not mark are context:
+    they are left out of the result. To be called by every process. Raises ValueError where the base model is not
+    frozen or its states depend on earlier calls, OSError where the disk does not take them.
+    """
+    if STATES not in inspect.signature(model.forward).parameters:
+        raise ValueError(f"--state_cache keeps what a frozen base model gives, and {type(model).__name__} has none")
+    model.to(accelerator.device).eval()
+    _check_frozen(model.base_model, collate([next(iter(features.values()))[0]]), accelerator)
+    base = [_digest_of(model.base_model), accelerator.mixed_precision, torch.get_float32_matmul_precision()]
+    read, files = DatasetDict(), []
+    for split, data_set in features.items():
+        read[split] = data_set.map(_without_context, keep_in_memory=True)
+        lengths = [len(ids) for ids in read[split]["input_ids"]]
+        columns = {*inspect.signature(model.base_model.forward).parameters, "sentence_mask"}
+        inputs = digest(data_set.select_columns([name for name in data_set.column_names if name in columns]))
+        key = hashlib.sha256(json.dumps([*base, inputs]).encode()).hexdigest()[:32]
+        parts = [range(first, min(first + FILE, len(lengths))) for first in range(0, len(lengths), FILE)]
+        places = [[len(files) + n, sum(lengths[part.start : i])] for n, part in enumerate(parts) for i in part]
+        read[split] = read[split].add_column("cached_at", places)
+        paths = {folder / key / f"states-{n:05}.safetensors": part for n, part in enumerate(parts)}
+        _write_missing(paths, lengths, model.base_model, data_set, collate, batch_size, accelerator)
+        files += paths
+    return read, Reader(files, collate)
+
+
+def _check_frozen(base: PreTrainedModel, batch: dict[str, torch.Tensor], accelerator: Accelerator) -> None:
+    with torch.enable_grad():
+        first, again = (_states(base, batch, accelerator) for _ in range(2))
+    if first.requires_grad:
+        raise ValueError(
+            f"--state_cache needs a frozen base model, and the states of {type(base).__name__} are trained: leave "
+            "the cache out, or freeze the model in its configuration"
+        )
+    if not torch.allclose(first, again, atol=1e-5):
+        raise ValueError(
+            f"--state_cache needs states that depend on their own example alone, and {type(base).__name__} gives "
+            "others at a second call: leave the cache out, or let each sentence start anew (ELMo: the state zero or "
+            "warm)"
+        )
+
+
+def _states(base: PreTrainedModel, batch: dict[str, torch.Tensor], accelerator: Accelerator) -> torch.Tensor:
+    """(B, T, L + 1, H)"""
+    known = inspect.signature(base.forward).parameters
+    inputs = send_to_device({name: value for name, value in batch.items() if name in known}, accelerator.device)
+    with accelerator.autocast():
+        outputs = base(**inputs, output_hidden_states=True, return_dict=True)
+    return torch.stack(outputs.hidden_states, dim=-2)
+
+
+def _digest_of(base: PreTrainedModel) -> str:
+    """Of all that its states depend on: what is trained beside them, as ELMo's mix of its layers, is left out."""
+    config = {name: value for name, value in base.config.to_dict().items() if name not in UNRELATED}
+    content = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    trained = {name for name, parameter in base.named_parameters() if parameter.requires_grad}
+    for name, tensor in sorted(base.state_dict().items()):
+        if name not in trained:
+            content.update(name.encode())
+            content.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return content.hexdigest()
+
+
+def _without_context(example: dict[str, list]) -> dict[str, list]:
+    mask = example.pop("sentence_mask", None)
+    if mask is None:
+        return example
+    return {
+        name: [value for value, kept in zip(values, mask, strict=True) if kept] for name, values in example.items()
+    }
+
+
+def _write_missing(
+    paths: dict[Path, range],
+    lengths: list[int],
+    base: PreTrainedModel,
+    data_set: Dataset,
+    collate: Collate,
+    batch_size: int,
+    accelerator: Accelerator,
+) -> None:
+    """Computes the files that are not there, each process its share; another run with the same key waits meanwhile."""
+    folder = next(iter(paths)).parent
+    remedy = "Make room, or give another --state_cache; what is written there stays of use"
+    with writing(folder, remedy):
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock") if accelerator.is_main_process else contextlib.nullcontext():
+            accelerator.wait_for_everyone()
+            mine = list(paths.items())[accelerator.process_index :: accelerator.num_processes]
+            missing = [(path, part) for path, part in mine if not _is_whole(path, sum(lengths[i] for i in part))]
+            for path, part in tqdm(missing, desc="features", leave=False, disable=not sys.stderr.isatty()):
+                states = _compute(base, data_set.select(part), collate, batch_size, accelerator)
+                save_tensors({STATES: states.numpy()}, path, remedy=remedy)
+            accelerator.wait_for_everyone()
+
+
+@torch.no_grad()
+def _compute(
+    base: PreTrainedModel, data_set: Dataset, collate: Collate, batch_size: int, accelerator: Accelerator
+) -> torch.Tensor:
+    """The states (tokens, L + 1, H) of all examples, one after the other, without context and padding."""
+    order = sorted(range(len(data_set)), key=lambda i: len(data_set[i]["input_ids"]))
+    by_example: dict[int, torch.Tensor] = {}
+    for first in range(0, len(order), batch_size):
+        indices = order[first : first + batch_size]
+        batch = collate([data_set[i] for i in indices])
+        states = _states(base, batch, accelerator).float().cpu()
+        kept = batch.get("sentence_mask", batch["attention_mask"]).bool()
+        by_example |= {i: states[row, kept[row]] for row, i in enumerate(indices)}
+    return torch.cat([by_example[i] for i in range(len(data_set))])
+
+
+def _is_whole(path: Path, tokens: int) -> bool:
+    try:
+        return load_tensors(path)[0][STATES].shape[0] == tokens
+    except (ValueError, KeyError):  # it is not there, or was damaged by whatever copied it
+        return False
+
+
+class Reader:
+    """A collate function that adds to a batch the states of its examples."""
+
+    def __init__(self, files: list[Path], collate: Collate) -> None:
+        self.files, self.collate = files, collate
+        self.slices = [safe_open(path, "pt").get_slice(STATES) for path in files]
+
+    def __reduce__(self) -> tuple:  # in a worker that does not share this process's memory
+        return Reader, (self.files, self.collate)
+
+    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
+        rows = []
+        for example in examples:
+            (file, first), length = example["cached_at"], len(example["input_ids"])
+            rows.append(self.slices[file][first : first + length])
+        plain = [{name: value for name, value in example.items() if name != "cached_at"} for example in examples]
+        batch = dict(self.collate(plain))
+        tokens = batch["attention_mask"].bool()
+        states = torch.zeros(*tokens.shape, *rows[0].shape[1:])  # (B, T, L + 1, H)
+        states[tokens] = torch.cat(rows)
+        return batch | {STATES: states}
