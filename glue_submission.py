@@ -24,6 +24,7 @@ from pathlib import Path
 from tasks.glue.table import EVERY_TASK, GlueTask
 from tasks.rows import columns, plain, read_json, read_tsv
 from training.command_line import run_command
+from training.errors import FileError, InputError, MissingFileError
 from training.files import new_file, shown
 
 
@@ -64,24 +65,24 @@ def runs_by_task(folders: list[Path]) -> dict[str, Path]:
     for folder in folders:
         task_name = _task_name(folder)
         if task_name in runs:
-            raise ValueError(f"{runs[task_name]} and {folder} both hold {task_name}: give one of them")
+            raise InputError(f"{runs[task_name]} and {folder} both hold {task_name}: give one of them")
         runs[task_name] = folder
     if missing := [task_name for task_name in FILES if task_name not in runs]:
-        raise ValueError(f"no run of {', '.join(missing)}: the server takes all tasks or none")
+        raise InputError(f"no run of {', '.join(missing)}: the server takes all tasks or none")
     return runs
 
 
 def _task_name(folder: Path) -> str:
     path = folder / "metrics.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no run: it has no metrics.json")
+        raise MissingFileError(f"{folder} holds no run: it has no metrics.json")
     try:
         task_name = read_json(path)["args"]["task_name"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not what run_glue.py writes: it does not name its task") from error
+        raise InputError(f"{path} is not what run_glue.py writes: it does not name its task") from error
     if task_name not in list(FILES):  # it may be any value of JSON
         name = plain(str(task_name)) if task_name else "text of your own"
-        raise ValueError(f"{path}: {name} is no task of the leaderboard")
+        raise InputError(f"{path}: {name} is no task of the leaderboard")
     return task_name
 
 
@@ -97,19 +98,19 @@ def contents(runs: dict[str, Path]) -> dict[str, str]:
 def _lines(path: Path, file: File, task_name: str) -> Iterator[str]:
     """The server's version of a run's predictions. Raises ValueError where it could not be one."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: repeat the run with --do_predict")
+        raise MissingFileError(f"{path} does not exist: repeat the run with --do_predict")
     yield "index\tprediction"
     count = 0
     for line, row in read_tsv(path):
         if isinstance(row, str):
-            raise ValueError(f"{path}:{line}: {row}")
+            raise InputError(f"{path}:{line}: {row}")
         index, prediction = columns(row, ("index", "prediction"), path, line)
         if index != str(count):
-            raise ValueError(f"{path}:{line}: the index is {shown(index)} instead of {count}")
+            raise InputError(f"{path}:{line}: the index is {shown(index)} instead of {count}")
         yield f"{index}\t{_for_server(prediction, EVERY_TASK[task_name], f'{path}:{line}')}"
         count += 1
     if count != file.lines:
-        raise ValueError(
+        raise InputError(
             f"{path} has {count:,} predictions, but {task_name}'s published test file {file.lines:,} examples: "
             "predict all of it, without --max_predict_samples"
         )
@@ -118,23 +119,23 @@ def _lines(path: Path, file: File, task_name: str) -> Iterator[str]:
 def _for_server(prediction: str, task: GlueTask, where: str) -> str:
     if task.labels:
         if prediction not in task.labels:
-            raise ValueError(f"{where}: unknown label {shown(prediction)}, {task.folder} has {', '.join(task.labels)}")
+            raise InputError(f"{where}: unknown label {shown(prediction)}, {task.folder} has {', '.join(task.labels)}")
         return str(task.labels.index(prediction)) if task.numbered else prediction
     try:
         similarity = float(prediction)
     except ValueError:
         similarity = math.nan
     if not math.isfinite(similarity):
-        raise ValueError(f"{where}: {shown(prediction)} is not a number")
+        raise InputError(f"{where}: {shown(prediction)} is not a number")
     return f"{min(max(similarity, 0.0), HIGHEST_SIMILARITY):.4f}"
 
 
 def write_zip(texts: dict[str, str], path: Path) -> None:
     """A reader finds the old zip or the whole new one; the same predictions give the same bytes."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}")
+        raise MissingFileError(f"--output {path}: there is no folder {path.parent}")
     if path.is_dir():
-        raise IsADirectoryError(f"--output {path} is a folder: name a file in it")
+        raise FileError(f"--output {path} is a folder: name a file in it")
     remedy = "Name an --output where there is room and you may write"
     with new_file(path, remedy) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in texts.items():

@@ -40,6 +40,7 @@ from tasks.glue.features import class_names, make_features
 from tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, GlueTask
 from training.arguments import DataArguments, PathOrName, one_of
 from training.clock import Clock
+from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
 from training.loading import check_length, load_config, load_model, load_tokenizer
@@ -73,30 +74,30 @@ class GlueArguments(DataArguments):
         super().__post_init__()
         own = [self.train_file, self.validation_file, self.test_file]
         if (self.task_name is None) == (not any(own)):
-            raise ValueError("give either --task_name or --train_file, --validation_file, --test_file")
+            raise InputError("give either --task_name or --train_file, --validation_file, --test_file")
         if self.task_name is not None:
             self._check_task()
         elif self.data_dir is not None:
-            raise ValueError("--data_dir holds the data of a --task_name")
+            raise InputError("--data_dir holds the data of a --task_name")
         elif self.text_column_names is not None and not re.fullmatch("[^,]+(,[^,]+)?", self.text_column_names):
-            raise ValueError(f"--text_column_names must be one column or two, as in a,b, not {self.text_column_names}")
+            raise InputError(f"--text_column_names must be one column or two, as in a,b, not {self.text_column_names}")
         label = self.label_column_name or "label"
         if (self.do_train or self.do_eval) and label in (self.text_column_names or "").split(","):
-            raise ValueError(f"--text_column_names {self.text_column_names} has the column of the labels, {label}")
+            raise InputError(f"--text_column_names {self.text_column_names} has the column of the labels, {label}")
         if self.problem_type is not None and not (self.train_file and self.do_train):
-            raise ValueError("--problem_type says what to train on a --train_file; tasks and checkpoints know theirs")
+            raise InputError("--problem_type says what to train on a --train_file; tasks and checkpoints know theirs")
 
     def _check_task(self) -> None:
         if self.task_name in DIAGNOSTICS and self.do_train:
-            raise ValueError(
+            raise InputError(
                 f"--task_name {self.task_name} is nothing to train on: train on mnli, and give that checkpoint as "
                 "--model_name_or_path"
             )
         for split, needed in self.parts.items():
             if needed and split not in EVERY_TASK[self.task_name].splits:
-                raise ValueError(f"--task_name {self.task_name} has no {split} split")
+                raise InputError(f"--task_name {self.task_name} has no {split} split")
         if self.text_column_names is not None or self.label_column_name is not None:
-            raise ValueError("--text_column_names and --label_column_name are for files of your own")
+            raise InputError("--text_column_names and --label_column_name are for files of your own")
 
 
 def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, DatasetDict]:

@@ -44,6 +44,7 @@ from tasks.rows import total
 from training.arguments import DataArguments, ModelSource, PathOrName, public_arguments
 from training.batches import IGNORED
 from training.clock import Clock
+from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
 from training.loading import check_length, load_config, load_model, load_tokenizer
@@ -99,15 +100,15 @@ class NerArguments(DataArguments):
         super().__post_init__()
         own = any([self.train_file, self.validation_file, self.test_file])
         if [self.dataset_name is not None, self.data_dir is not None, own].count(True) != 1:
-            raise ValueError(
+            raise InputError(
                 "give the data by one of --dataset_name, --data_dir, or --train_file, --validation_file, --test_file"
             )
         if self.dataset_config_name is not None and self.dataset_name is None:
-            raise ValueError("--dataset_config_name is for a --dataset_name")
+            raise InputError("--dataset_config_name is for a --dataset_name")
         if self.features is not None and not self.do_train:
-            raise ValueError("--features says what to train on a model's states; a trained tagger knows its own")
+            raise InputError("--features says what to train on a model's states; a trained tagger knows its own")
         if self.text_column_name is not None and self.text_column_name == self.label_column_name:
-            raise ValueError(f"--text_column_name and --label_column_name are both {self.text_column_name}")
+            raise InputError(f"--text_column_name and --label_column_name are both {self.text_column_name}")
 
 
 def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
@@ -212,7 +213,7 @@ def build_model(
             encoder, features=args.features, **tagger_fields, **head
         )
     except StrictDataclassError as error:
-        raise ValueError(f"--features {args.features}: {error.__cause__}") from error
+        raise InputError(f"--features {args.features}: {error.__cause__}") from error
 
 
 def split_overrides(args: NerArguments) -> tuple[ModelSource, dict[str, Any]]:

@@ -34,6 +34,7 @@ from tasks.squad.decode import Answers, find_answers
 from tasks.squad.features import Windows, collate, make_features
 from training.arguments import DataArguments, NonNegativeInt, PathOrName, PositiveInt, public_arguments
 from training.clock import Clock
+from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
 from training.loading import check_length, load_config, load_model, load_tokenizer
@@ -69,15 +70,14 @@ class SquadArguments(DataArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.do_predict and self.test_file is None:
-            raise ValueError("--do_predict answers the questions of a --test_file")
+            raise InputError("--do_predict answers the questions of a --test_file")
         if self.null_score_diff_threshold is not None and not self.version_2_with_negative:
-            raise ValueError("--null_score_diff_threshold is for questions without answers: --version_2_with_negative")
+            raise InputError("--null_score_diff_threshold is for questions without answers: --version_2_with_negative")
 
     @property
     def shape(self) -> dict[str, int]:
         """That of windows, as `make_features` calls it."""
-        lengths = {"max_length": self.max_seq_length, "max_query_length": self.max_query_length}
-        return {**lengths, "stride": self.doc_stride}
+        return {name: getattr(self, name) for name in ("max_seq_length", "doc_stride", "max_query_length")}
 
 
 def load_data(args: SquadArguments) -> DatasetDict:
@@ -192,7 +192,7 @@ def run(args: SquadArguments) -> Results:
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters")
     clock.lap("load")
     cache = None if args.window_cache is None else Path(args.window_cache)
-    windows = make_features(data, tokenizer, **args.shape, cache=cache)
+    windows = make_features(data, tokenizer, **args.shape, window_cache=cache)
     for split, numbers in samples.items():
         accelerator.print(f"{split}: {numbers} questions, {describe(windows[split])}")
     clock.lap("tokenize")

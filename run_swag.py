@@ -37,6 +37,7 @@ from tasks.choices.features import collate, make_features
 from tasks.choices.table import TASKS
 from training.arguments import DataArguments, PathOrName, one_of
 from training.clock import Clock
+from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
 from training.loading import check_length, load_config, load_model, load_tokenizer
@@ -59,12 +60,12 @@ class SwagArguments(DataArguments):
         super().__post_init__()
         own = [self.train_file, self.validation_file, self.test_file]
         if (self.task_name is None) == (not any(own)):
-            raise ValueError("give either --task_name or --train_file, --validation_file, --test_file")
+            raise InputError("give either --task_name or --train_file, --validation_file, --test_file")
         if self.task_name is None:
             if self.data_dir is not None:
-                raise ValueError("--data_dir holds the data of a --task_name")
+                raise InputError("--data_dir holds the data of a --task_name")
         elif TASKS[self.task_name].hub is None and self.data_dir is None:
-            raise ValueError(
+            raise InputError(
                 f"the Hub does not have {self.task_name}, whose authors give it to those who ask: give --data_dir "
                 f"with {' and '.join(dict.fromkeys(TASKS[self.task_name].files.values()))}"
             )

@@ -31,6 +31,7 @@ from metrics.squad.scores import Marks, best_thresholds, mark, precision_recall,
 from tasks.rows import plain, read_json
 from tasks.squad.files import read_questions
 from training.command_line import run_command
+from training.errors import InputError, PackageError
 from training.files import new_file, shown
 
 
@@ -100,20 +101,20 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     args = parser.parse_args(argv)
     if args.na_prob_thresh is not None and math.isnan(args.na_prob_thresh):
-        raise ValueError("--na_prob_thresh nan is no number: inf leaves all predictions as they are")
+        raise InputError("--na_prob_thresh nan is no number: inf leaves all predictions as they are")
     if not args.na_prob_file:
         for flag, value in (("--na_prob_thresh", args.na_prob_thresh), ("--out_image_dir", args.out_image_dir)):
             if value is not None:
-                raise ValueError(f"{flag} {value} needs the probabilities of no answer: add --na_prob_file")
+                raise InputError(f"{flag} {value} needs the probabilities of no answer: add --na_prob_file")
     elif args.version == "1.1":
-        raise ValueError(f"--na_prob_file {args.na_prob_file} is of SQuAD 2.0: leave it out, or --version 1.1")
+        raise InputError(f"--na_prob_file {args.na_prob_file} is of SQuAD 2.0: leave it out, or --version 1.1")
     return args
 
 
 def choose_version(args: argparse.Namespace, references: dict[str, list[str]]) -> str:
     impossible = [name for name, texts in references.items() if not texts]
     if args.version == "1.1" and impossible:
-        raise ValueError(
+        raise InputError(
             f"{args.data_file}: {len(impossible):,} questions have no answer, the first is {plain(impossible[0])}: "
             "SQuAD 1.1 has none of these, leave --version 1.1 out"
         )
@@ -128,7 +129,7 @@ def read_predictions(path: Path, references: Collection[str], version: str) -> d
     predictions = _read_object(path, "text", lambda value: isinstance(value, str))
     missing = [name for name in references if name not in predictions]
     if len(missing) == len(references):
-        raise ValueError(f"{path} has no prediction for any of {len(references):,} questions: is it of other data?")
+        raise InputError(f"{path} has no prediction for any of {len(references):,} questions: is it of other data?")
     if missing:
         counts = (
             f"{len(missing):,} of {len(references):,} questions have no prediction, the first is {plain(missing[0])}"
@@ -144,7 +145,7 @@ def read_no_answer(path: Path, predictions: Collection[str], references: Collect
     """id -> number, in the file's order. Raises ValueError where a question with a prediction has none."""
     numbers = _read_object(path, "number", _is_number)
     if lacking := [name for name in predictions if name in references and name not in numbers]:
-        raise ValueError(
+        raise InputError(
             f"{path} lacks {len(lacking):,} questions that have predictions, the first is {plain(lacking[0])}: "
             "give the file of the same run"
         )
@@ -154,9 +155,9 @@ def read_no_answer(path: Path, predictions: Collection[str], references: Collect
 def _read_object(path: Path, kind: str, fits: Callable[[object], bool]) -> dict:
     values = read_json(path)
     if not isinstance(values, dict):
-        raise ValueError(f"{path} holds no JSON object, id -> {kind}, but {shown(values)}")
+        raise InputError(f"{path} holds no JSON object, id -> {kind}, but {shown(values)}")
     if wrong := [name for name, value in values.items() if not fits(value)]:
-        raise ValueError(f"{path}: {plain(wrong[0])} has {shown(values[wrong[0]])}, which is no {kind}")
+        raise InputError(f"{path}: {plain(wrong[0])} has {shown(values[wrong[0]])}, which is no {kind}")
     return values
 
 
@@ -219,7 +220,7 @@ def empty_figure() -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
+        raise PackageError(
             '--out_image_dir needs matplotlib, which is not installed: pip install "elmo-gpt-bert[plots]"'
         ) from error
     return Figure(layout="constrained")

@@ -1,6 +1,5 @@
 """What the converters share: their command line, how a file is read, and how a folder is written whole."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,16 @@ import numpy as np
 from transformers import HfArgumentParser
 
 from training import files
+from training.command_line import run_command
+from training.errors import (
+    ExistingFileError,
+    FileError,
+    InputError,
+    MissingFileError,
+    PackageError,
+    Parameter,
+    UserError,
+)
 
 
 def command_line(convert: Callable[..., None], arguments: type, argv: list[str] | None) -> None:
@@ -17,17 +26,23 @@ def command_line(convert: Callable[..., None], arguments: type, argv: list[str] 
     An error is its one line and exit status 1.
     """
     (args,) = HfArgumentParser(arguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
-    try:
-        convert(**vars(args))
-    except (ImportError, OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+
+    def run() -> None:
+        try:
+            convert(**vars(args))
+        except UserError:
+            raise
+        except OSError as error:  # what the system says against a file that the command names
+            raise FileError(str(error)) from error
+
+    run_command(run)
 
 
 def new_folder(output: str) -> Path:
     """`output`, which must be new or empty."""
     folder = Path(output).resolve()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise FileExistsError(f"--output {output} already holds something: name a new folder")
+        raise ExistingFileError(Parameter("output"), f" {output} already holds something: name a new folder")
     return folder
 
 
@@ -40,11 +55,11 @@ def write_folder(output: str, write: Callable[[Path], None]) -> None:
 def read_text(path: Path) -> str:
     """Raises OSError or ValueError with the file's name."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise MissingFileError(f"{path}: no such file")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}") from error
+        raise InputError(f"{path} is not UTF-8: {error}") from error
 
 
 def parse_json(path: Path) -> Any:
@@ -52,14 +67,14 @@ def parse_json(path: Path) -> Any:
     try:
         return files.parse_json(read_text(path))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+        raise InputError(f"{path} is not JSON: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A file that holds one JSON object."""
     values = parse_json(path)
     if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold one JSON object, not {type(values).__name__}")
+        raise InputError(f"{path} must hold one JSON object, not {type(values).__name__}")
     return values
 
 
@@ -71,18 +86,18 @@ def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.n
     try:
         import tensorflow as tf
     except ImportError as error:
-        raise ImportError(
+        raise PackageError(
             f'reading {prefix} needs TensorFlow ({error}): pip install -c constraints.txt -e ".[convert]", '
             "or pip install tensorflow"
         ) from error
     if Path(prefix).is_dir():  # TensorFlow would follow the paths in the file "checkpoint", wherever they lead
-        raise ValueError(f"{prefix} is a folder: name the path that its checkpoint's files share, up to .index")
+        raise InputError(f"{prefix} is a folder: name the path that its checkpoint's files share, up to .index")
     try:
         reader = tf.train.load_checkpoint(prefix)
         names = [name for name in reader.get_variable_to_shape_map() if not name.endswith(unread)]
         return {name: reader.get_tensor(name) for name in names}
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:  # what a damaged file raises
-        raise OSError(
+        raise FileError(
             f"cannot read the checkpoint {prefix}: {' '.join(str(error).split())}. Name the path of its files up to "
             ".index and .data-00000-of-00001; if both are there, download them again"
         ) from error
@@ -96,4 +111,4 @@ def check_names(missing: set[str], unknown: set[str], mismatch: str, remedy: str
         if names
     ]
     if problems:
-        raise ValueError(f"{mismatch} it {' and '.join(problems)}. {remedy}")
+        raise InputError(f"{mismatch} it {' and '.join(problems)}. {remedy}")

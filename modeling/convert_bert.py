@@ -31,6 +31,8 @@ from transformers import BertTokenizer
 from transformers.activations import ACT2FN
 from transformers.hf_argparser import HfArg
 
+from training.errors import InputError, refusals
+
 from .bert.configuration_bert import ZooBertConfig
 from .bert.modeling_bert import ZooBertForPreTraining
 from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, read_text, write_folder
@@ -117,7 +119,7 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
     model_config = read_config(Path(config))
     tokens = read_vocabulary(Path(vocab))
     if len(tokens) != model_config.vocab_size:
-        raise ValueError(
+        raise InputError(
             f"{vocab} has {len(tokens)} entries, but {config} says vocab_size {model_config.vocab_size}: "
             "take both from the same release"
         )
@@ -146,19 +148,17 @@ def read_config(path: Path) -> ZooBertConfig:
     values = read_json(path)
     missing = [name for name in SIZES + OTHERS if name not in values]
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}: is it the bert_config.json of the release?")
+        raise InputError(f"{path} lacks {', '.join(missing)}: is it the bert_config.json of the release?")
     unknown = sorted(values.keys() - {*SIZES, *OTHERS, *UNREAD})
     if unknown:
-        raise ValueError(f"{path}: BERT has no {', '.join(unknown)}; remove it if it does not change the model")
+        raise InputError(f"{path}: BERT has no {', '.join(unknown)}; remove it if it does not change the model")
     for name in SIZES:
         if type(values[name]) is not int or values[name] <= 0:
-            raise ValueError(f"{path}: {name} must be a positive integer, not {values[name]!r}")
-    try:
+            raise InputError(f"{path}: {name} must be a positive integer, not {values[name]!r}")
+    with refusals(f"{path}: ", StrictDataclassError):
         config = ZooBertConfig(**{name: values[name] for name in SIZES + OTHERS})
-    except StrictDataclassError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     if config.hidden_act not in ACT2FN:
-        raise ValueError(f"{path}: hidden_act {config.hidden_act!r} is none of transformers' {', '.join(ACT2FN)}")
+        raise InputError(f"{path}: hidden_act {config.hidden_act!r} is none of transformers' {', '.join(ACT2FN)}")
     return config
 
 
@@ -168,10 +168,10 @@ def read_vocabulary(path: Path) -> list[str]:
     first = {}
     for line, token in enumerate(tokens, start=1):
         if first.setdefault(token, line) != line:
-            raise ValueError(f"{path}: {token!r} stands in line {first[token]} and in line {line}")
+            raise InputError(f"{path}: {token!r} stands in line {first[token]} and in line {line}")
     missing = [token for token in SPECIAL if token not in first]
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}: is it the vocab.txt of the release?")
+        raise InputError(f"{path} lacks {', '.join(missing)}: is it the vocab.txt of the release?")
     return tokens
 
 
@@ -198,7 +198,7 @@ def build_model(tensors: dict[str, np.ndarray], config: ZooBertConfig, mismatch:
         tensor = tensors[original]
         expected = tuple(reversed(parameters[ours].shape) if transposed else parameters[ours].shape)
         if tensor.shape != expected or tensor.dtype != np.float32:
-            raise ValueError(
+            raise InputError(
                 f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, where the configuration means float32 "
                 f"{expected}"
             )

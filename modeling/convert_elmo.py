@@ -32,6 +32,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers.hf_argparser import HfArg
 
+from training.errors import FileError, InputError, MissingFileError, PackageError, Parameter, refusals
+
 from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, write_folder
 from .elmo.configuration_elmo import ElmoConfig
 from .elmo.modeling_elmo import ElmoModel
@@ -170,6 +172,8 @@ TRAINING_KEYS = (
     "unroll_steps",
 )
 
+VOCAB = Parameter("vocab")
+
 # Read one after another, once, before the folder is written. Any plain text does: a state forgets within 20 words.
 WARM_UP = (
     "The train to the coast leaves at seven , and it is rarely late .",
@@ -206,7 +210,8 @@ def convert(
         tensors |= read_hdf5(Path(softmax))
         table += SOFTMAX
     config.num_mixes = max(1, sum(name.startswith("scalar_mix_") and name.endswith(".gamma") for name in tensors))
-    tokenizer = ElmoTokenizer(vocab_file=vocab, max_characters_per_token=config.max_characters_per_token)
+    with refusals():  # of a file that is no vocabulary, which the message names
+        tokenizer = ElmoTokenizer(vocab_file=vocab, max_characters_per_token=config.max_characters_per_token)
     number_words(vocab, tokenizer, tensors)
     if vocab is not None:
         config.lm_vocab_size = len(tokenizer.targets)
@@ -231,14 +236,15 @@ def number_words(vocab: str | None, tokenizer: ElmoTokenizer, tensors: dict[str,
     rows = {name: len(value) for name, value in tensors.items() if re.search("softmax/[Wb]$", name) and value.ndim}
     if vocab is None:
         for name, count in rows.items():
-            raise ValueError(f"{name} scores {count} words: name the file that lists them, with --vocab")
+            raise InputError(f"{name} scores {count} words: name the file that lists them, with ", VOCAB)
         return
     if not rows:
-        raise ValueError(f"--vocab {vocab} names the words of a softmax, but there is none: add --softmax or drop it")
+        problem = f" {vocab} names the words of a softmax, but there is none: add "
+        raise InputError(VOCAB, problem, Parameter("softmax"), " or drop it")
     released = {word: number for number, word in enumerate(read_targets(Path(vocab)))}
     for name, count in rows.items():
         if count != len(released):
-            raise ValueError(
+            raise InputError(
                 f"{vocab} has {len(released)} words, but {name} scores {count}: take both from the same release"
             )
     order = [released[word] for word in tokenizer.targets]
@@ -253,7 +259,7 @@ def read_options(path: Path) -> ElmoConfig:
     """options.json as our configuration."""
     options = read_json(path)
     if "char_cnn" not in options and "lstm" in options:
-        raise ValueError(f"{path} has no char_cnn: its biLM reads whole words, and only those over characters convert")
+        raise InputError(f"{path} has no char_cnn: its biLM reads whole words, and only those over characters convert")
     lstm = _section(options, "lstm", LSTM_KEYS, path)
     characters = _section(options, "char_cnn", CHARACTER_KEYS, path)
     embedding = _section(characters, "embedding", ("dim",), path)
@@ -262,17 +268,15 @@ def read_options(path: Path) -> ElmoConfig:
     positive = [(lstm, ("dim", "projection_dim", "n_layers")), (characters, ("size", "max_characters_per_token"))]
     for section, name in ((section, name) for section, names in positive for name in names):
         if type(section.get(name)) is not int or section[name] <= 0:
-            raise ValueError(f"{path}: {name} must be a positive integer, not {section.get(name)!r}")
+            raise InputError(f"{path}: {name} must be a positive integer, not {section.get(name)!r}")
     if not options.get("bidirectional", True):
-        raise ValueError(f"{path} says bidirectional false, but ELMo needs both directions")
+        raise InputError(f"{path} says bidirectional false, but ELMo needs both directions")
     if characters.get("n_characters") not in (261, 262):  # 262 with the 0 of padding, which no file's table has
-        raise ValueError(f"{path}: n_characters must be 261 or 262, not {characters.get('n_characters')!r}")
+        raise InputError(f"{path}: n_characters must be 261 or 262, not {characters.get('n_characters')!r}")
     if lstm["dim"] < lstm["projection_dim"]:
-        raise ValueError(f"{path}: dim {lstm['dim']} is smaller than projection_dim {lstm['projection_dim']}")
-    try:
+        raise InputError(f"{path}: dim {lstm['dim']} is smaller than projection_dim {lstm['projection_dim']}")
+    with refusals(f"{path}: ", StrictDataclassError):
         return _config(options, lstm, characters)
-    except (StrictDataclassError, ValueError) as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 def _config(options: dict[str, Any], lstm: dict[str, Any], characters: dict[str, Any]) -> ElmoConfig:
@@ -299,7 +303,7 @@ def _config(options: dict[str, Any], lstm: dict[str, Any], characters: dict[str,
 def _section(options: dict[str, Any], name: str, keys: tuple[str, ...], path: Path) -> dict[str, Any]:
     section = options.get(name)
     if not isinstance(section, dict):
-        raise ValueError(f"{path} lacks the object {name}: is it the options.json of the release?")
+        raise InputError(f"{path} lacks the object {name}: is it the options.json of the release?")
     _known(section, keys, f"{path}: {name}")
     return section
 
@@ -307,7 +311,7 @@ def _section(options: dict[str, Any], name: str, keys: tuple[str, ...], path: Pa
 def _known(section: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
     unknown = sorted(section.keys() - {*keys})
     if unknown:
-        raise ValueError(f"{where} has the unknown {', '.join(unknown)}; remove it if it does not change the model")
+        raise InputError(f"{where} has the unknown {', '.join(unknown)}; remove it if it does not change the model")
 
 
 # The weights
@@ -323,7 +327,7 @@ def read_weights(path: str) -> tuple[dict[str, np.ndarray], Table]:
         table = tuple((checkpoint_name(original), ours, conversion) for original, ours, conversion in TABLE)
         return _released(read_checkpoint(str(prefix)), "lm/char_embed"), table
     if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: no such file, nor a TensorFlow checkpoint (its files would share this path)")
+        raise MissingFileError(f"{path}: no such file, nor a TensorFlow checkpoint (its files would share this path)")
     with open(path, "rb") as file:
         start = file.read(2)
     if start in (b"PK", b"\x80\x02"):  # what torch.save writes, today and before 1.6
@@ -345,9 +349,9 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
     try:
         import h5py
     except ImportError as error:
-        raise ImportError(f"reading {path} needs h5py ({error}): pip install h5py") from error
+        raise PackageError(f"reading {path} needs h5py ({error}): pip install h5py") from error
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise MissingFileError(f"{path}: no such file")
     items, links, tensors = {}, {}, {}
     try:
         with h5py.File(path, "r") as file:
@@ -360,11 +364,11 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
             if not problem:
                 tensors = {name: item[()] for name, item in items.items()}
     except (OSError, KeyError, RuntimeError, ValueError) as error:  # what a damaged file raises
-        raise OSError(
+        raise FileError(
             f"{path} is no HDF5 file, or a damaged one ({' '.join(str(error).split())}): download it again"
         ) from error
     if problem:
-        raise ValueError(f"{path}: {problem}")
+        raise InputError(f"{path}: {problem}")
     return tensors
 
 
@@ -389,15 +393,15 @@ def read_state_dict(path: Path) -> dict[str, np.ndarray]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)  # tensors only: a pickle could run any code
     except Exception as error:  # of any type: OSError, pickle's, zipfile's, KeyError, EOFError
-        raise OSError(
+        raise FileError(
             f"{path} is no state dict that torch.save wrote, or a damaged one ({type(error).__name__}): copy it again"
         ) from error
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ValueError(f"{path} must hold a state dict, from names to tensors")
+        raise InputError(f"{path} must hold a state dict, from names to tensors")
     first = ALLENNLP_TABLE[0][0]
     prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
     if len(prefixes) != 1:
-        raise ValueError(
+        raise InputError(
             f"{path} holds {len(prefixes)} tensors {first}, one of each biLM: save the state dict of one ELMo alone"
         )
     (prefix,) = prefixes
@@ -465,12 +469,12 @@ def load(
             tensor, parameter = tensors[original], parameters[name]
             expected = conversion.shape(tuple(parameter.shape))
             if tensor.shape != expected or tensor.dtype != np.float32:
-                raise ValueError(
+                raise InputError(
                     f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, where the options mean float32 "
                     f"{expected}"
                 )
             if not np.isfinite(tensor).all():
-                raise ValueError(
+                raise InputError(
                     f"{weights}: not all numbers of {original} are finite. Its training diverged, or the file is "
                     "damaged: download it again"
                 )

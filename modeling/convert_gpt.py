@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from transformers.hf_argparser import HfArg
 
+from training.errors import FileError, InputError, MissingFileError, Parameter, refusals
+
 from .conversion import command_line, new_folder, parse_json, read_json, read_text, write_folder
 from .gpt.configuration_gpt import ZooGPTConfig
 from .gpt.modeling_gpt import ZooGPTLMHeadModel
@@ -57,6 +59,7 @@ LAYER = (
     ("h{}/ln_2/b", "transformer.h.{}.ln_2.bias", False),
 )
 HEAD_SIZE = 64
+HEADS = Parameter("num_attention_heads")
 SHAPES = "params_shapes.json"
 UNKNOWN = "<unk>"
 WORD_END = "</w>"
@@ -79,16 +82,15 @@ def convert(params: str, encoder: str, merges: str, output: str, num_attention_h
     config = read_config(shapes, shapes_file, num_attention_heads)
     vocabulary = read_encoder(Path(encoder))
     if len(vocabulary) != config.vocab_size:
-        raise ValueError(
+        raise InputError(
             f"{encoder} has {len(vocabulary)} entries, but {shapes_file} says {config.vocab_size} words: "
             "take both from the same release"
         )
-    tokenizer = ZooGPTTokenizer(
-        vocab=vocabulary,
-        merges=read_merges(Path(merges), vocabulary),
-        words="released",
-        model_max_length=config.n_positions,
-    )
+    pairs = read_merges(Path(merges), vocabulary)
+    with refusals():
+        tokenizer = ZooGPTTokenizer(
+            vocab=vocabulary, merges=pairs, words="released", model_max_length=config.n_positions
+        )
     config.pad_token_id = tokenizer.pad_token_id
     model = build_model(read_vector(Path(params), shapes), config, shapes, Path(params))
 
@@ -107,10 +109,10 @@ def read_shapes(path: Path) -> list[Shape]:
     """params_shapes.json: the shapes of the tensors in the vector's order."""
     shapes = parse_json(path)
     if not isinstance(shapes, list):
-        raise ValueError(f"{path} must hold a JSON list of shapes, not {type(shapes).__name__}")
+        raise InputError(f"{path} must hold a JSON list of shapes, not {type(shapes).__name__}")
     for shape in shapes:
         if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
-            raise ValueError(f"{path}: a shape must be a list of positive integers, not {shape!r}")
+            raise InputError(f"{path}: a shape must be a list of positive integers, not {shape!r}")
     return [tuple(shape) for shape in shapes]
 
 
@@ -118,26 +120,27 @@ def read_config(shapes: list[Shape], path: Path, heads: int | None) -> ZooGPTCon
     """The sizes that `shapes`, those of the file `path`, and the number of heads mean."""
     layers, rest = divmod(len(shapes) - len(EMBEDDINGS), len(LAYER))
     if layers < 1 or rest:
-        raise ValueError(
+        raise InputError(
             f"{path} has {len(shapes)} shapes, but GPT has {len(EMBEDDINGS)} embeddings and {len(LAYER)} tensors a "
             "layer: is it that of the release?"
         )
     positions, words = shapes[: len(EMBEDDINGS)]
     if not len(positions) == len(words) == 2 or positions[1] != words[1]:
-        raise ValueError(
+        raise InputError(
             f"{path} begins with {positions} and {words}, but GPT with its positions and its words, two matrices of "
             "one width"
         )
     width = words[1]
     if heads is None and width % HEAD_SIZE:
-        raise ValueError(
+        raise InputError(
             f"{path} says a width of {width}, no multiple of {HEAD_SIZE}, the size of the paper's heads: give the "
-            "number of heads by --num_attention_heads"
+            "number of heads by ",
+            HEADS,
         )
     if heads is None:
         heads = width // HEAD_SIZE
     if heads < 1 or width % heads:
-        raise ValueError(f"--num_attention_heads {heads} does not divide the width that {path} says, {width}")
+        raise InputError(HEADS, f" {heads} does not divide the width that {path} says, {width}")
     return ZooGPTConfig(vocab_size=words[0], n_positions=positions[0], n_embd=width, n_layer=layers, n_head=heads)
 
 
@@ -150,15 +153,15 @@ def read_encoder(path: Path) -> dict[str, int]:
     tokens = {}
     for token, number in encoder.items():
         if type(number) is not int or not 0 <= number < len(encoder):
-            raise ValueError(
+            raise InputError(
                 f"{path}: {token!r} has the id {number!r}, but {len(encoder)} entries have the ids 0 to "
                 f"{len(encoder) - 1}. Is it the encoder_bpe_40000.json of the release?"
             )
         if number in tokens:
-            raise ValueError(f"{path}: {tokens[number]!r} and {token!r} have one id, {number}: {AGAIN}")
+            raise InputError(f"{path}: {tokens[number]!r} and {token!r} have one id, {number}: {AGAIN}")
         tokens[number] = token
     if tokens.get(0) != UNKNOWN:  # the id that train.py gives to every unknown symbol
-        raise ValueError(f"{path}: the id 0 must be that of {UNKNOWN!r}, not of {tokens.get(0)!r}")
+        raise InputError(f"{path}: the id 0 must be that of {UNKNOWN!r}, not of {tokens.get(0)!r}")
     return encoder
 
 
@@ -166,15 +169,15 @@ def read_merges(path: Path, encoder: dict[str, int]) -> list[tuple[str, str]]:
     """The pairs that become one token, first things first; every token longer than one character is made by one."""
     version, *lines = read_text(path).removesuffix("\n").split("\n")
     if not version.startswith("#version"):
-        raise ValueError(f"{path} must begin with #version, not {version[:40]!r}: is it the vocab_40000.bpe?")
+        raise InputError(f"{path} must begin with #version, not {version[:40]!r}: is it the vocab_40000.bpe?")
     merges, made = [], {UNKNOWN}
     for number, line in enumerate(lines, start=2):
         pair = tuple(line.split(" "))
         if len(pair) != 2 or not all(pair):
-            raise ValueError(f"{path}: line {number} must be two tokens and a space between them, not {line!r}")
+            raise InputError(f"{path}: line {number} must be two tokens and a space between them, not {line!r}")
         unknown = [token for token in (*pair, "".join(pair)) if token not in encoder]
         if unknown:
-            raise ValueError(
+            raise InputError(
                 f"{path}: line {number}, {line!r}, needs the token {unknown[0]!r}, which the encoder has not: take "
                 "both from the same release"
             )
@@ -182,7 +185,7 @@ def read_merges(path: Path, encoder: dict[str, int]) -> list[tuple[str, str]]:
         made.add("".join(pair))
     lost = [token for token in encoder if len(token.removesuffix(WORD_END)) > 1 and token not in made]
     if lost:
-        raise ValueError(f"{path} has no line that makes {lost[0]!r}, one of {len(lost)} such tokens: {AGAIN}")
+        raise InputError(f"{path} has no line that makes {lost[0]!r}, one of {len(lost)} such tokens: {AGAIN}")
     return merges
 
 
@@ -196,11 +199,11 @@ def read_vector(folder: Path, shapes: list[Shape]) -> np.ndarray:
     paths = [folder / f"params_{number}.npy" for number in range(last + 1)]
     for path in paths:
         if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file, but a piece of the numbers: {AGAIN}")
+            raise MissingFileError(f"{path}: no such file, but a piece of the numbers: {AGAIN}")
     pieces = [open_piece(path) for path in paths]
     held, meant = sum(map(len, pieces)), sum(map(math.prod, shapes))
     if held != meant:
-        raise ValueError(
+        raise InputError(
             f"{folder}: params_0.npy to {paths[-1].name} hold {held:,} numbers, but {SHAPES} means {meant:,}. The "
             "release has params_0.npy to params_9.npy: a piece is missing, or of another model"
         )
@@ -212,10 +215,12 @@ def open_piece(path: Path) -> np.ndarray:
     try:
         piece = np.load(path, mmap_mode="r", allow_pickle=False)  # a pickle could run any code
     except Exception as error:  # of any type: OSError, ValueError, EOFError, SyntaxError, tokenize's
-        raise OSError(f"{path} is no array of numbers, or a damaged one ({type(error).__name__}): {AGAIN}") from error
+        raise FileError(
+            f"{path} is no array of numbers, or a damaged one ({type(error).__name__}): {AGAIN}"
+        ) from error
     if not isinstance(piece, np.ndarray) or piece.ndim != 1 or piece.dtype != np.float32:
         kind = f"{piece.dtype} {piece.shape}" if isinstance(piece, np.ndarray) else type(piece).__name__
-        raise ValueError(f"{path} is {kind}, but the pieces of the release are vectors of float32: {AGAIN}")
+        raise InputError(f"{path} is {kind}, but the pieces of the release are vectors of float32: {AGAIN}")
     return piece
 
 
@@ -234,12 +239,12 @@ def build_model(vector: np.ndarray, config: ZooGPTConfig, shapes: list[Shape], f
     for (original, ours, kernel), shape, values in zip(rows, shapes, parts, strict=True):
         expected = tuple(parameters[ours].shape)
         if shape != (1,) * kernel + expected:
-            raise ValueError(
+            raise InputError(
                 f"{folder / SHAPES}: {original} is {shape}, where a GPT of width {config.n_embd} has "
                 f"{(1,) * kernel + expected}"
             )
         if not np.isfinite(values).all():
-            raise ValueError(f"{folder}/params_*.npy: not all numbers of {original} are finite: {AGAIN}")
+            raise InputError(f"{folder}/params_*.npy: not all numbers of {original} are finite: {AGAIN}")
         weights[ours] = torch.from_numpy(values.reshape(expected))
     model.load_state_dict(weights, strict=False, assign=True)  # not strict: tied parameters have a second name
     model.tie_weights()

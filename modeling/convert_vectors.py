@@ -38,6 +38,7 @@ from safetensors.torch import save_file
 from transformers.hf_argparser import HfArg
 
 from tasks.columns import look_tagged, read_columns
+from training.errors import FileError, InputError, MissingFileError, Parameter, refusals
 from training.files import shown
 from training.folders import check_indices
 
@@ -57,6 +58,8 @@ LONGEST_VECTOR = 1 << 16  # numbers
 LONGEST_WORD = 1 << 16  # bytes
 LONGEST_SUBWORD = 100  # characters
 LONGEST_LINE = 1 << 28  # bytes of a text; SQuAD's files are a line each
+
+SIZE, TEXTS = Parameter("size"), Parameter("texts")
 
 Vectors = tuple[list[str], np.ndarray]  # n different words, and (n, size) float32
 
@@ -83,11 +86,11 @@ def convert(
         wanted = None if counts is None else counts.keys() | {word.lower() for word in counts}
         words, table = read_vectors(Path(vectors), wanted)
         if size not in (None, table.shape[1]):
-            raise ValueError(f"--size {size}, but the vectors of {vectors} have {table.shape[1]} numbers")
+            raise InputError(SIZE, f" {size}, but the vectors of {vectors} have {table.shape[1]} numbers")
     elif counts is not None:
         words, table = random_vectors(counts, min_count, 100 if size is None else size)
     else:
-        raise ValueError("neither --vectors nor --texts: from what should the words be?")
+        raise InputError("neither ", Parameter("vectors"), " nor ", TEXTS, ": from what should the words be?")
     config, weights = read_model(model)
     tokenizer = make_tokenizer(model, config, words)
     mean = table.mean(0, keepdims=True, dtype=np.float64)
@@ -114,20 +117,20 @@ def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
     if model.endswith(".json"):
         values = read_json(Path(model))
         if values.pop("model_type", None) != ElmoConfig.model_type:
-            raise ValueError(f'{model} must be a configuration of ELMo, with "model_type": "elmo"')
+            raise InputError(f'{model} must be a configuration of ELMo, with "model_type": "elmo"')
         unknown = sorted(values.keys() - ElmoConfig().to_dict().keys())
         if unknown:
-            raise ValueError(f"{model}: ELMo has no {', '.join(unknown)}")
-        try:
+            raise InputError(f"{model}: ELMo has no {', '.join(unknown)}")
+        with refusals(f"{model}: ", StrictDataclassError):
             config = ElmoConfig(**values)
-        except (StrictDataclassError, ValueError) as error:
-            raise ValueError(f"{model}: {' '.join(str(error).split())}") from error
         elmo = ElmoModel(config) if config.use_elmo else None
     else:
-        found, _ = ElmoConfig.get_config_dict(model)
+        with refusals():
+            found, _ = ElmoConfig.get_config_dict(model)
         if found.get("model_type") != ElmoConfig.model_type:
-            raise ValueError(f"{model} is no checkpoint of ELMo, but of {found.get('model_type')}")
-        config = ElmoConfig.from_pretrained(model)
+            raise InputError(f"{model} is no checkpoint of ELMo, but of {found.get('model_type')}")
+        with refusals(f"{model}: ", StrictDataclassError):
+            config = ElmoConfig.from_pretrained(model)
         elmo = read_bilm(model) if config.use_elmo else None
     return config, {} if elmo is None else {f"elmo.{name}": tensor for name, tensor in elmo.state_dict().items()}
 
@@ -136,11 +139,11 @@ def read_bilm(model: str) -> ElmoModel:
     check_indices(Path(model))
     try:
         elmo, info = ElmoModel.from_pretrained(model, output_loading_info=True, ignore_mismatched_sizes=True)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise OSError(f"cannot load {model}: {' '.join(str(error).split())}") from error
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        raise FileError(f"cannot load {model}: {' '.join(str(error).split())}") from error
     lacking = sorted(info["missing_keys"]) + [name for name, *_ in info["mismatched_keys"]]
     if lacking:
-        raise ValueError(f"{model} does not hold {', '.join(lacking[:4])}, or not in the size of its config.json")
+        raise InputError(f"{model} does not hold {', '.join(lacking[:4])}, or not in the size of its config.json")
     return elmo
 
 
@@ -150,7 +153,8 @@ def make_tokenizer(model: str, config: ElmoConfig, words: list[str]) -> ElmoToke
         path = Path(scratch, "words.txt")
         path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8", newline="\n")
         given = {"words_file": str(path), "max_characters_per_token": config.max_characters_per_token}
-        return ElmoTokenizer(**given) if model.endswith(".json") else ElmoTokenizer.from_pretrained(model, **given)
+        with refusals():
+            return ElmoTokenizer(**given) if model.endswith(".json") else ElmoTokenizer.from_pretrained(model, **given)
 
 
 # The texts
@@ -163,7 +167,7 @@ def count_words(paths: list[Path]) -> Counter[str]:
         with _opened(path) as file:
             counts.update(_words(_decoded(file, path), path))
     if not counts:
-        raise ValueError(f"no word in {', '.join(map(str, paths))}")
+        raise InputError(f"no word in {', '.join(map(str, paths))}")
     return counts
 
 
@@ -172,7 +176,7 @@ def _decoded(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
         try:
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: line {number} is no text: {error}") from error
+            raise InputError(f"{path}: line {number} is no text: {error}") from error
 
 
 def _words(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[str]:
@@ -198,16 +202,16 @@ def _strings(number: int, line: str, path: Path) -> Iterator[str]:
     try:
         yield from map(json.loads, STRING.findall(line))
     except ValueError as error:
-        raise ValueError(f"{path}: line {number} is no text: {error}") from error
+        raise InputError(f"{path}: line {number} is no text: {error}") from error
 
 
 def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
     """Vectors of variance 1 / size of the words seen `min_count` times or more, the most frequent first."""
     if not 0 < size <= LONGEST_VECTOR:
-        raise ValueError(f"--size {size} must be 1 to {LONGEST_VECTOR:,}")
+        raise InputError(SIZE, f" {size} must be 1 to {LONGEST_VECTOR:,}")
     words = [word for word, count in counts.most_common() if count >= min_count]
     if not words:
-        raise ValueError(f"no word of --texts occurs --min_count {min_count} times")
+        raise InputError("no word of ", TEXTS, " occurs ", Parameter("min_count"), f" {min_count} times")
     bound = (3 / size) ** 0.5
     return words, np.random.default_rng(0).uniform(-bound, bound, (len(words), size)).astype(np.float32)
 
@@ -225,10 +229,10 @@ def read_vectors(path: Path, wanted: set[str] | None = None) -> Vectors:
         else:
             words, table = _collect(_rows(file, path, wanted))
     if not words:
-        raise ValueError(f"{path} holds no vector" + ("" if wanted is None else " of any word in --texts"))
+        raise InputError(f"{path} holds no vector", () if wanted is None else (" of any word in ", TEXTS))
     broken = ~np.isfinite(table).all(1)
     if broken.any():
-        raise ValueError(f"{path}: the vector of {words[int(broken.argmax())]!r} is not finite")
+        raise InputError(f"{path}: the vector of {words[int(broken.argmax())]!r} is not finite")
     return words, table
 
 
@@ -236,21 +240,21 @@ def read_vectors(path: Path, wanted: set[str] | None = None) -> Vectors:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, uncompressed. What a reader then raises because they end too early is one OSError."""
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise MissingFileError(f"{path}: no such file")
     with open(path, "rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     try:
         with gzip.open(path) if compressed else open(path, "rb") as file:
             yield file
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise OSError(f"{path} is cut short or damaged ({error}): download it again") from error
+        raise FileError(f"{path} is cut short or damaged ({error}): download it again") from error
 
 
 def _lines(file: BinaryIO, path: Path, longest: int, first: int = 1) -> Iterator[tuple[int, bytes]]:
     """The file's lines with their numbers, from `first` on; none of more than `longest` bytes is ever in memory."""
     for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=first):
         if len(line) > longest:
-            raise ValueError(f"{path}: line {number} has more than {longest:,} bytes: is it a file of this kind?")
+            raise InputError(f"{path}: line {number} has more than {longest:,} bytes: is it a file of this kind?")
         yield number, line
 
 
@@ -281,7 +285,7 @@ def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple
 
 def _check_size(size: int, path: Path) -> None:
     if not 0 < size <= LONGEST_VECTOR:
-        raise ValueError(f"{path} says that a vector has {size} numbers, but it must be 1 to {LONGEST_VECTOR:,}")
+        raise InputError(f"{path} says that a vector has {size} numbers, but it must be 1 to {LONGEST_VECTOR:,}")
 
 
 def _text(
@@ -291,7 +295,7 @@ def _text(
     seen = 0
     for number, line in _lines(file, path, BLOCK, first=1 if count is None else 2):
         if not line.endswith(b"\n"):
-            raise ValueError(
+            raise InputError(
                 f"{path}: line {number} has no line feed at its end: download it again, or add one if it is whole"
             )
         line = line.rstrip()
@@ -299,7 +303,7 @@ def _text(
             continue
         head, *numbers = line.rsplit(b" ", size)
         if len(numbers) != size or size == 0 or (b" " in head and _is_number(head.rpartition(b" ")[2])):
-            raise ValueError(
+            raise InputError(
                 f"{path}: line {number} has {line.count(b' ')} numbers after the word, not {size or 'any'}"
             )
         seen += 1
@@ -308,9 +312,9 @@ def _text(
             try:
                 yield word, np.array(numbers, dtype=np.float32)
             except ValueError as error:
-                raise ValueError(f"{path}: line {number}: {error}") from error
+                raise InputError(f"{path}: line {number}: {error}") from error
     if count not in (None, seen):
-        raise ValueError(
+        raise InputError(
             f"{path} has {seen} words, but its first line says {count}: download it again, or correct that line if "
             "you cut the file yourself"
         )
@@ -319,7 +323,7 @@ def _text(
 def _spelled(word: bytes, path: Path) -> str:
     """The word as it can be a line of words.txt."""
     if b"\n" in word:
-        raise ValueError(f"{path} is damaged: the word {shown(word)} holds a line feed")
+        raise InputError(f"{path} is damaged: the word {shown(word)} holds a line feed")
     return word.decode("utf-8", "replace").rstrip("\r")  # which would be lost at the end of a line
 
 
@@ -377,7 +381,7 @@ def _binary(
         if wanted is None or word in wanted:
             yield word, np.frombuffer(numbers, "<f4").astype(np.float32)
     if pieces.rest().strip(b"\n"):
-        raise ValueError(f"{path} goes on after the {count} words that its first line says: download it again")
+        raise InputError(f"{path} goes on after the {count} words that its first line says: download it again")
 
 
 def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vectors:
@@ -391,7 +395,7 @@ def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vecto
         longest = 0
     _check_size(size, path)
     if longest > (LONGEST_SUBWORD if buckets > 0 else 0):
-        raise ValueError(f"{path} is damaged: subwords of {longest} characters, in {buckets} buckets")
+        raise InputError(f"{path} is damaged: subwords of {longest} characters, in {buckets} buckets")
     entries, words, _, _, pruned = pieces.unpack("<3i2q")
     kept, members = {}, []  # and for each: rows of its mean
     for number in range(entries):
@@ -404,10 +408,10 @@ def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vecto
             members.append(np.array([number, *(words + bucket for bucket in subwords)]))
     (quantised,) = pieces.unpack("<?")
     if quantised or pruned >= 0:
-        raise ValueError(f"{path} is a compressed model (.ftz): take the .bin file that it was made from")
+        raise InputError(f"{path} is a compressed model (.ftz): take the .bin file that it was made from")
     rows, columns = pieces.unpack("<2q")
     if columns != size or rows < words + (buckets if longest else 0):
-        raise ValueError(f"{path} is damaged: {rows} rows of {columns} numbers, for {words} words of {size}")
+        raise InputError(f"{path} is damaged: {rows} rows of {columns} numbers, for {words} words of {size}")
     return list(kept), _means(pieces, members, rows, size)
 
 

@@ -8,11 +8,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.errors import InputError, Parameter
+
 
 # A line with one of these in the first column begins a document, BREAK only where a sentence could begin. CoNLL-2003
 # has the first; conlleval counts its line as a word outside entities, but takes the second for the end of a sentence.
 DOCUMENT, BREAK = "-DOCSTART-", "-X-"
 TAG = re.compile("O|[BIES](-.+)?")
+TEXT_COLUMN = Parameter("text_column", "text_column_name")
+LABEL_COLUMN = Parameter("label_column", "label_column_name")
 
 
 @dataclass
@@ -39,7 +43,7 @@ def read_columns(
     sentence, width = None, 0
     for line, content in lines:
         if "\r" in content.rstrip("\r\n"):
-            raise ValueError(f"{path}:{line}: a carriage return within the line: lines must end with \\n (mac2unix)")
+            raise InputError(f"{path}:{line}: a carriage return within the line: lines must end with \\n (mac2unix)")
         row = split_columns(content)
         is_mark = row[:1] == [DOCUMENT] or (row[:1] == [BREAK] and not sentence)
         if not row or is_mark:
@@ -53,9 +57,9 @@ def read_columns(
             width = len(row)
             text, label = _positions(path, line, width, text_column, label_column, tagged)
         if len(row) != width:
-            raise ValueError(f"{path}:{line}: {len(row)} columns instead of {width}")
+            raise InputError(f"{path}:{line}: {len(row)} columns instead of {width}")
         if not row[text]:
-            raise ValueError(f"{path}:{line}: no word before the tab")
+            raise InputError(f"{path}:{line}: no word before the tab")
         sentence = sentence or Sentence([], None if label is None else [], f"{path}:", line, lines_a_word=1)
         sentence.words.append(row[text])
         if label is not None:
@@ -81,18 +85,23 @@ def _positions(
     if width == 1 and not tagged and label_column is None:
         return 0, None
     found = []
-    for flag, column in [("text", text_column or "1"), ("label", label_column or "-1")]:
-        number = int(column) if re.fullmatch(r"-?\d+", column) else 0
+    for parameter, column in [(TEXT_COLUMN, text_column or "1"), (LABEL_COLUMN, label_column or "-1")]:
+        number = int(column) if re.fullmatch(r"-?\d{1,9}", column) else 0
         if not 1 <= abs(number) <= width:
-            raise ValueError(
-                f"{path}:{line}: --{flag}_column_name {column} is none of the {width} columns: "
-                "they have numbers, 1 for the first, -1 for the last"
+            raise InputError(
+                f"{path}:{line}: ",
+                parameter,
+                f" {column} is none of the {width} columns: they have numbers, 1 for the first, -1 for the last",
             )
         found.append(number - 1 if number > 0 else width + number)
     if found[0] == found[1]:
-        raise ValueError(
+        raise InputError(
             f"{path}:{line}: words and tags are both in column {found[0] + 1} of {width}: a line is a word, a tab or "
-            "a space, and its tag; --text_column_name and --label_column_name give other columns by their numbers"
+            "a space, and its tag; ",
+            TEXT_COLUMN,
+            " and ",
+            LABEL_COLUMN,
+            " give other columns by their numbers",
         )
     return tuple(found)
 

@@ -27,6 +27,7 @@ from transformers.hf_argparser import HfArg
 from modeling.conversion import command_line
 from tasks.rows import plain, read_json, read_lines
 from tasks.squad.files import check_text, members
+from training.errors import InputError, MissingFileError, Parameter
 from training.files import shown, write_text
 
 
@@ -72,21 +73,22 @@ def convert(questions: str, evidence: str, output: str, max_tokens: int = 400) -
     """
     folder, path = Path(evidence), Path(output)
     if max_tokens < 1:
-        raise ValueError(f"--max_tokens {max_tokens}: a context has at least one")
+        raise InputError(Parameter("max_tokens"), f" {max_tokens}: a context has at least one")
     if not folder.is_dir():
-        raise FileNotFoundError(f"--evidence {folder}: no such folder")
+        raise MissingFileError(Parameter("evidence"), f" {folder}: no such folder")
     if path.is_dir() or not path.parent.is_dir():
-        raise FileNotFoundError(f"--output {path} must be a file in a folder that exists")
+        raise MissingFileError(Parameter("output"), f" {path} must be a file in a folder that exists")
     counts = Counts()
     documents = _read_questions(Path(questions), counts)
     articles = list(_articles(documents, folder, max_tokens, counts))
     if len(counts.missing) == len(documents):
-        raise FileNotFoundError(
-            f"none of the {len(documents)} documents, as {plain(counts.missing[0])}, is in {folder}: --evidence is "
-            "the release's folder evidence/wikipedia"
+        raise MissingFileError(
+            f"none of the {len(documents)} documents, as {plain(counts.missing[0])}, is in {folder}: ",
+            Parameter("evidence"),
+            " is the release's folder evidence/wikipedia",
         )
     if not articles:
-        raise ValueError(f"{questions}: no answer occurs in the first {max_tokens} tokens of any document in {folder}")
+        raise InputError(f"{questions}: no answer occurs in the first {max_tokens} tokens of any document in {folder}")
     write_text(path, json.dumps({"version": "1.1", "data": articles}, ensure_ascii=False))
     print(_summary(counts, max_tokens, path))
 
@@ -102,7 +104,7 @@ def _read_questions(path: Path, counts: Counts) -> dict[str, Document]:
         question = _question(row, where)
         first = places.setdefault(question.id, where)
         if first != where:
-            raise ValueError(f"{where}: its QuestionId {shown(question.id)} is also that of {first}: drop one of them")
+            raise InputError(f"{where}: its QuestionId {shown(question.id)} is also that of {first}: drop one of them")
         if verified and not row.get("QuestionPartOfVerifiedEval"):
             counts.unverified += 1
             continue
@@ -115,13 +117,13 @@ def _read_questions(path: Path, counts: Counts) -> dict[str, Document]:
     counts.questions = len(places)
     counts.pairs = sum(len(document.questions) for document in documents.values())
     if not documents:
-        raise ValueError(f"{path} names no document that could be read: {LAYOUT}")
+        raise InputError(f"{path} names no document that could be read: {LAYOUT}")
     return documents
 
 
 def _question(row: dict, where: str) -> Question:
     if lacking := [name for name in ("QuestionId", "Question", "Answer") if name not in row]:
-        raise ValueError(f"{where}: no {', '.join(lacking)} (the release's test questions come without answers)")
+        raise InputError(f"{where}: no {', '.join(lacking)} (the release's test questions come without answers)")
     identifier = check_text(row["QuestionId"], "QuestionId", where)
     text = check_text(row["Question"], "Question", where)
     return Question(identifier, text, _answers(row["Answer"], f"{where}, QuestionId {shown(identifier)}"))
@@ -129,18 +131,18 @@ def _question(row: dict, where: str) -> Question:
 
 def _answers(answer: Any, where: str) -> list[str]:
     if not isinstance(answer, dict):
-        raise ValueError(f"{where}: Answer is {shown(answer)}, not an object with Value and Aliases")
+        raise InputError(f"{where}: Answer is {shown(answer)}, not an object with Value and Aliases")
     found = [answer["Value"]] if "Value" in answer else []
     for name in ("Aliases", "HumanAnswers", "NormalizedAliases"):
         aliases = answer.get(name, [])
         if not isinstance(aliases, list):
-            raise ValueError(f"{where}: {name} is {shown(aliases)}, not a list of texts")
+            raise InputError(f"{where}: {name} is {shown(aliases)}, not a list of texts")
         found += aliases
     if unknown := [alias for alias in found if not isinstance(alias, str)]:
-        raise ValueError(f"{where}: the answer {shown(unknown[0])} is not text")
+        raise InputError(f"{where}: the answer {shown(unknown[0])} is not text")
     known = [alias for alias in dict.fromkeys(fold(alias.strip()) for alias in found) if alias]
     if not known:
-        raise ValueError(f"{where}: Answer {shown(answer)} has neither Value nor Aliases: leave the question out")
+        raise InputError(f"{where}: Answer {shown(answer)} has neither Value nor Aliases: leave the question out")
     return known
 
 
@@ -176,7 +178,7 @@ def _find(folder: Path, name: str) -> Path | None:
     names = dict.fromkeys([name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))])
     path = next((folder / known for known in names if os.path.isfile(folder / known)), None)
     if path is not None and not path.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(
+        raise InputError(
             f"the Filename {shown(name)} leads out of {folder}, to {path.resolve()}: only files in the folder of the "
             "evidence are read. Take it out of the questions, or put a copy there"
         )

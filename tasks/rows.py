@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import constants
 
+from training.errors import FileError, InputError, MissingFileError, Parameter, Text
 from training.files import open_file, parse_json, plain
 
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
+
+
+DATA_DIR = Parameter("data_dir")  # of the functions read_folder
+PUBLISHED = (DATA_DIR, " with the published files")
 
 
 def listed(names: Collection[str]) -> str:
@@ -27,7 +32,7 @@ def listed(names: Collection[str]) -> str:
     return ", ".join([*first, "..."] if len(names) > len(first) else first)
 
 
-def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: str) -> "DatasetDict":
+def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: Text) -> "DatasetDict":
     """A data set of the Hub; `otherwise` names another source of it, for the error.
 
     Raises OSError where the Hub is out of reach, ValueError where it has no such configuration, or a script, no data.
@@ -40,22 +45,27 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
         offline = "HF_HUB_OFFLINE is set, and the data are not in the cache: unset it"
         cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
         remedy = offline if constants.HF_HUB_OFFLINE else cached
-        raise OSError(f"{error}. {remedy}, or give {otherwise}.") from error
+        raise FileError(f"{error}. {remedy}, or give ", otherwise, ".") from error
     except (ValueError, RuntimeError) as error:
-        raise ValueError(f"cannot read {name} from the Hub: {error}. Or give {otherwise}.") from error
+        raise InputError(f"cannot read {name} from the Hub: {error}. Or give ", otherwise, ".") from error
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(data_dir: Path) -> None:
     """Raises FileNotFoundError where there is no such folder."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"--data_dir {folder}: no such folder")
+    if not data_dir.is_dir():
+        raise MissingFileError(DATA_DIR, f" {data_dir}: no such folder")
+
+
+def split_file(split: str) -> Parameter:
+    """The file of a split, in errors."""
+    return Parameter(f"{split}_file")
 
 
 def needed_files(files: Mapping[str, str | None]) -> Iterator[tuple[str, Path]]:
-    """The splits that a run needs, each with its file. Raises ValueError where a flag for one is missing."""
+    """The splits that a run needs, each with its file. Raises ValueError where one is missing."""
     for split, file in files.items():
         if file is None:
-            raise ValueError(f"this run needs --{split}_file")
+            raise InputError("this run needs ", split_file(split))
         yield split, Path(file)
 
 
@@ -63,7 +73,7 @@ def unbroken(rows: Iterable[tuple[int, dict | str]], path: Path) -> Iterator[tup
     """What the readers below yield of the file `path`; raises ValueError for a row that is broken."""
     for line, row in rows:
         if isinstance(row, str):
-            raise ValueError(f"{path}:{line}: {row}")
+            raise InputError(f"{path}:{line}: {row}")
         yield line, row
 
 
@@ -90,7 +100,7 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield line, values
             line = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(
+        raise InputError(
             f"{path}:{line}: not csv ({error}): close each quote, double those inside, and end lines with \\n"
         ) from error
 
@@ -102,7 +112,7 @@ def _rows(
         if header is None:
             header = tuple(values)
             if repeated := sorted(name for name, count in Counter(header).items() if name and count > 1):
-                raise ValueError(f"{path}:{line}: the header has {listed(repeated)} more than once")
+                raise InputError(f"{path}:{line}: the header has {listed(repeated)} more than once")
         elif len(values) == len(header):
             yield line, dict(zip(header, values, strict=True))
         elif values not in ([], [""]):
@@ -130,7 +140,7 @@ def read_json(path: Path) -> Any:
         return parse_json(content)
     except ValueError as error:
         lines = "; a file with one object a line is called .jsonl" if "Extra data" in str(error) else ""
-        raise ValueError(f"{path}: not JSON ({error}){lines}") from error
+        raise InputError(f"{path}: not JSON ({error}){lines}") from error
 
 
 def _no_number(constant: str) -> None:
@@ -142,23 +152,24 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         file = open_file(path)
     except OSError as error:  # missing, a folder, a device, not allowed
-        raise type(error)(f"cannot read {path}: {error.strerror}") from error
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else FileError
+        raise kind(f"cannot read {path}: {error.strerror}") from error
     with file:
         for line, raw in enumerate(file, start=1):
             try:
                 text = raw.decode("utf-8-sig" if line == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise ValueError(f"{path}:{line}: not UTF-8 ({error}): convert the file, e.g. with iconv") from error
+                raise InputError(f"{path}:{line}: not UTF-8 ({error}): convert the file, e.g. with iconv") from error
             if "\0" in text:
-                raise ValueError(f"{path}:{line}: a NUL byte: the file is not text, or UTF-16; convert it with iconv")
+                raise InputError(f"{path}:{line}: a NUL byte: the file is not text, or UTF-16; convert it with iconv")
             yield line, text
 
 
-def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy: str = "") -> list:
+def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy: Text = "") -> list:
     """The row's values under `names`."""
     missing = [name for name in names if name not in row]
     if missing:
-        raise ValueError(f"{path}:{line}: no column {', '.join(missing)} among {listed(row)}{remedy}")
+        raise InputError(f"{path}:{line}: no column {', '.join(missing)} among {listed(row)}", remedy)
     return [row[name] for name in names]
 
 
@@ -166,7 +177,7 @@ def to_dataset(rows: list[dict], path: Path) -> "Dataset":
     from datasets import Dataset
 
     if not rows:
-        raise ValueError(f"{path} holds no examples")
+        raise InputError(f"{path} holds no examples")
     return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
 
 

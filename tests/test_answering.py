@@ -84,7 +84,7 @@ def test_answers_are_those_of_the_script_for_the_same_model(tokenizer, batch_siz
     model = random_bert()
     contexts = [TEXT, TEXT * 9, "good"]
     questions = ["is it good ?", "not ?", "the film"]
-    lengths = {"max_length": 64, "stride": 21, "max_query_length": 16}
+    lengths = {"max_seq_length": 64, "doc_stride": 21, "max_query_length": 16}
     examples = Dataset.from_dict({"id": ["a", "b", "c"], "context": contexts, "question": questions})
     windows = make_windows(examples, tokenizer, **lengths)
     outputs = {"start_logits": [], "end_logits": []}
@@ -144,7 +144,7 @@ def test_windows_are_as_long_as_model_and_tokenizer_allow(tokenizer, positions, 
     answer = QuestionAnswerer(model, tokenizer)
     assert answer("is it good", TEXT * 60)["answer"] and max(seen) == read
     for longest in (positions + 1, tokens + 1):
-        with pytest.raises(ValueError, match=f"--max_seq_length {longest} is more than the "):
+        with pytest.raises(ValueError, match=f"^max_seq_length {longest} is more than the "):
             QuestionAnswerer(model, tokenizer, max_seq_length=longest)
 
 

@@ -159,7 +159,7 @@ def test_a_file_without_examples_is_an_error(tmp_path, content):
 @pytest.mark.parametrize(
     ("task_name", "folder", "message"),
     [
-        ("rte", "MNLI", "has no dev.tsv: --data_dir is not the folder of RTE"),
+        ("rte", "MNLI", "has no dev.tsv: data_dir is not the folder of RTE"),
         ("rte", "SST-2", "dev.tsv:2: no column sentence1, sentence2 among sentence, label"),
         ("cola", "SST-2", "dev.tsv:1: 2 columns instead of 4"),
         ("rte", "WNLI", "dev.tsv:2: unknown label '0', RTE has entailment, not_entailment"),
@@ -174,7 +174,7 @@ def test_the_folder_of_another_task_is_an_error(tmp_path, task_name, folder, mes
 
 
 def test_a_data_folder_that_does_not_exist_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="--data_dir .*nowhere: no such folder"):
+    with pytest.raises(FileNotFoundError, match="^data_dir .*nowhere: no such folder"):
         read("rte", tmp_path / "nowhere", "eval")
 
 
@@ -315,7 +315,7 @@ def test_the_hubs_pairs_without_a_gold_label_are_left_out_and_counted(monkeypatc
 def test_without_network_the_error_names_what_helps(monkeypatch, offline, message):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
-    with pytest.raises(OSError, match=f"{message}.*, or give --data_dir with the published files"):
+    with pytest.raises(OSError, match=f"{message}.*, or give data_dir with the published files"):
         load(task_name="rte", do_train=True)
 
 
@@ -365,7 +365,7 @@ def test_the_problem_type_may_be_told(own):
 def test_a_label_that_keeps_a_regression_from_being_one_is_an_error(own, labels, number):
     file = own("a.csv", labels)
     message = (
-        f"a.csv, example {number}: the label '{labels[number - 1]}' is not a number, as others are.*--problem_type"
+        f"a.csv, example {number}: the label '{labels[number - 1]}' is not a number, as others are.* give problem_type"
     )
     with pytest.raises(ValueError, match=message):
         own_data(train_file=file)
@@ -407,7 +407,7 @@ def test_csv_tsv_and_json_say_the_same(tmp_path):
     [
         ("a.txt", "", "a.txt: a file of your own is one of .csv, .tsv, .json, .jsonl"),
         ("a.csv", "words,label\nx,y\n", "a.csv has the columns words, label: the text's must be sentence, text"),
-        ("a.csv", "text,class\nx,y\n", "a.csv:2: no column label among text, class: .*--label_column_name name them"),
+        ("a.csv", "text,class\nx,y\n", "a.csv:2: no column label among text, class: .* and label_column name them"),
         ("a.csv", "text,label\0\nx,y\n", "a.csv:1: a NUL byte"),
         ("a.csv", "text,label\nx,y\nz\n", "a.csv:3: 1 columns instead of 2"),
         ("a.csv", 'text,label\nx,y\n"z,y\nx,y\n', "a.csv:3: not csv .*: close each quote"),
@@ -458,7 +458,7 @@ def test_columns_with_other_names_are_read_under_them(own, tmp_path):
 
 @pytest.mark.parametrize(("text_columns", "missing"), [("review", "review"), ("text,reply", "reply")])
 def test_a_misspelt_column_is_one_error_with_those_that_exist(own, text_columns, missing):
-    with pytest.raises(ValueError, match=f"a.csv:2: no column {missing} among text, label: --text_column_names"):
+    with pytest.raises(ValueError, match=f"a.csv:2: no column {missing} among text, label: text_columns and"):
         own_data(train_file=own("a.csv", ["ok", "bad"]), text_column_names=text_columns)
 
 

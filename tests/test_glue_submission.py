@@ -12,6 +12,7 @@ from tasks.glue.table import EVERY_TASK
 from tests.glue_sample import write_model, write_vocabulary
 from tests.processes import heavy_imports
 from training.command_line import run_command
+from training.errors import FileError
 
 
 SIZES = {
@@ -196,7 +197,7 @@ def test_a_run_that_is_not_whole_is_one_error(runs, submit, removed, message):
 def test_an_output_that_cannot_be_written_is_one_error(runs, tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder .*nowhere"):
         glue_submission.main(["--output", str(tmp_path / "nowhere" / "a.zip"), *map(str, runs.values())])
-    with pytest.raises(IsADirectoryError, match="is a folder: name a file in it"):
+    with pytest.raises(FileError, match="^--output .*cola is a folder: name a file in it"):
         glue_submission.main(["--output", str(tmp_path / "cola"), *map(str, runs.values())])
 
 

@@ -203,11 +203,15 @@ def test_the_hub_is_asked_for_the_configuration_and_revision(monkeypatch):
 
 
 def test_what_the_hub_lacks_is_one_error(hub):
-    with pytest.raises(ValueError, match="hub has no test split, but train, validation: give --test_file and"):
+    with pytest.raises(ValueError, match="hub has no test split, but train, validation: give test_file and"):
         read_hub(hub, ["train", "test"])
-    with pytest.raises(ValueError, match="hub, train:0: no column pos among id, tokens, ner_tags: .*--label_column"):
+    with pytest.raises(
+        ValueError, match="hub, train:0: no column pos among id, tokens, ner_tags: .* and label_column name"
+    ):
         read_hub(hub, ["train"], label_column="pos")
-    with pytest.raises(ValueError, match="cannot read .*hub from the Hub: BuilderConfig 'de' not found.*--train_file"):
+    with pytest.raises(
+        ValueError, match="cannot read .*hub from the Hub: BuilderConfig 'de' not found.* give train_file"
+    ):
         read_hub(hub, ["train"], "de")
 
 
@@ -220,7 +224,7 @@ def test_numbers_that_nothing_names_are_one_error(tmp_path):
 def test_without_network_the_error_names_what_helps(monkeypatch):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(OSError, match="not in the cache: unset it, or give --train_file, --validation_file and"):
+    with pytest.raises(OSError, match="not in the cache: unset it, or give train_file, validation_file and"):
         read_hub("lhoestq/conll2003", ["train"])
 
 
@@ -229,7 +233,9 @@ def test_a_script_of_the_hub_is_one_error(monkeypatch):
         raise RuntimeError("Dataset scripts are no longer supported, but found wnut_17.py")
 
     monkeypatch.setattr("datasets.load_dataset", refuse)
-    with pytest.raises(ValueError, match="cannot read leondz/wnut_17 from the Hub: Dataset scripts .* --train_file"):
+    with pytest.raises(
+        ValueError, match="cannot read leondz/wnut_17 from the Hub: Dataset scripts .* give train_file"
+    ):
         read_hub("leondz/wnut_17", ["train"])
 
 
@@ -245,13 +251,13 @@ def test_a_script_of_the_hub_is_one_error(monkeypatch):
         ("EU B-ORG\n\nis VBZ O\n", "a.conll:3: 3 columns instead of 2"),
         ("EU B-ORG\nis\n", "a.conll:2: 1 columns instead of 2"),
         ("EU\tB-ORG\n\tO\n", "a.conll:2: no word before the tab"),
-        ("EU B-ORG\nis VBZ\n", "a.conll:2: 'VBZ', the tag of 'is', is none of O, B-TYPE, .*--label_column_name"),
+        ("EU B-ORG\nis VBZ\n", "a.conll:2: 'VBZ', the tag of 'is', is none of O, B-TYPE, .* let label_column name"),
         ("EU\tB-ORG\nis\t\n", "a.conll:2: '', the tag of 'is', is none of"),
         ("EU B-ORG\nof L-ORG\n", "a.conll:2: 'L-ORG', the tag of 'of'"),
         ("EU B-\n", "a.conll:1: 'B-', the tag of 'EU'"),
         (
             "\n\nEU B-ORG\nis O\nus I-LOC\n",
-            "a.conll:5: I-LOC after O is a mistake in IOB2.*, or give --data_scheme iob1",
+            "a.conll:5: I-LOC after O is a mistake in IOB2.*, or give scheme iob1",
         ),
         ("EU B-ORG\nus I-LOC\n", "a.conll:2: I-LOC after B-ORG is a mistake in IOB2"),
         ("EU B-ORG\nis O\nus S-LOC\n", "a.conll:2: O after B-ORG is a mistake in BIOES: correct it$"),
@@ -271,7 +277,7 @@ def test_a_mistake_in_a_file_is_one_error_with_its_line(write, content, message)
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text": "EU"}, "no column words, tags among text: --text_column_name and --label_column_name"),
+        ({"text": "EU"}, "no column words, tags among text: text_column and label_column"),
         ({"words": ["EU"]}, "no column tags among words"),
         ({"words": "EU", "tags": ["O"]}, "words must be a list of strings, but is 'EU'"),
         ({"words": "a\nb" * 9999, "tags": ["O"]}, r"words must be a list of strings, but is [^\n]{,99}$"),
@@ -292,7 +298,7 @@ def test_a_mistake_in_json_is_one_error_with_its_line(write, row, message):
 
 @pytest.mark.parametrize("column", ["0", "3", "-3", "word", "1.5", "²"])
 def test_a_column_that_a_file_has_not_is_one_error(write, column):
-    with pytest.raises(ValueError, match=f"a.conll:1: --text_column_name {column} is none of the 2 columns: they"):
+    with pytest.raises(ValueError, match=f"a.conll:1: text_column {column} is none of the 2 columns: they"):
         read(write("EU B-ORG\n"), text_column=column)
 
 
@@ -301,7 +307,7 @@ def test_files_that_cannot_be_read_are_one_error(write, tmp_path):
         read(str(tmp_path / "none.conll"))
     with pytest.raises(ValueError, match="a.csv: csv has no place for sentences"):
         read(write("EU,B-ORG\n", "a.csv"))
-    with pytest.raises(ValueError, match="this run needs --validation_file"):
+    with pytest.raises(ValueError, match="this run needs validation_file"):
         read_files({"train": write(REUTERS), "validation": None})
 
 

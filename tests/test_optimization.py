@@ -323,15 +323,15 @@ def test_no_layers_to_reset_changes_nothing_in_any_model():
 
 def test_more_layers_than_there_are_is_one_clear_error():
     model = modeling.ZooBertModel(stock_config())
-    with pytest.raises(ValueError, match=f"--reinit_layers {LAYERS + 1}: ZooBertModel has {LAYERS} layers"):
+    with pytest.raises(ValueError, match=f"^count {LAYERS + 1}: ZooBertModel has {LAYERS} layers"):
         reinitialize_layers(model, LAYERS + 1)
     reinitialize_layers(model, LAYERS)
 
 
 def test_a_model_without_a_list_of_its_layers_is_one_clear_error(run):
-    with pytest.raises(ValueError, match="--layerwise_lr_decay needs .* AlbertModel has 0 .*: leave"):
+    with pytest.raises(ValueError, match="^layerwise_lr_decay needs .* AlbertModel has 0 .*: leave"):
         build_optimizer(shared_layers(), run(layerwise_lr_decay=0.9))
-    with pytest.raises(ValueError, match="--reinit_layers needs .* AlbertModel has 0 .*: leave"):
+    with pytest.raises(ValueError, match="^count needs .* AlbertModel has 0 .*: leave"):
         reinitialize_layers(shared_layers(), 1)
     assert len(build_optimizer(shared_layers(), run()).param_groups) == 2
 

@@ -239,7 +239,7 @@ def test_windows_are_kept_for_runs_with_the_same_data_tokenizer_and_lengths_only
     def calls(*extra: str) -> int:
         before = len(made)
         args, tokenizer, data = read([*common, *extra])
-        windows = features.make_features(data, tokenizer, **args.shape, cache=Path(args.window_cache))
+        windows = features.make_features(data, tokenizer, **args.shape, window_cache=Path(args.window_cache))
         alone = make(data["train"], tokenizer, **args.shape, train=True)
         assert windows["train"].features.to_list() == alone.features.to_list()
         assert windows["train"].spans.tolist() == alone.spans.tolist()

@@ -16,12 +16,14 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 import run_glue
+from metrics.entities.entities import split_tag
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import Arguments
 from training import command_line, launching, reporting, runs
 from training.checksums import verify_checksums, write_checksums
 from training.clock import Clock
+from training.errors import DivergedError, InputError
 from training.flags import parse_arguments
 from training.identity import identity
 from training.results import Results, Scores
@@ -140,11 +142,21 @@ def test_an_interruption_is_one_line_on_the_command_line(capsys):
     assert status == 130 and message.startswith("interrupted: ")
 
 
-def test_a_mistake_below_this_project_keeps_its_traceback():
+def test_a_mistake_of_the_code_keeps_its_traceback():
     with pytest.raises(ValueError, match="invalid literal"):
         runs.command(lambda: json.loads("[1]", parse_int=lambda _: int("x")))
     with pytest.raises(KeyError):
         runs.command(lambda: {}["a bug"])
+    with pytest.raises(ValueError, match="no tag of an entity"):  # of this project's own library code
+        runs.command(lambda: split_tag("L-ORG"))
+
+
+def test_a_mistake_of_the_users_shows_its_traceback_where_that_is_asked_for(flags, capsys, monkeypatch):
+    monkeypatch.setenv("ZOO_TRACEBACK", "1")
+    with pytest.raises(InputError, match="^--max_seq_length 99 is more than the model's 40 positions$"):
+        runs.command(lambda: run_glue.main([*flags, "--max_seq_length", "99"]))
+    monkeypatch.setenv("ZOO_TRACEBACK", "0")
+    assert end_of(lambda: run_glue.main([*flags, "--max_seq_length", "99"]), capsys)[0] == 1
 
 
 def command_on_a_pipe(main) -> tuple:
@@ -400,7 +412,7 @@ def test_a_seed_that_diverges_is_replaced_and_where_it_may_not_be_named(run, tmp
 
     def diverging(args) -> Results:
         if args.seed == 42:
-            raise FloatingPointError("the training loss is nan")
+            raise DivergedError("the training loss is nan")
         return fake(args)
 
     assert runs.repeat(diverging, run(do_eval=True, seeds=2, max_restarts=1))["eval_accuracy"] == 0.6

@@ -64,7 +64,7 @@ def test_the_hubs_rows_mean_the_same_as_the_published_files(tmp_path, monkeypatc
     data = read_hub("rajpurkar/squad", SPLITS, VERSIONS[version])
     assert calls == ["rajpurkar/squad"]
     assert {split: data[split][:] for split in SPLITS} == {split: local[split][:] for split in SPLITS}
-    with pytest.raises(ValueError, match="rajpurkar/squad has no test split, but train, validation: give --test_file"):
+    with pytest.raises(ValueError, match="rajpurkar/squad has no test split, but train, validation: give test_file"):
         read_hub("rajpurkar/squad", ["test"], VERSIONS[version])
 
 
@@ -260,10 +260,10 @@ def test_odd_text_stays_as_it_is(tmp_path, context, answer):
         ({"text": "m " * 10**6}, "leads to 'film is good', not to 'm m "),
         ({"text": "\ud83d", "start": 0}, r"an answer's text holds '\ud83d', half a surrogate pair, which is no char"),
         ({"question": "\udc00 ?"}, r"question holds '\udc00', half a surrogate pair"),
-        ({"answers": []}, "id 'q1': there is no answer: this is SQuAD 2.0, which --version_2_with_negative reads"),
+        ({"answers": []}, "id 'q1': there is no answer: this is SQuAD 2.0, which version_2 reads"),
         (
             {"answers": [], "is_impossible": True},
-            "is_impossible is true: this is SQuAD 2.0, which --version_2_with",
+            "is_impossible is true: this is SQuAD 2.0, which version_2 reads",
         ),
         ({"is_impossible": True}, "is_impossible is true, but there is the answer 'film'"),
         ({"is_impossible": 1}, "is_impossible is 1, neither true nor false"),
@@ -331,7 +331,7 @@ def test_an_answer_that_is_not_impossible_must_be_there_in_2_0(tmp_path):
     assert "is_impossible is false, but there is no answer" in error_of(tmp_path, data, version_2=True)
 
 
-def test_2_0_read_as_1_1_names_the_flag(tmp_path):
+def test_2_0_read_as_1_1_names_the_parameter(tmp_path):
     message = error_of(tmp_path, make_articles("2.0"))
     assert "article 1, paragraph 1, question 2, id '0-none': is_impossible is true: this is SQuAD 2.0" in message
 
@@ -382,22 +382,22 @@ def test_a_broken_file_is_one_clear_error(tmp_path, name, content, message):
 def test_a_file_that_is_missing_is_an_error_that_names_it(tmp_path):
     with pytest.raises(FileNotFoundError, match="cannot read .*a.json: No such file"):
         read_files({"train": str(tmp_path / "a.json")}, False)
-    with pytest.raises(ValueError, match="this run needs --validation_file"):
+    with pytest.raises(ValueError, match="this run needs validation_file"):
         read_files({"validation": None}, False)
 
 
-@pytest.mark.parametrize(("version", "remedy"), [("1.1", "leave --v"), ("2.0", "add --v")])
-def test_a_folder_of_the_other_version_names_the_flag(tmp_path, version, remedy):
+@pytest.mark.parametrize(("version", "remedy"), [("1.1", "leave version_2 out"), ("2.0", "add version_2")])
+def test_a_folder_of_the_other_version_names_the_parameter(tmp_path, version, remedy):
     other = {"1.1": "2.0", "2.0": "1.1"}[version]
-    message = f"has no train-v{other}.json, but train-v{version}.json: to read SQuAD {version}, {remedy}ersion_2_with_"
+    message = f"has no train-v{other}.json, but train-v{version}.json: to read SQuAD {version}, {remedy}$"
     with pytest.raises(FileNotFoundError, match=message):
         read_folder(write_folder(tmp_path, version), SPLITS, VERSIONS[other])
 
 
 def test_a_folder_without_the_files_is_an_error_that_names_them(tmp_path):
-    with pytest.raises(FileNotFoundError, match="--data_dir .*nowhere: no such folder"):
+    with pytest.raises(FileNotFoundError, match="^data_dir .*nowhere: no such folder"):
         read_folder(tmp_path / "nowhere", SPLITS, False)
-    with pytest.raises(FileNotFoundError, match="has no train-v1.1.json: --data_dir is not the folder of SQuAD 1.1"):
+    with pytest.raises(FileNotFoundError, match="has no train-v1.1.json: data_dir is not the folder of SQuAD 1.1"):
         read_folder(tmp_path, SPLITS, False)
-    with pytest.raises(FileNotFoundError, match="has no test-v2.0.json: .* or give --test_file"):
+    with pytest.raises(FileNotFoundError, match="has no test-v2.0.json: .* or give test_file"):
         read_folder(write_folder(tmp_path, "2.0"), ["test"], True)

@@ -366,8 +366,8 @@ def test_a_window_moves_on_by_one_token_at_least(bert):
     with pytest.raises(ValueError) as error:
         make_windows(questions(("good", "film"), ("is it ?", context)), bert, 12, 6)
     assert str(error.value) == (
-        "question q1 ('is it ?') leaves no more than --doc_stride 6 tokens of --max_seq_length for its context, so "
-        "that windows would not move on: give a lower --doc_stride or --max_query_length, or a higher --max_seq_length"
+        "question q1 ('is it ?') leaves no more than doc_stride 6 tokens of max_seq_length for its context, so "
+        "that windows would not move on: give a lower doc_stride or max_query_length, or a higher max_seq_length"
     )
 
 
@@ -549,7 +549,7 @@ def test_a_full_disk_is_one_clear_error(make, tmp_path, monkeypatch):
         with pytest.raises(OSError) as error:
             cached_windows(make, tmp_path / "cache", "a")
     assert str(error.value) == (
-        f"cannot write {tmp_path / 'cache' / 'a'}: No space left on device. Make room, or give another --window_cache"
+        f"cannot write {tmp_path / 'cache' / 'a'}: No space left on device. Make room, or give another window_cache"
     )
     assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
     assert same(cached_windows(make, tmp_path / "cache", "a"), make())
@@ -557,6 +557,6 @@ def test_a_full_disk_is_one_clear_error(make, tmp_path, monkeypatch):
 
 def test_a_cache_that_cannot_be_written_is_one_clear_error(make, tmp_path):
     (tmp_path / "file").write_text(json.dumps({}), encoding="utf-8")
-    with pytest.raises(OSError, match="cannot write .*file: .*give another --window_cache"):
+    with pytest.raises(OSError, match="cannot write .*file: .*give another window_cache"):
         cached_windows(make, tmp_path / "file", "a")
     assert make.calls == 0

@@ -5,6 +5,8 @@ A flag that a script has itself is its own, whatever stands here. Keys of recipe
 
 from collections.abc import Container
 
+from training.errors import InputError
+
 
 # Their flag -> ours with the same values.
 NAMES = {
@@ -151,12 +153,12 @@ def translate(flag: str, values: list[str], own: Container[str]) -> dict[str, li
     if flag == "warmup_steps" and _is_share(value):  # of the updates, as transformers 5 has it
         return {"warmup_ratio": values}
     if flag in ("eval_steps", "logging_steps", "save_steps") and _is_share(value):
-        raise ValueError(f"{values[0]} would be a share of the updates, which is not known here: give their number")
+        raise InputError(f"{values[0]} would be a share of the updates, which is not known here: give their number")
     for name in (flag, NAMES.get(flag)):
         if name in own:
             return {name: values}
     if flag in HINTS:
-        raise ValueError(HINTS[flag])
+        raise InputError(HINTS[flag])
     return None
 
 

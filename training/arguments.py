@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from transformers.hf_argparser import HfArg
 
+from training.errors import InputError
+
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 LONGEST_NAME = 255  # bytes, of a file on most systems
@@ -44,6 +46,9 @@ NOT_NEGATIVE = Allowed(lambda number: number >= 0, "must not be negative, not {}
 
 PositiveInt = Annotated[int, POSITIVE]
 PositiveFloat = Annotated[float, POSITIVE]
+# More would be infinite, as a number of updates or as the learning rate of the lowest of many layers.
+LayerFactor = Annotated[float, POSITIVE, Allowed(lambda factor: factor <= 10, "must be at most 10, not {}")]
+Epochs = Annotated[float, Allowed(lambda epochs: epochs <= 1e9, "must be at most 1e9, not {}")]
 NonNegativeInt = Annotated[int, NOT_NEGATIVE]
 NonNegativeFloat = Annotated[float, NOT_NEGATIVE]
 Decay = Annotated[float, Allowed(lambda rate: 0 <= rate < 1, "must be at least 0 and below 1, not {}")]
@@ -107,7 +112,7 @@ class RunArguments:
         default="adamw", help="AdamW, or BERT's Adam of 2018, which does not correct the bias of its early averages"
     )
     learning_rate: NonNegativeFloat = HfArg(default=5e-5, help="its peak")
-    layerwise_lr_decay: PositiveFloat = HfArg(
+    layerwise_lr_decay: LayerFactor = HfArg(
         default=1.0, help="factor of the learning rate from each layer to the one below it (Howard and Ruder 2018)"
     )
     reinit_layers: NonNegativeInt = HfArg(
@@ -118,7 +123,7 @@ class RunArguments:
     adam_beta2: Decay = HfArg(default=0.999, help="of the running mean of their squares")
     adam_epsilon: NonNegativeFloat = HfArg(default=1e-8, help="added to the root of the latter")
     max_grad_norm: NonNegativeFloat = HfArg(default=1.0, help="clips the norm of the gradient; 0 does not clip")
-    num_train_epochs: float = HfArg(default=3.0, help="fractions are possible")
+    num_train_epochs: Epochs = HfArg(default=3.0, help="fractions are possible")
     max_steps: UpdateLimit = HfArg(default=-1, help="updates in all, instead of epochs")
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = HfArg(
         default="linear", help="how the learning rate goes on after its peak"
@@ -178,36 +183,36 @@ class RunArguments:
         self._check_warm_up()
         self._check_trackers()
         if self.max_steps == -1 and self.num_train_epochs <= 0:
-            raise ValueError(f"--num_train_epochs must be positive, not {self.num_train_epochs}")
+            raise InputError(f"--num_train_epochs must be positive, not {self.num_train_epochs}")
         if self.implementation == "transformers" and self.trust_remote_code:
-            raise ValueError(
+            raise InputError(
                 "--implementation transformers runs transformers' own code, --trust_remote_code the checkpoint's: "
                 "give one of them"
             )
         if self.model_name_or_path.endswith(".json") and self.tokenizer_name is None:
-            raise ValueError(
+            raise InputError(
                 f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
             )
 
     def _check_purpose(self) -> None:
         if not (self.do_train or self.do_eval or self.do_predict):
-            raise ValueError("nothing to do: give at least one of --do_train, --do_eval, --do_predict")
+            raise InputError("nothing to do: give at least one of --do_train, --do_eval, --do_predict")
         if self.ensemble is not None and self.do_train:
-            raise ValueError("--ensemble averages runs that were trained before: leave --do_train out")
+            raise InputError("--ensemble averages runs that were trained before: leave --do_train out")
         if self.save_outputs and not (self.do_eval or self.do_predict):
-            raise ValueError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
+            raise InputError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
 
     def _check_values(self) -> None:
         """Each value by itself: numbers are finite, texts are not empty, and both are what their annotation allows."""
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             value = getattr(self, name)
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"--{name} must be a finite number, not {value}")
+                raise InputError(f"--{name} must be a finite number, not {value}")
             if value == "":
-                raise ValueError(f"--{name} is empty")
+                raise InputError(f"--{name} is empty")
             for allowed in _restrictions(hint):
                 if value is not None and not allowed.test(value):
-                    raise ValueError(f"--{name} {allowed.error.format(value)}")
+                    raise InputError(f"--{name} {allowed.error.format(value)}")
 
     @property
     def source(self) -> ModelSource:
@@ -224,33 +229,33 @@ class RunArguments:
     def _check_evaluations(self) -> None:
         choosing = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
         if choosing and not (self.do_train and self.do_eval):
-            raise ValueError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
+            raise InputError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
         for name in ["eval_steps", "eval_strategy"]:
             if getattr(self, name) not in (None, "no") and not (self.do_train and self.do_eval):
-                raise ValueError(f"--{name} says when training stops to evaluate: give --do_train and --do_eval")
+                raise InputError(f"--{name} says when training stops to evaluate: give --do_train and --do_eval")
         if self.eval_strategy == "steps" and self.eval_steps is None:
-            raise ValueError("--eval_strategy steps needs --eval_steps, the updates between two evaluations")
+            raise InputError("--eval_strategy steps needs --eval_steps, the updates between two evaluations")
         for name in ["load_best_model_at_end", "early_stopping_patience"]:
             if self.eval_strategy == "no" and getattr(self, name):
-                raise ValueError(f"--{name} needs evaluations to choose among: --eval_strategy steps or epoch")
+                raise InputError(f"--{name} needs evaluations to choose among: --eval_strategy steps or epoch")
 
     def _check_warm_up(self) -> None:
         if self.warmup_ratio and self.warmup_steps:
-            raise ValueError(
+            raise InputError(
                 f"--warmup_ratio {self.warmup_ratio} and --warmup_steps {self.warmup_steps} both say how long the "
                 "learning rate rises: give one of them"
             )
         for name in ["warmup_ratio", "warmup_steps"]:
             if getattr(self, name) and self.lr_scheduler_type == "constant":
-                raise ValueError(f"--{name} needs another --lr_scheduler_type, e.g. constant_with_warmup")
+                raise InputError(f"--{name} needs another --lr_scheduler_type, e.g. constant_with_warmup")
 
     def _check_trackers(self) -> None:
         chosen = self.report_to.split(",")
         for name in chosen:
             if name not in ("none", "all", *TRACKERS):
-                raise ValueError(f"--report_to {name} is none of none, all, {', '.join(TRACKERS)}")
+                raise InputError(f"--report_to {name} is none of none, all, {', '.join(TRACKERS)}")
         if len(chosen) > 1 and not {*chosen} <= {*TRACKERS}:
-            raise ValueError(f"--report_to {self.report_to}: none and all stand alone")
+            raise InputError(f"--report_to {self.report_to}: none and all stand alone")
 
 
 def parse_overrides(text: str | None) -> dict[str, Any]:
@@ -259,7 +264,7 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
     for pair in text.split(",") if text else []:
         key, equals, value = pair.strip().partition("=")
         if not (key and equals and value):
-            raise ValueError(f"--config_overrides must be fields and values, as in a=1,b=true, not {pair!r}")
+            raise InputError(f"--config_overrides must be fields and values, as in a=1,b=true, not {pair!r}")
         try:
             values[key] = json.loads(value)
         except ValueError:  # a word
@@ -284,7 +289,7 @@ class DataArguments(RunArguments):
         super().__post_init__()
         model, output = Path(self.model_name_or_path), Path(self.output_dir)
         if self.overwrite_output_dir and not self.do_train and model.is_dir() and output.resolve() == model.resolve():
-            raise ValueError(
+            raise InputError(
                 f"--overwrite_output_dir would lose the results of the run in {model}: give another --output_dir, or, "
                 "for its predictions, repeat its own command with --do_predict --resume"
             )

@@ -32,6 +32,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from training.arguments import RunArguments
 from training.checksums import damage, write_checksums
 from training.digests import digest
+from training.errors import DivergedError, FileError, InputError
 from training.files import new_folder, read_json_object, remove, write_json
 from training.identity import FREE, difference, may_differ, settings
 from training.optimization import schedule
@@ -145,7 +146,7 @@ class Checkpoints:
         """
         path = self.path(progress.update)
         if not self._is_finite():
-            raise FloatingPointError(f"a weight is not finite after update {progress.update}")
+            raise DivergedError(f"a weight is not finite after update {progress.update}")
         is_main = self.accelerator.is_main_process
         with new_folder(path, remedy=self.how_to_go_on(), renames=is_main) as temporary:
             self.accelerator.wait_for_everyone()  # until the folder is empty
@@ -225,7 +226,7 @@ class Checkpoints:
         ours, longer = self.identity, may_differ(self.identity, theirs, path, update)
         name = difference(*({name: run[name] for name in run.keys() - longer} for run in (ours, theirs)))
         if name is not None:
-            raise ValueError(
+            raise InputError(
                 f"{path} is of a run with {name} {theirs.get(name)}, not {ours.get(name)}: --resume goes on with the "
                 "same run, another needs its own --output_dir"
             )
@@ -250,7 +251,7 @@ class Checkpoints:
             problems.append(f"{self.path(update)}: {problem}")
             self.accelerator.print(f"{problems[-1]}: not used")
         if problems:
-            raise OSError(f"no checkpoint is whole ({'; '.join(problems)}): remove them to begin again")
+            raise FileError(f"no checkpoint is whole ({'; '.join(problems)}): remove them to begin again")
         return None
 
     def _damage_of(self, update: int) -> str | None:
@@ -276,7 +277,7 @@ class Checkpoints:
         """
         (problem,) = broadcast_object_list([self._damage_of(update) if self.accelerator.is_main_process else None])
         if problem:
-            raise OSError(f"{self.path(update)}: {problem}. Remove it, and --resume goes on from the one before")
+            raise FileError(f"{self.path(update)}: {problem}. Remove it, and --resume goes on from the one before")
         self.accelerator.load_state(str(self.path(update)))
 
     def how_to_go_on(self) -> str:

@@ -4,6 +4,7 @@ import re
 import stat
 from pathlib import Path
 
+from training.errors import FileError
 from training.files import file_digest, sha256, sync
 
 
@@ -102,4 +103,4 @@ def verify_checksums(folder: Path) -> None:
     """Raises OSError where `folder` has a SHA256SUMS and is not as that says."""
     problem = damage(folder) if (folder / NAME).exists() else None
     if problem:
-        raise OSError(f"{folder}: {problem}. Copy the folder again or, if that is on purpose, delete its {NAME}.")
+        raise FileError(f"{folder}: {problem}. Copy the folder again or, if that is on purpose, delete its {NAME}.")

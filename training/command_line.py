@@ -8,21 +8,21 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from training.errors import UserError, flags_in_errors
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = [ROOT / name for name in ("metrics", "modeling", "tasks", "training")]
+
+TRACEBACK = "ZOO_TRACEBACK"  # set to 1, this variable of the environment shows where a user's mistake was noticed
 
 
 def run_command(main: Callable[[], object], interrupted: str = "interrupted") -> None:
     """Runs a script's `main`; what a user can mend ends it with one line and status 1, Ctrl-C with status 130.
 
-    Errors from below this project's own files keep their traceback: they are nobody's mistake in a command.
-    `interrupted` is what Ctrl-C says where the exception itself says nothing.
+    Other exceptions keep their traceback: they are mistakes of the code. With ZOO_TRACEBACK=1 all do. `interrupted` is
+    what Ctrl-C says where the exception itself says nothing.
     """
     with lasting_streams():
         _call(main, interrupted)
@@ -30,13 +30,13 @@ def run_command(main: Callable[[], object], interrupted: str = "interrupted") ->
 
 def _call(main: Callable[[], object], interrupted: str) -> None:
     try:
-        main()
+        with flags_in_errors():
+            main()
     except KeyboardInterrupt as stop:
         sys.stderr.write(f"{str(stop) or interrupted}\n")
         sys.exit(130)
-    except (OSError, ValueError, ArithmeticError, RuntimeError, ImportError) as error:
-        raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent
-        if raised_in != ROOT and not any(raised_in.is_relative_to(package) for package in PACKAGES):
+    except UserError as error:
+        if os.environ.get(TRACEBACK) == "1":
             raise
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
         sys.exit(1)

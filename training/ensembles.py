@@ -28,6 +28,7 @@ from datasets import Dataset
 
 from training.digests import digest
 from training.environment import versions
+from training.errors import FileError, InputError, MissingFileError, Parameter
 from training.files import load_tensors, save_tensors
 from training.output_folder import METRICS, SEED
 from training.prediction import Outputs
@@ -35,6 +36,7 @@ from training.results import read_record
 
 
 SHAPES = ".shapes"
+ENSEMBLE, OUTPUT_DIR, SAVE_OUTPUTS = map(Parameter, ("ensemble", "output_dir", "save_outputs"))
 UNREAD = {"labels", "cached_at"}  # columns that a model's outputs do not depend on
 
 
@@ -51,12 +53,12 @@ def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], 
     tensors = {name: np.concatenate([array.ravel() for array in arrays]) for name, arrays in outputs.items()}
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
-    remedy = "Make room, choose another --output_dir, or leave --save_outputs out"
+    remedy = ("Make room, choose another ", OUTPUT_DIR, ", or leave ", SAVE_OUTPUTS, " out")
     save_tensors(tensors | shapes, folder / file_name(data_set), metadata, remedy)
 
 
 def members(ensemble: str, output_dir: str) -> list[Path]:
-    """The folders of the runs that --ensemble names; a run of several seeds stands for the best of them.
+    """The folders of the runs that `ensemble` names; a run of several seeds stands for the best of them.
 
     A pattern leaves out the runs that --max_restarts has replaced, because they collapsed or diverged.
     Raises FileNotFoundError where one does not exist, ValueError where they are no ensemble or one of them is
@@ -66,17 +68,18 @@ def members(ensemble: str, output_dir: str) -> list[Path]:
     for name in ensemble.split(","):
         paths = [name] if os.path.isdir(name) else sorted(filter(os.path.isdir, glob.glob(name)))
         if not paths:
-            raise FileNotFoundError(f"--ensemble {ensemble}: there is no folder {name!r}")
+            raise MissingFileError(ENSEMBLE, f" {ensemble}: there is no folder {name!r}")
         folders += [_best_seed(Path(path)) for path in paths if path == name or not _was_replaced(Path(path))]
     if len(folders) < 2:
-        what = "is one run" if folders else "has only runs that --max_restarts replaced"
-        raise ValueError(f"--ensemble {ensemble} {what}: give two or more, with commas between them")
+        replaced = ("has only runs that ", Parameter("max_restarts"), " replaced")
+        problem = "is one run" if folders else replaced
+        raise InputError(ENSEMBLE, f" {ensemble} ", problem, ": give two or more, with commas between them")
     places = [folder.resolve() for folder in folders]
     for number, (folder, place) in enumerate(zip(folders, places, strict=True)):
         if place in places[:number]:
-            raise ValueError(f"--ensemble {ensemble} has the run {folder} twice")
+            raise InputError(ENSEMBLE, f" {ensemble} has the run {folder} twice")
         if Path(output_dir).resolve() in (place, place.parent):
-            raise ValueError(f"--output_dir {output_dir} holds {folder}, a run of --ensemble: choose another")
+            raise InputError(OUTPUT_DIR, f" {output_dir} holds {folder}, a run of ", ENSEMBLE, ": choose another")
     return folders
 
 
@@ -109,9 +112,10 @@ def average(data_set: Dataset, folders: list[Path], model_name: str, id2label: d
     for folder in folders:
         tensors, labels = _read(folder / name, len(data_set))
         if labels != ours:
-            raise ValueError(
-                f"--ensemble: {folder} was trained on the labels {labels}, {model_name} on {ours}: only "
-                "outputs for the same labels, in one order, have a mean"
+            raise InputError(
+                ENSEMBLE,
+                f": {folder} was trained on the labels {labels}, {model_name} on {ours}: only "
+                "outputs for the same labels, in one order, have a mean",
             )
         first = first or tensors
         _check_shapes(tensors, folder, first, folders[0])
@@ -125,15 +129,17 @@ def average(data_set: Dataset, folders: list[Path], model_name: str, id2label: d
 def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], str]:
     """The file's tensors, and the id2label of the model that computed them, as JSON."""
     if not path.is_file():
-        raise FileNotFoundError(
-            f"--ensemble: {path.parent} has no outputs for these {examples:,} examples: it was run on other data, "
-            "with another tokenizer, --max_seq_length or --max_*_samples, or without --save_outputs"
+        raise MissingFileError(
+            ENSEMBLE,
+            f": {path.parent} has no outputs for these {examples:,} examples: it was run on other data, with another "
+            "tokenizer, ",
+            (Parameter("max_seq_length"), " or ", Parameter("max_*_samples"), ", or without ", SAVE_OUTPUTS),
         )
     try:
         tensors, metadata = load_tensors(path)
         return tensors, metadata["id2label"]
     except (ValueError, KeyError) as error:
-        raise OSError(f"{path}: {error}. Copy it again, or repeat its run with --save_outputs") from error
+        raise FileError(f"{path}: {error}. Copy it again, or repeat its run with ", SAVE_OUTPUTS) from error
 
 
 def _check_shapes(
@@ -145,9 +151,10 @@ def _check_shapes(
         if name.endswith(SHAPES) and not np.array_equal(theirs, ours):
             pairs = enumerate(zip_longest(theirs.tolist(), ours.tolist()))
             number, (their, our) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
-            raise ValueError(
-                f"--ensemble: the {name.removesuffix(SHAPES)} for example {number} have the shape {their} in {folder} "
-                f"and {our} in {first_folder}: only outputs of the same shapes have a mean"
+            raise InputError(
+                ENSEMBLE,
+                f": the {name.removesuffix(SHAPES)} for example {number} have the shape {their} in {folder} "
+                f"and {our} in {first_folder}: only outputs of the same shapes have a mean",
             )
 
 

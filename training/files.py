@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from training.errors import FileError
+from training.errors import FileError, InputError, Text
 
 
 DIGEST = "sha256"  # where a file of tensors keeps its digest, among its metadata
@@ -74,7 +74,7 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(read_text(path))
     except ValueError as error:
-        raise ValueError(f"{path.name} is not JSON ({error})") from error
+        raise InputError(f"{path.name} is not JSON ({error})") from error
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -82,9 +82,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
     except ValueError as error:
-        raise ValueError(f"{path.parent}: {error}") from error
+        raise InputError(f"{path.parent}: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path.parent}: {path.name} must be a JSON object, not {json.dumps(content):.40}")
+        raise InputError(f"{path.parent}: {path.name} must be a JSON object, not {json.dumps(content):.40}")
     return content
 
 
@@ -92,7 +92,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def new_file(path: Path, remedy: str = ROOM) -> Iterator[Path]:
+def new_file(path: Path, remedy: Text = ROOM) -> Iterator[Path]:
     """Gives the path of a temporary file; what the context writes there becomes `path` when it ends without an error.
 
     A reader finds the old file or the whole new one. Raises OSError, having removed what is half written, with the
@@ -111,7 +111,7 @@ def new_file(path: Path, remedy: str = ROOM) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, remedy: str = ROOM, renames: bool = True) -> Iterator[Path]:
+def new_folder(path: Path, remedy: Text = ROOM, renames: bool = True) -> Iterator[Path]:
     """Gives a temporary folder; with what the context writes there it becomes `path`, which must be new or empty.
 
     As `new_file`. Where several processes write into one folder, one of them `renames` it, after all have written.
@@ -136,7 +136,7 @@ def new_folder(path: Path, remedy: str = ROOM, renames: bool = True) -> Iterator
 
 
 @contextlib.contextmanager
-def writing(path: Path, remedy: str = ROOM) -> Iterator[None]:
+def writing(path: Path, remedy: Text = ROOM) -> Iterator[None]:
     """Turns what the system says against writing `path` into one line with the `remedy`."""
     try:
         yield
@@ -144,7 +144,7 @@ def writing(path: Path, remedy: str = ROOM) -> Iterator[None]:
         raise
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise FileError(f"cannot write {path}: {reason}. {remedy}") from error
+        raise FileError(f"cannot write {path}: {reason}. ", remedy) from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -188,7 +188,7 @@ def remove(folder: Path) -> None:
 
 
 def save_tensors(
-    tensors: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None, remedy: str = ROOM
+    tensors: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None, remedy: Text = ROOM
 ) -> None:
     """Writes a safetensors file that `load_tensors` knows again, as `new_file`."""
     metadata = metadata or {}

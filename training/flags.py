@@ -22,6 +22,7 @@ from transformers.hf_argparser import string_to_bool
 
 from training.aliases import NAMES, VALUES, translate
 from training.arguments import RunArguments
+from training.errors import InputError
 from training.files import read_text
 
 
@@ -183,13 +184,13 @@ def _check_own_checkpoint(values: list[str], args: RunArguments) -> None:
         return
     path, output = Path(values[0]).resolve(), Path(args.output_dir).resolve()
     if path not in (output, *output.glob("checkpoint-*")):
-        raise ValueError(
+        raise InputError(
             f"--resume_from_checkpoint {values[0]}: a run goes on from a checkpoint in its own --output_dir; to train "
             "on from another, give it as --model_name_or_path"
         )
     later = [other for other in output.glob("checkpoint-*") if _number(other) > _number(path)]
     if path != output and later:
-        raise ValueError(
+        raise InputError(
             f"--resume_from_checkpoint {values[0]}: a run goes on from its newest checkpoint, which is "
             f"{max(later, key=_number).name}: remove those that are later"
         )

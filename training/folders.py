@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers.modeling_utils import load_state_dict
 
+from training.errors import InputError
 from training.files import plain, read_json, read_json_object, shown
 
 
@@ -28,9 +29,9 @@ def check_indices(folder: Path) -> None:
         names = read_json_object(path).get("weight_map")
         for name in names.values() if isinstance(names, dict) else ():
             if not isinstance(name, str):
-                raise ValueError(f"{path} names {shown(name)}, which is no file: copy it again")
+                raise InputError(f"{path} names {shown(name)}, which is no file: copy it again")
             if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise ValueError(
+                raise InputError(
                     f"{path} names {plain(name)}, which is outside its folder: copy the weights beside it"
                 )
 
@@ -52,12 +53,12 @@ def _read_headers(path: Path) -> dict[str, torch.Tensor]:
     try:
         changed = zipfile.ZipFile(path).testzip() if zipfile.is_zipfile(path) else None
         if changed:
-            raise ValueError(f"{changed} in it was changed")
+            raise InputError(f"{changed} in it was changed")
         return load_state_dict(path, map_location="meta")
     except pickle.UnpicklingError as error:
-        raise ValueError(
+        raise InputError(
             f"{path.name} is broken, or holds more than tensors, which could run any code: have it converted to "
             "model.safetensors by someone you trust"
         ) from error
     except Exception as error:  # of any type, from safetensors, zip files and pickle
-        raise ValueError(f"{path.name} is broken or cut short ({type(error).__name__}: {error})") from error
+        raise InputError(f"{path.name} is broken or cut short ({type(error).__name__}: {error})") from error

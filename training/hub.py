@@ -7,6 +7,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
 from training.arguments import RunArguments, hub_model_id
+from training.errors import FileError
 
 
 # What only a run's continuation, an ensemble or a tracker needs.
@@ -24,7 +25,7 @@ def create_repository(args: RunArguments) -> str:
         api.auth_check(name, write=True)
     except (OSError, HTTPError, ValueError) as error:
         reason = f"{_reason(error)}, or leave --push_to_hub out"
-        raise OSError(f"cannot push to {name} on {constants.ENDPOINT}: {reason}") from error
+        raise FileError(f"cannot push to {name} on {constants.ENDPOINT}: {reason}") from error
     return name
 
 
@@ -35,7 +36,7 @@ def push(args: RunArguments) -> None:
         where = huggingface_hub.HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=list(LEFT_OUT))
     except (OSError, HTTPError, ValueError) as error:
         excluded = " ".join(f"--exclude {shlex.quote(pattern)}" for pattern in LEFT_OUT)
-        raise OSError(
+        raise FileError(
             f"{folder} is complete, but could not be pushed to {name} on {constants.ENDPOINT}: {_reason(error)}. "
             f"Then: hf upload {shlex.quote(name)} {shlex.quote(folder)} . {excluded}"
         ) from error

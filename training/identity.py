@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from training.arguments import RunArguments
+from training.errors import InputError
 from training.files import file_digest
 
 
@@ -77,7 +78,7 @@ def may_differ(ours: dict[str, Any], theirs: dict[str, Any], checkpoint: Path, u
     elif update == theirs["updates"] and _chose_at_its_end(theirs):
         reason = f"it chose among models after update {update}, its last, where a longer run evaluates none"
     if reason:
-        raise ValueError(
+        raise InputError(
             f"{checkpoint} is of a run with {changed[0]} {theirs[changed[0]]}, not {ours[changed[0]]}: {reason}. To "
             f"train on from there, begin another run with --model_name_or_path {checkpoint} and its own --output_dir"
         )

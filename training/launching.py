@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from transformers.integrations import unset_hf_deepspeed_config
 
 from training.arguments import TRACKERS, RunArguments, public_arguments
+from training.errors import ExistingFileError, FileError, FolderInUseError, InputError, LaunchError, PackageError
 
 
 @contextlib.contextmanager
@@ -35,9 +36,9 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
         is_file = output.exists() and not output.is_dir()
         held = output.is_dir() and any(path.name != ".lock" for path in output.iterdir())
     if is_file:
-        raise FileExistsError(f"--output_dir {output} is a file")
+        raise ExistingFileError(f"--output_dir {output} is a file")
     if held and not (args.overwrite_output_dir or args.resume):
-        raise FileExistsError(
+        raise ExistingFileError(
             f"--output_dir {output} exists and is not empty: choose another, --resume the run in it, or "
             "--overwrite_output_dir"
         )
@@ -53,7 +54,7 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
             (output / ".lock").touch()  # FileLock takes some refusals for another run's lock
             lock.acquire()
     except Timeout as error:
-        raise BlockingIOError(f"another run is writing to --output_dir {output}: choose another") from error
+        raise FolderInUseError(f"another run is writing to --output_dir {output}: choose another") from error
     try:
         yield
     finally:
@@ -71,14 +72,14 @@ def _writing(output: Path) -> Iterator[None]:
     except Timeout:
         raise
     except OSError as error:
-        raise OSError(f"cannot write to --output_dir {output}: {error.strerror or error}: choose another") from error
+        raise FileError(f"cannot write to --output_dir {output}: {error.strerror or error}: choose another") from error
 
 
 def check_launch() -> None:
     """Raises RuntimeError where several processes were asked for, and each counts itself alone."""
     asked = max(int(os.environ.get("WORLD_SIZE", "1")), _asked_of_accelerate())
     if asked > 1 and PartialState().num_processes == 1:
-        raise RuntimeError(
+        raise LaunchError(
             f"{asked} processes were asked for, but each counts itself alone and would repeat the same work. "
             "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
         )
@@ -117,7 +118,7 @@ def make_accelerator(args: RunArguments) -> Accelerator:
         # the whole ones when training begins.
         unset_hf_deepspeed_config()
     if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
-        raise ValueError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
+        raise InputError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
     choose_implementation(args.implementation)
     set_seed(args.seed)
     return accelerator
@@ -140,7 +141,7 @@ def _trackers(args: RunArguments) -> list[str | TensorBoardTracker]:
     names = names.get(args.report_to, args.report_to.split(","))
     for name in names:
         if name not in installed:  # accelerate would go on without
-            raise ImportError(f"--report_to {name} needs a package that is not installed: pip install {name}")
+            raise PackageError(f"--report_to {name} needs a package that is not installed: pip install {name}")
     # TensorBoard would name its folder after the project.
     return [TensorBoardTracker("runs", args.output_dir) if name == "tensorboard" else name for name in names]
 
@@ -149,12 +150,12 @@ def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
     """Raises ValueError where the launcher, by its flags or file, was told what only the run's own flags can do."""
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", args.mixed_precision):
-        raise ValueError(
+        raise InputError(
             f"the launcher was told mixed_precision {precision}, the run {args.mixed_precision}: give "
             f"--mixed_precision {precision} to the run, which records it, or leave it out of the launcher's file"
         )
     if accelerator.gradient_accumulation_steps > 1:
-        raise ValueError(
+        raise InputError(
             f"the launcher was told gradient_accumulation_steps {accelerator.gradient_accumulation_steps}: give "
             "--gradient_accumulation_steps to the run instead, which weighs every example of an update equally"
         )
@@ -172,4 +173,4 @@ def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
     except Exception as error:  # each tracker has its own
         problem = " ".join(str(error).split())
         remedy = "WANDB_MODE=offline keeps wandb's curves here"
-        raise RuntimeError(f"--report_to {args.report_to}: {problem} {remedy}") from error
+        raise LaunchError(f"--report_to {args.report_to}: {problem} {remedy}") from error

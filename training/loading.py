@@ -6,6 +6,7 @@ a JSON file, looks like any other.
 """
 
 import copy
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,19 +30,22 @@ from transformers import (
 
 from training.arguments import ModelSource
 from training.checksums import verify_checksums
+from training.errors import FileError, InputError, MissingFileError, PackageError, Parameter, Text, UserError
 from training.files import read_json
 from training.folders import check_tokenizer_files, read_weight_types
 
 
 # An Egyptian hieroglyph, for vocabularies that lack it: a letter, which normalisers keep.
 UNKNOWN = "\U00013000"
+TOKENIZER, IMPLEMENTATION = Parameter("tokenizer_name"), Parameter("implementation")
+TRAIN = Parameter("train=True", "do_train")
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     """The tokenizer of a model, or the one that `source` names; a vocab.txt is read as BERT's word pieces."""
     name = source.tokenizer_name or source.model_name_or_path
     _verify(name)
-    with _explained(name, "Copy it again; --tokenizer_name may name a vocab.txt."):
+    with _explained(name, ("Copy it again; ", TOKENIZER, " may name a vocab.txt.")):
         if name.endswith(".txt"):
             tokenizer = _word_pieces(Path(name), source.do_lower_case)
         else:
@@ -50,12 +54,13 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
         if hasattr(tokenizer, "task_inputs"):  # a language model's: by itself it would give the text alone
             tokenizer.task_inputs = True
         if tokenizer.vocab_files_names and len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
-            raise ValueError("it has no tokenizer files, or no words in them")
+            raise InputError("it has no tokenizer files, or no words in them")
         tokenizer(UNKNOWN, UNKNOWN)  # damage to unknown tokens and pairs shows only in use
     if tokenizer.pad_token is None:
-        raise ValueError(
+        raise InputError(
             f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
-            "tokenizer.pad_token = tokenizer.eos_token, and give its folder as --tokenizer_name"
+            "tokenizer.pad_token = tokenizer.eos_token, and give its folder as ",
+            TOKENIZER,
         )
     return tokenizer
 
@@ -64,12 +69,12 @@ def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
     """Raises ValueError where the tokenizer would add a special token, one that the model does not know."""
     content = path.read_bytes()
     if b"\r" in content and b"\n" not in content:
-        raise ValueError("no line of it ends with a line feed: convert it, e.g. with mac2unix")
+        raise InputError("no line of it ends with a line feed: convert it, e.g. with mac2unix")
     lines = set(path.read_text(encoding="utf-8").split("\n"))
     tokenizer = BertTokenizer(vocab=str(path), do_lower_case=do_lower_case)
     lacking = set(tokenizer.special_tokens_map.values()) - lines
     if lacking:
-        raise ValueError(f"it has no {', '.join(sorted(lacking))}, so these are not BERT's word pieces")
+        raise InputError(f"it has no {', '.join(sorted(lacking))}, so these are not BERT's word pieces")
     return tokenizer
 
 
@@ -81,7 +86,8 @@ def load_config(source: ModelSource) -> PreTrainedConfig:
     """
     name, overrides = source.model_name_or_path, source.config_overrides
     _verify(name)
-    with _explained(name, f"Correct it{' or --config_overrides' if overrides else ''}, or copy it again."):
+    changed = (" or ", Parameter("config_overrides")) if overrides else ()
+    with _explained(name, ("Correct it", *changed, ", or copy it again.")):
         if name.endswith(".json"):
             return _config_from_json(Path(name), source)
         if Path(name).is_dir():
@@ -105,21 +111,22 @@ def _config_from_json(path: Path, source: ModelSource) -> PreTrainedConfig:
 
 def _check_known(model_type: str, unknown: Iterable[str]) -> None:
     if unknown := sorted(unknown):
-        raise ValueError(f"{model_type} has no {', '.join(unknown)}")
+        raise InputError(f"{model_type} has no {', '.join(unknown)}")
 
 
 def _read_config(path: Path, source: ModelSource) -> dict[str, Any]:
     """The fields in a file that names its family, one that there is. transformers would guess it from the path."""
     if not path.is_file():
-        raise ValueError(f"it has no {path.name}")
+        raise InputError(f"it has no {path.name}")
     values = read_json(path)
     model_type = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(model_type, str):
-        raise ValueError(f'{path.name} must be a JSON object that names its family, e.g. {{"model_type": "bert"}}')
+        raise InputError(f'{path.name} must be a JSON object that names its family, e.g. {{"model_type": "bert"}}')
     if model_type not in CONFIG_MAPPING and not (source.trust_remote_code and "auto_map" in values):
-        raise ValueError(
+        raise InputError(
             f'transformers {transformers.__version__} does not know the "model_type" {model_type!r} in {path.name}, '
-            "and a checkpoint's own code runs only with --trust_remote_code"
+            "and a checkpoint's own code runs only with ",
+            Parameter("trust_remote_code"),
         )
     return values
 
@@ -146,7 +153,7 @@ def load_model(
     options = {"attn_implementation": source.attn_implementation, "trust_remote_code": source.trust_remote_code}
     options["dtype"] = torch.float32  # the optimiser's precision; mixed_precision is the accelerator's business
     _verify(name)
-    with _explained(name, "Correct it or this run's flags, or copy it again."):
+    with _explained(name, "Correct it or this run's arguments, or copy it again."):
         _check_head(auto_class, config, source)
         if name.endswith(".json"):
             if added:
@@ -155,7 +162,7 @@ def load_model(
         options |= {"config": config, "ignore_mismatched_sizes": True}
         new = _new_weights(auto_class, name, options)
     if new and not train:
-        raise ValueError(f"{name} does not hold {_some(new)}, or not in the size needed: train first, with --do_train")
+        raise InputError(f"{name} does not hold {_some(new)}, or not in the size needed: train first, with ", TRAIN)
     model = auto_class.from_pretrained(name, **options)
     _check_finite(model, name)
     if added:
@@ -177,13 +184,14 @@ def _added_tokens(
     were_added = set(tokenizer.get_added_vocab()).issuperset(beyond.values())
     if not beyond or (train and were_added):
         return beyond
-    remedy = "choose the tokenizer the model was made for"
+    remedy = ("choose the tokenizer the model was made for",)
     if were_added:
         tokens = ", ".join(beyond[number] for number in sorted(beyond))
-        remedy = f"{tokens} were added to it and are new to the model: train first, with --do_train, or {remedy}"
-    raise ValueError(
+        remedy = (f"{tokens} were added to it and are new to the model: train first, with ", TRAIN, ", or ", *remedy)
+    raise InputError(
         f"the tokenizer {source.tokenizer_name or source.model_name_or_path} has {max(beyond) + 1} entries, the model "
-        f"{source.model_name_or_path} only {vocab_size}: {remedy}"
+        f"{source.model_name_or_path} only {vocab_size}: ",
+        remedy,
     )
 
 
@@ -200,9 +208,9 @@ def _with_special_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenize
 def _check_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) -> None:
     remote = (getattr(config, "auto_map", None) or {}) if source.trust_remote_code else {}
     if type(config) not in auto_class._model_mapping and auto_class.__name__ not in remote:
-        raise ValueError(f"{type(config).__name__} has no {auto_class.__name__}: try another --implementation")
+        raise InputError(f"{type(config).__name__} has no {auto_class.__name__}: try another ", IMPLEMENTATION)
     if getattr(config, "both_orders", False) and not hasattr(type(config), "both_orders"):  # it would read one order
-        raise ValueError("it reads pairs in both orders, which --implementation transformers does not know")
+        raise InputError("it reads pairs in both orders, which ", IMPLEMENTATION, " transformers does not know")
 
 
 def _new_weights(auto_class: type, name: str, options: dict[str, Any]) -> list[str]:
@@ -224,7 +232,7 @@ def _new_weights(auto_class: type, name: str, options: dict[str, Any]) -> list[s
         "the checkpoint holds integers for": [key for key in integers if key.removeprefix(prefix) in floating],
     }.items():
         if wrong := sorted(names):
-            raise ValueError(f"{problem} {_some(wrong)}")
+            raise InputError(f"{problem} {_some(wrong)}")
     return sorted(info["missing_keys"] | resized)
 
 
@@ -247,23 +255,26 @@ def _check_finite(model: PreTrainedModel, name: str) -> None:
     # A sum is finite only if all of its terms are, and costs a twentieth of looking at each.
     broken = [key for key, weight in model.named_parameters() if not torch.isfinite(weight.sum())]
     if broken and PartialState().is_local_main_process:  # FSDP leaves the weights of the others for later
-        raise ValueError(
+        raise InputError(
             f"{name}: not all of {_some(broken)} is finite. Its training diverged, or the file is damaged: take an "
             "earlier checkpoint, or copy it again."
         )
 
 
-def check_length(length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: bool = False) -> None:
-    """Raises ValueError where `length`, --max_seq_length, is more than the model takes, or leaves no room for text."""
+def check_length(
+    max_seq_length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: bool = False
+) -> None:
+    """Raises ValueError where `max_seq_length` is more than the model takes, or leaves no room for text."""
+    name, length = Parameter("max_seq_length"), max_seq_length
     longest = positions(model)
     if longest is not None and length > longest:
-        raise ValueError(f"--max_seq_length {length} is more than the model's {longest} positions")
+        raise InputError(name, f" {length} is more than the model's {longest} positions")
     longest = tokenizer.model_max_length
     if length > longest:
-        raise ValueError(f"--max_seq_length {length} is more than the tokenizer's {longest} tokens")
+        raise InputError(name, f" {length} is more than the tokenizer's {longest} tokens")
     special = tokenizer.num_special_tokens_to_add(pair=pair)
     if length <= special:
-        raise ValueError(f"--max_seq_length {length} must be more than the {special} special tokens")
+        raise InputError(name, f" {length} must be more than the {special} special tokens")
 
 
 def positions(model: PreTrainedModel) -> int | None:
@@ -287,12 +298,12 @@ def _verify(name: str) -> None:
     path = Path(name)
     file = path.suffix in (".json", ".txt")
     if not path.exists() and (file or name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise FileNotFoundError(f"{name}: no such {'file' if file else 'folder'}")
+        raise MissingFileError(f"{name}: no such {'file' if file else 'folder'}")
     verify_checksums(path)
 
 
 @contextmanager
-def _explained(name: str, remedy: str) -> Iterator[None]:
+def _explained(name: str, remedy: Text) -> Iterator[None]:
     """Turns whatever the block raises while it loads `name` into one OSError or ValueError with a remedy.
 
     Broken files make the libraries raise anything: KeyError, AssertionError, and the panics of tokenizers, which are
@@ -305,12 +316,22 @@ def _explained(name: str, remedy: str) -> Iterator[None]:
             raise
         if isinstance(error, ImportError):
             line = str(error).strip().partition("\n")[0]
-            remedy = "Install it, or choose another model, tokenizer or --attn_implementation."
-            raise ImportError(f"cannot load {name}: {line.rstrip('.')}. {remedy}") from error
-        reason = str(error) if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {error}"
+            remedy = ("Install it, or choose another model, tokenizer or ", Parameter("attn_implementation"), ".")
+            raise PackageError(f"cannot load {name}: {line.rstrip('.')}. ", remedy) from error
+        reason = error.pieces if isinstance(error, UserError) else [str(error)]
+        if not isinstance(error, (OSError, ValueError)):
+            reason = [f"{type(error).__name__}: {error}"]
         if isinstance(error, OSError) and not Path(name).exists():
             offline = "HF_HUB_OFFLINE is set, and the model is not in the cache: unset it"
             cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
             remedy = f"{offline if constants.HF_HUB_OFFLINE else cached}, or give a local folder."
-        message = f"cannot load {name}: {textwrap.shorten(reason, 400, placeholder=' ...').rstrip('.')}. {remedy}"
-        raise (OSError if isinstance(error, OSError) else ValueError)(message) from error
+        kind = FileError if isinstance(error, OSError) else InputError
+        raise kind(f"cannot load {name}: ", *map(_one_line, reason), ". ", remedy) from error
+
+
+def _one_line(piece: str | Parameter) -> str | Parameter:
+    """Of a message by a library, its beginning; the spaces at the ends of a piece stay."""
+    if isinstance(piece, Parameter):
+        return piece
+    line = re.sub(r"\s+", " ", piece).rstrip(".")
+    return line if len(line) <= 400 else textwrap.shorten(line, 400, placeholder=" ...").rstrip(".")

@@ -22,6 +22,7 @@ from training.checkpoints import Checkpoints, Mean, Progress
 from training.clock import Clock
 from training.command_line import Interrupted, stop_signals
 from training.environment import hardware, versions
+from training.errors import DivergedError, InputError, flags_in_errors, refusals
 from training.launching import start_trackers
 from training.optimization import build_optimizer, build_schedule, count_updates, move_schedule, reinitialize_layers
 from training.results import Results, ScoresBySet, flatten, goodness
@@ -63,7 +64,7 @@ def train(
     set_seed(args.seed, device_specific=True)  # dropout differs between processes; the order of examples does not
     if args.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
-            raise ValueError(
+            raise InputError(
                 f"{type(model).__name__} cannot recompute activations: leave --gradient_checkpointing out"
             )
         model.gradient_checkpointing_enable()
@@ -220,7 +221,7 @@ class _Training:
     def diverged(self, what: str) -> None:
         saved = self.checkpoints.saved_updates()
         last = f"{self.checkpoints.path(saved[0])} is the last good checkpoint" if saved else "no checkpoint was saved"
-        raise FloatingPointError(
+        raise DivergedError(
             f"{what} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
             f"--mixed_precision with a wider range; {last}, for --model_name_or_path of another run"
         )
@@ -247,8 +248,9 @@ class _Training:
         self.clock.lap("train")
         try:
             evaluated = self.task.evaluated.items()
-            self.latest = {suffix: evaluate(self.task, split, self.compute) for suffix, split in evaluated}
-        except FloatingPointError as error:
+            with flags_in_errors():
+                self.latest = {suffix: evaluate(self.task, split, self.compute) for suffix, split in evaluated}
+        except DivergedError as error:
             self.diverged(f"{error}, at update {progress.update}")
         self.clock.lap("eval")
         self.model.train()
@@ -278,7 +280,7 @@ class _Training:
         self.clock.lap("train")
         try:
             self.checkpoints.save(self.progress)
-        except FloatingPointError as error:
+        except DivergedError as error:
             self.diverged(str(error))
         self.clock.lap("save")
 
@@ -320,7 +322,8 @@ def _losses(
             batch = send_to_device(next(batches), accelerator.device, non_blocking=pinned)
             accelerator.sync_gradients = step == len(update)  # DeepSpeed's backward() then takes the step too
             with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
-                loss = model(**batch, **static).loss
+                with refusals():
+                    loss = model(**batch, **static).loss
                 loss = loss * weight if weight else 0 * loss.nan_to_num()
                 accelerator.backward(loss * processes)  # the gradient is averaged over processes
             share += loss.detach()

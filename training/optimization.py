@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, get_scheduler
 
 from training.arguments import RunArguments
+from training.errors import InputError, Parameter
 
 
 def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[int, int]:
@@ -104,9 +105,10 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """
     if count == 0:
         return
-    layers = _layers(model, "--reinit_layers")
+    name = Parameter("count", "reinit_layers")
+    layers = _layers(model, name)
     if count > len(layers):
-        raise ValueError(f"--reinit_layers {count}: {type(model).__name__} has {len(layers)} layers, give no more")
+        raise InputError(name, f" {count}: {type(model).__name__} has {len(layers)} layers, give no more")
     # A whole new model, because some modules draw their weights when they are made and cannot be told to again.
     new = type(model)(model.config).base_model
     first = next(layers[-count].parameters())
@@ -121,13 +123,13 @@ def _depths(model: PreTrainedModel) -> dict[nn.Parameter, int]:
     one above it (Howard and Ruder 2018, section 3.2), counted as in the code of Zhang et al. 2021. In ELECTRA's code
     layers and embeddings have one more.
     """
-    layers = _layers(model, "--layerwise_lr_decay")
+    layers = _layers(model, Parameter("layerwise_lr_decay"))
     depths = {p: depth for depth, layer in enumerate(reversed(layers), start=1) for p in layer.parameters()}
     below = itertools.takewhile(lambda parameter: parameter not in depths, model.base_model.parameters())
     return dict.fromkeys(below, len(layers) + 1) | depths
 
 
-def _layers(model: PreTrainedModel, flag: str) -> nn.ModuleList:
+def _layers(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
     """The layers, from the lowest; modules that the base model lists before them are below, those after them above.
 
     Raises ValueError for models that share one layer's weights or keep their layers otherwise.
@@ -135,8 +137,11 @@ def _layers(model: PreTrainedModel, flag: str) -> nn.ModuleList:
     count = getattr(model.config, "num_hidden_layers", None)
     found = [part for part in model.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
     if len(found) != 1:
-        raise ValueError(
-            f"{flag} needs a model with one list of its config.num_hidden_layers ({count}) layers; "
-            f"{type(model).__name__} has {len(found)} such lists: leave {flag} out"
+        raise InputError(
+            parameter,
+            f" needs a model with one list of its config.num_hidden_layers ({count}) layers; {type(model).__name__} "
+            f"has {len(found)} such lists: leave ",
+            parameter,
+            " out",
         )
     return found[0]

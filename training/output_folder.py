@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+from training.errors import InputError
 from training.files import read_json, remove, shown, write_json
 
 
@@ -55,7 +56,7 @@ def noted_results(output: Path) -> ResultFiles:
     record = read_json(path)
     lists = [record.get(field.name) for field in fields(ResultFiles)] if isinstance(record, dict) else [None]
     if not all(isinstance(names, list) and all(map(_is_file_name, names)) for names in lists):
-        raise ValueError(f"{path} holds {shown(record)}, which are no names of files: remove it")
+        raise InputError(f"{path} holds {shown(record)}, which are no names of files: remove it")
     return ResultFiles(*lists)
 
 

@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from training.batches import Collate, count_tokens, in_pieces, load_batches, static_shapes
+from training.errors import DivergedError, Parameter, refusals
 
 
 Outputs = dict[str, list[np.ndarray]]  # name -> one array an example, in data-set order
@@ -41,7 +42,7 @@ def predict(
     computed = {}
     for indices, batch in zip(mine, load_batches(data_set, mine, collate, workers), strict=True):
         inputs = {name: value for name, value in batch.items() if name != "labels"}
-        with accelerator.autocast():
+        with accelerator.autocast(), refusals():
             outputs = model(**send_to_device(inputs, accelerator.device), **static)
         arrays = {
             name: _without_padding(value.float().cpu().numpy(), inputs.get("attention_mask"), model.config.num_labels)
@@ -65,9 +66,11 @@ def _gather(computed: dict[int, dict[str, np.ndarray]], accelerator: Accelerator
     for index, arrays in enumerate(rows):
         broken = [name for name in names if not np.isfinite(arrays[name]).all()]
         if broken:
-            raise FloatingPointError(
-                f"the model's {', '.join(broken)} for example {index} are not finite: use a --mixed_precision with a "
-                "wider range, or train with a lower --learning_rate"
+            raise DivergedError(
+                f"the model's {', '.join(broken)} for example {index} are not finite: use a ",
+                Parameter("mixed_precision"),
+                " with a wider range, or train with a lower ",
+                Parameter("learning_rate"),
             )
     return {name: [arrays[name] for arrays in rows] for name in names}
 

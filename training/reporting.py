@@ -16,6 +16,7 @@ from training.cards import model_card
 from training.checksums import NAME as SHA256SUMS
 from training.checksums import superseded, write_checksums
 from training.environment import hardware, versions
+from training.errors import FileError
 from training.files import follow_umask, write_json
 from training.identity import identity
 from training.output_folder import CHECKPOINT, HALF_WRITTEN, METRICS, folders, remove_results
@@ -106,7 +107,7 @@ def save_model(
     except (OSError, SafetensorError) as error:
         saved = folders(output, CHECKPOINT)
         remedy = "finishes from the last checkpoint" if saved else "begins again: there is no checkpoint"
-        raise OSError(
+        raise FileError(
             f"cannot save the model in {output}: {' '.join(str(error).split())}. Make room, then the same command "
             f"with --resume {remedy}"
         ) from error

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from training.errors import InputError, Parameter
 from training.files import parse_json, read_text
 from training.samples import Samples, flatten_samples, read_samples
 
@@ -101,7 +102,7 @@ def goodness(evaluation: ScoresBySet, metric: str | None) -> float:
     scores = by_name(evaluation)
     name = next(iter(scores)) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
-        raise ValueError(f"--metric_for_best_model {metric} is none of {', '.join(scores)}")
+        raise InputError(Parameter("metric", "metric_for_best_model"), f" {metric} is none of {', '.join(scores)}")
     lower = {f"{lower}{suffix}" for lower in LOWER_IS_BETTER for suffix in evaluation}
     return -scores[name] if name in lower else scores[name]
 
@@ -200,8 +201,8 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         record = parse_json(read_text(path))
     except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
+        raise InputError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
     is_ours = isinstance(record, dict) and type(record.get("seed")) is int
     if not (is_ours and all(isinstance(record.get(name, {}), dict) for name in ("args", "runs", "replaced_runs"))):
-        raise ValueError(f"{path} is not what a run writes: copy it again, or repeat its run")
+        raise InputError(f"{path} is not what a run writes: copy it again, or repeat its run")
     return record

@@ -16,6 +16,7 @@ from training.arguments import RunArguments
 from training.clock import Clock
 from training.command_line import run_command
 from training.ensembles import average, file_name, members, save_outputs
+from training.errors import InputError, flags_in_errors
 from training.files import write_text
 from training.launching import check_launch, lock_output_folder
 from training.loop import train
@@ -34,6 +35,7 @@ def command(main: Callable[[], object]) -> None:
     PartialState().destroy_process_group()
 
 
+@flags_in_errors()
 def repeat(run: Run, args: RunArguments) -> dict[str, float]:
     """One `run(args)`; with --seeds or --max_restarts one a seed, of which the best is kept. Returns what metrics.json
     says of the results.
@@ -50,7 +52,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
         if args.seeds > 1 or args.max_restarts:
             results = run_seeds(run, args)
         elif args.resume and folders(Path(args.output_dir), SEED):
-            raise ValueError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
+            raise InputError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
         else:
             results = run(args).flat()
         if pushes:

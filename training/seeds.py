@@ -9,6 +9,7 @@ from accelerate import PartialState
 
 from training.arguments import RunArguments, hub_model_id, public_arguments
 from training.cards import spread_card
+from training.errors import DivergedError, InputError, flags_in_errors
 from training.files import remove, write_json, write_text
 from training.identity import identity
 from training.output_folder import (
@@ -73,10 +74,11 @@ def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[R
     Raises FloatingPointError where it diverged and may not fail.
     """
     try:
-        results = _run_seed(run, args, seed)
-    except FloatingPointError as error:
+        with flags_in_errors():
+            results = _run_seed(run, args, seed)
+    except DivergedError as error:
         if not may_fail:
-            raise FloatingPointError(f"seed {seed}: {error}; --max_restarts lets other seeds take over") from error
+            raise DivergedError(f"seed {seed}: {error}; --max_restarts lets other seeds take over") from error
         return None, str(error)
     return results, "predicts one class only" if may_fail and results.collapsed else None
 
@@ -88,13 +90,13 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> Results:
     if args.resume and (folder / METRICS).is_file():
         record = read_record(folder / METRICS)
         if record.get("identity") != identity(ours):
-            raise ValueError(
+            raise InputError(
                 f"{folder} is of a run with other arguments, data or configuration: this one needs an --output_dir of "
                 "its own"
             )
         for flag, what in (("do_predict", "predictions"), ("save_outputs", "saved outputs")):
             if getattr(args, flag) and not record["args"].get(flag):
-                raise ValueError(f"{folder} has no {what}: --{flag} with --model_name_or_path {args.output_dir}")
+                raise InputError(f"{folder} has no {what}: --{flag} with --model_name_or_path {args.output_dir}")
         return Results.read(record)
     folder.mkdir(parents=True, exist_ok=True)
     if PartialState().is_main_process:
@@ -136,7 +138,7 @@ def keep_best(
     folder, earlier = output / f"seed-{best}", output / METRICS
     moved = not (folder / "README.md").is_file()  # by an earlier call
     if moved and not (earlier.is_file() and read_record(earlier)["seed"] == best):
-        raise ValueError(
+        raise InputError(
             f"{folder} was not the best of the seeds of an earlier command, and its model is gone: give other seeds, "
             "or as many, another --output_dir"
         )

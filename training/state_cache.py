@@ -25,10 +25,12 @@ from transformers import PreTrainedModel
 
 from training.batches import Collate
 from training.digests import digest
+from training.errors import InputError, Parameter, refusals
 from training.files import load_tensors, save_tensors, writing
 
 
 STATES = "layer_states"
+CACHE = Parameter("state_cache")
 FILE = 256  # examples in a file
 # Fields of a configuration that the states of its base model do not depend on.
 UNRELATED = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
@@ -38,18 +40,18 @@ def cache_states(
     model: PreTrainedModel,
     features: DatasetDict,
     collate: Collate,
-    folder: Path,
+    state_cache: Path,
     batch_size: int,
     accelerator: Accelerator,
 ) -> tuple[DatasetDict, Collate]:
-    """`features` and `collate` for batches with `layer_states`, which stand in `folder` when this returns.
+    """`features` and `collate` for batches with `layer_states`, which stand in `state_cache` when this returns.
 
     All columns of `features` have one value a token. Tokens that a column `sentence_mask` does not mark are context:
     they are left out of the result. To be called by every process. Raises ValueError where the base model is not
     frozen or its states depend on earlier calls, OSError where the disk does not take them.
     """
     if STATES not in inspect.signature(model.forward).parameters:
-        raise ValueError(f"--state_cache keeps what a frozen base model gives, and {type(model).__name__} has none")
+        raise InputError(CACHE, f" keeps what a frozen base model gives, and {type(model).__name__} has none")
     model.to(accelerator.device).eval()
     _check_frozen(model.base_model, collate([next(iter(features.values()))[0]]), accelerator)
     base = [_digest_of(model.base_model), accelerator.mixed_precision, torch.get_float32_matmul_precision()]
@@ -63,7 +65,7 @@ def cache_states(
         parts = [range(first, min(first + FILE, len(lengths))) for first in range(0, len(lengths), FILE)]
         places = [[len(files) + n, sum(lengths[part.start : i])] for n, part in enumerate(parts) for i in part]
         read[split] = read[split].add_column("cached_at", places)
-        paths = {folder / key / f"states-{n:05}.safetensors": part for n, part in enumerate(parts)}
+        paths = {state_cache / key / f"states-{n:05}.safetensors": part for n, part in enumerate(parts)}
         _write_missing(paths, lengths, model.base_model, data_set, collate, batch_size, accelerator)
         files += paths
     return read, Reader(files, collate)
@@ -73,15 +75,17 @@ def _check_frozen(base: PreTrainedModel, batch: dict[str, torch.Tensor], acceler
     with torch.enable_grad():
         first, again = (_states(base, batch, accelerator) for _ in range(2))
     if first.requires_grad:
-        raise ValueError(
-            f"--state_cache needs a frozen base model, and the states of {type(base).__name__} are trained: leave "
-            "the cache out, or freeze the model in its configuration"
+        raise InputError(
+            CACHE,
+            f" needs a frozen base model, and the states of {type(base).__name__} are trained: leave "
+            "the cache out, or freeze the model in its configuration",
         )
     if not torch.allclose(first, again, atol=1e-5):
-        raise ValueError(
-            f"--state_cache needs states that depend on their own example alone, and {type(base).__name__} gives "
+        raise InputError(
+            CACHE,
+            f" needs states that depend on their own example alone, and {type(base).__name__} gives "
             "others at a second call: leave the cache out, or let each sentence start anew (ELMo: the state zero or "
-            "warm)"
+            "warm)",
         )
 
 
@@ -89,7 +93,7 @@ def _states(base: PreTrainedModel, batch: dict[str, torch.Tensor], accelerator: 
     """(B, T, L + 1, H)"""
     known = inspect.signature(base.forward).parameters
     inputs = send_to_device({name: value for name, value in batch.items() if name in known}, accelerator.device)
-    with accelerator.autocast():
+    with accelerator.autocast(), refusals():
         outputs = base(**inputs, output_hidden_states=True, return_dict=True)
     return torch.stack(outputs.hidden_states, dim=-2)
 
@@ -126,7 +130,7 @@ def _write_missing(
 ) -> None:
     """Computes the files that are not there, each process its share; another run with the same key waits meanwhile."""
     folder = next(iter(paths)).parent
-    remedy = "Make room, or give another --state_cache; what is written there stays of use"
+    remedy = ("Make room, or give another ", CACHE, "; what is written there stays of use")
     with writing(folder, remedy):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock") if accelerator.is_main_process else contextlib.nullcontext():

@@ -15,6 +15,8 @@ from sklearn.model_selection import train_test_split
 
 from tasks.choices.table import RACE, STORIES, STORY_CLOZE, SWAG, Columns, Task
 from tasks.rows import (
+    DATA_DIR,
+    PUBLISHED,
     check_folder,
     listed,
     load_hub,
@@ -25,6 +27,7 @@ from tasks.rows import (
     to_dataset,
     unbroken,
 )
+from training.errors import InputError, MissingFileError
 from training.files import shown
 
 
@@ -38,7 +41,7 @@ Rows = Iterable[tuple[str, dict]]  # where a row comes from, for errors, and the
 def read_hub(task: Task, splits: Iterable[str]) -> DatasetDict:
     """The splits as the Hub has them. Raises OSError where it is out of reach."""
     name, configuration = task.hub
-    hub = load_hub(name, configuration, None, "--data_dir with the published files")
+    hub = load_hub(name, configuration, None, PUBLISHED)
     data = DatasetDict()
     for split in splits:
         rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(hub[split]))
@@ -46,15 +49,15 @@ def read_hub(task: Task, splits: Iterable[str]) -> DatasetDict:
     return data
 
 
-def read_folder(folder: Path, task: Task, splits: Iterable[str]) -> DatasetDict:
-    """The splits from the task's published files; `folder` is theirs or, for RACE, also the one above."""
-    check_folder(folder)
-    folder = folder / task.folder if (folder / task.folder).is_dir() else folder
+def read_folder(data_dir: Path, task: Task, splits: Iterable[str]) -> DatasetDict:
+    """The splits from the task's published files; `data_dir` is theirs or, for RACE, also the one above."""
+    check_folder(data_dir)
+    folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
     data = DatasetDict()
     for split in splits:
         path = folder / task.files[split]
         if not path.exists():
-            raise FileNotFoundError(f"{folder} has no {path.name}: --data_dir is not the folder of {task.name}")
+            raise MissingFileError(f"{folder} has no {path.name}: ", DATA_DIR, f" is not the folder of {task.name}")
         rows = _read_race(path) if task.columns is RACE else _read_file(path)
         data[split] = _examples(rows, path, split, task.columns)
         if path.name == STORIES:
@@ -77,7 +80,7 @@ def read_files(files: Mapping[str, str | None]) -> DatasetDict:
     data = DatasetDict()
     for split, path in needed_files(files):
         if path.suffix.lower() not in READERS:
-            raise ValueError(f"{path}: a file of your own is one of {', '.join(READERS)}")
+            raise InputError(f"{path}: a file of your own is one of {', '.join(READERS)}")
         data[split] = _examples(_read_file(path), path, split)
     return data
 
@@ -92,7 +95,8 @@ def _read_race(folder: Path) -> Iterator[tuple[str, dict]]:
     for part in ("middle", "high"):
         files = sorted((folder / part).glob("*.txt"))
         if not files:
-            raise FileNotFoundError(f"{folder / part} holds no .txt files: --data_dir is not the folder of RACE")
+            lacking = f"{folder / part} holds no .txt files: "
+            raise MissingFileError(lacking, DATA_DIR, " is not the folder of RACE")
         for path in files:
             for number, row in enumerate(_passage(path), start=1):
                 yield f"{path}, question {number}", {"example_id": f"{part}{path.name}", **row}
@@ -105,7 +109,7 @@ def _passage(path: Path) -> Iterator[dict]:
         article, *lists = (passage[name] for name in ("article", *names))
         rows = list(zip(*lists, strict=True))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
+        raise InputError(
             f"{path}: a file of RACE is one object with article and, equally long, the lists {', '.join(names)}"
         ) from error
     for question, options, answer in rows:
@@ -122,13 +126,13 @@ def _examples(rows: Rows, source: Path | str, split: str, names: Columns | None 
         examples.append(_example(row, names or _recognise(row, where), where, split == "test"))
         counts = [len(example["choices"]) for example in (examples[0], examples[-1])]
         if counts[0] != counts[1]:
-            raise ValueError(
+            raise InputError(
                 f"{where}: {counts[1]} choices, but the first example has {counts[0]}: give examples with another "
                 "number of choices a file of their own"
             )
     missing = sum(example["label"] is None for example in examples)
     if 0 < missing < len(examples):
-        raise ValueError(f"{source} has no label for {missing} of {len(examples)} examples: give all of them, or none")
+        raise InputError(f"{source} has no label for {missing} of {len(examples)} examples: give all of them, or none")
     data = to_dataset(examples, source)
     return data.remove_columns("label") if missing else data
 
@@ -143,7 +147,7 @@ def _recognise(row: dict, where: str) -> Columns:
     choices = "choices" if "choices" in row else tuple(f"choice{number}" for number in range(len(numbered)))
     own = Columns(context, choices)
     if _lacking(row, own) or not own.choices:
-        raise ValueError(
+        raise InputError(
             f"{where}: the columns are {listed(row)}, but should be label, context, question if there is one, and "
             "choice0, choice1 and so on or, in JSON, the list choices; or those of SWAG, RACE or Story Cloze"
         )
@@ -159,24 +163,24 @@ def _lacking(row: dict, names: Columns) -> list[str]:
 
 def _example(row: dict, names: Columns, where: str, test: bool) -> dict:
     if lacking := _lacking(row, names):
-        raise ValueError(f"{where}: no column {', '.join(lacking)} among {listed(row)}")
+        raise InputError(f"{where}: no column {', '.join(lacking)} among {listed(row)}")
 
     def join(*named: tuple[str, object]) -> str:
         for name, value in named:
             if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-                raise ValueError(f"{where}: {name} is {shown(value)}, neither text nor a number")
+                raise InputError(f"{where}: {name} is {shown(value)}, neither text nor a number")
             if not (names.gaps or str(value).strip()):
-                raise ValueError(f"{where}: {name} is empty: give it a text, or leave the example out")
+                raise InputError(f"{where}: {name} is empty: give it a text, or leave the example out")
         return " ".join(str(value) for _, value in named if value != "")
 
     is_list = isinstance(names.choices, str)
     choices = row[names.choices] if is_list else [row[name] for name in names.choices]
     if not isinstance(choices, list):
-        raise ValueError(
+        raise InputError(
             f"{where}: {names.choices} is {shown(choices)}, not a list; csv has choice0, choice1, ... instead"
         )
     if len(choices) < 2:
-        raise ValueError(f"{where}: {len(choices)} of the two choices that there must be at least")
+        raise InputError(f"{where}: {len(choices)} of the two choices that there must be at least")
     titles = [f"choice {number} of {names.choices}" for number in range(len(choices))] if is_list else names.choices
     beginning = [(names.beginning, row[names.beginning])] if names.beginning else []
     part = re.match("middle|high", str(row.get("example_id", ""))) if names is RACE else None
@@ -195,11 +199,11 @@ def _label(row: dict, names: Columns, choices: int, where: str, test: bool) -> i
     if test and label in ("", "-1"):
         return None
     if names.label not in row:
-        raise ValueError(f"{where}: no column {names.label} among {listed(row)}")
+        raise InputError(f"{where}: no column {names.label} among {listed(row)}")
     first = names.first
     known = [str(int(first) + n) if first.isdigit() else chr(ord(first) + n) for n in range(choices)]
     if label not in known:
-        raise ValueError(
+        raise InputError(
             f"{where}: the {names.label} {shown(label)} is none of {listed(known)}, as the choices are called"
         )
     return known.index(label)

@@ -16,6 +16,8 @@ from transformers import PreTrainedConfig
 
 from tasks.glue.table import EVERY_TASK, PAIR, GlueTask, Split
 from tasks.rows import (
+    DATA_DIR,
+    PUBLISHED,
     check_folder,
     columns,
     listed,
@@ -27,10 +29,13 @@ from tasks.rows import (
     to_dataset,
     unbroken,
 )
+from training.errors import InputError, MissingFileError, Parameter
 from training.files import shown
 
 
 TEXT = ("text", "text_pair")
+TEXT_COLUMNS = Parameter("text_columns", "text_column_names")
+LABEL_COLUMN = Parameter("label_column", "label_column_name")
 OWN_TEXT = (PAIR, ("sentence",), ("text",))
 UNDIVIDED = "msr_paraphrase_train.txt"  # of MRPC as Microsoft publishes it
 
@@ -44,9 +49,9 @@ def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
     for split in splits:
         if task.splits[split].hub is None:
             file = task.splits[split].files[0]
-            raise ValueError(f"the Hub has {task_name} without labels: give --data_dir with the folder of {file}")
+            raise InputError(f"the Hub has {task_name} without labels: give ", DATA_DIR, f" with the folder of {file}")
     configuration = None if task.hub_revision else task.hub_configuration or task_name
-    hub = load_hub(task.hub, configuration, task.hub_revision, "--data_dir with the published files")
+    hub = load_hub(task.hub, configuration, task.hub_revision, PUBLISHED)
     data = DatasetDict()
     for split in splits:
         rows = hub[task.splits[split].hub]
@@ -75,16 +80,16 @@ def _with_gold_labels(examples: Dataset, source: Path | str) -> Dataset:
         return examples
     chosen = [number for number, label in enumerate(labels) if label is not None]
     if not chosen:
-        raise ValueError(f"{source} holds no examples with a gold label")
+        raise InputError(f"{source} holds no examples with a gold label")
     left_out = len(examples) - len(chosen)
     PartialState().print(f"{source}: {left_out} of {len(examples)} examples left out, they have no gold label")
     return examples.select(chosen)
 
 
-def read_folder(folder: Path, task: GlueTask, splits: Iterable[str]) -> DatasetDict:
-    """The splits from the task's files; `folder` is theirs, or the one above if theirs has the task's name."""
-    check_folder(folder)
-    folder = folder / task.folder if (folder / task.folder).is_dir() else folder
+def read_folder(data_dir: Path, task: GlueTask, splits: Iterable[str]) -> DatasetDict:
+    """The splits from the task's files; `data_dir` is theirs, or the one above if theirs has the task's name."""
+    check_folder(data_dir)
+    folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
     return DatasetDict({split: _read_split(folder, task, split) for split in splits})
 
 
@@ -100,13 +105,13 @@ def _read_split(folder: Path, task: GlueTask, split: str) -> Dataset:
     for line, row in read_json_lines(path) if path.suffix == ".jsonl" else read_tsv(path, header):
         if isinstance(row, str):
             if not (published.labelled and task.skip_broken_lines):  # predictions stand for the lines of their file
-                raise ValueError(f"{path}:{line}: {row}")
+                raise InputError(f"{path}:{line}: {row}")
             broken += 1
             continue
         values = dict(zip(wanted, columns(row, wanted.values(), path, line), strict=True))
         for name, value in values.items():
             if not isinstance(value, str):
-                raise ValueError(f"{path}:{line}: {wanted[name]} is {shown(value)}, not text")
+                raise InputError(f"{path}:{line}: {wanted[name]} is {shown(value)}, not text")
         if published.labelled:
             values["label"] = _glue_label(values["label"], task, f"{path}:{line}")
         rows.append(values)
@@ -121,11 +126,11 @@ def _find(folder: Path, task: GlueTask, published: Split) -> Path:
         return found[0]
     names = " or ".join(published.files)
     if published.labelled and (folder / UNDIVIDED).is_file():
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"{folder} has no {names}: {UNDIVIDED} holds GLUE's train and dev pairs together; let "
             "download_glue_data.py of github.com/nyu-mll/GLUE-baselines divide it into train.tsv and dev.tsv"
         )
-    raise FileNotFoundError(f"{folder} has no {names}: --data_dir is not the folder of {task.folder}")
+    raise MissingFileError(f"{folder} has no {names}: ", DATA_DIR, f" is not the folder of {task.folder}")
 
 
 def _glue_label(label: str, task: GlueTask, where: str) -> str | float | None:
@@ -135,7 +140,7 @@ def _glue_label(label: str, task: GlueTask, where: str) -> str | float | None:
         return None
     known = {str(number): name for number, name in enumerate(task.labels)} if task.numbered else task.labels
     if label not in known:
-        raise ValueError(f"{where}: unknown label {shown(label)}, {task.folder} has {', '.join(known)}")
+        raise InputError(f"{where}: unknown label {shown(label)}, {task.folder} has {', '.join(known)}")
     return known[label] if task.numbered else label
 
 
@@ -145,7 +150,7 @@ def _number(label: object, where: str) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not math.isfinite(number):
-        raise ValueError(f"{where}: the label {shown(label)} is not a number")
+        raise InputError(f"{where}: the label {shown(label)} is not a number")
     return number
 
 
@@ -167,7 +172,7 @@ def read_files(
     for split, path in needed_files(files):
         data[split] = _read_own_file(path, text_columns, None if split == "test" else label_column or "label")
     if len({"text_pair" in data[split].column_names for split in data}) > 1:
-        raise ValueError("some of the files have one text an example, some two")
+        raise InputError("some of the files have one text an example, some two")
     if "train" in data:
         labels = _own_labels(data["train"]["label"][:], problem_type, files["train"])
     else:
@@ -187,21 +192,23 @@ def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) 
     readers = {".csv": read_csv, ".tsv": read_tsv, ".json": read_json_lines, ".jsonl": read_json_lines}
     suffix = path.suffix.lower()
     if suffix not in readers:
-        raise ValueError(f"{path}: a file of your own is one of {', '.join(readers)}")
+        raise InputError(f"{path}: a file of your own is one of {', '.join(readers)}")
     rows = []
     for line, row in unbroken(readers[suffix](path), path):
         text = text or next((names for names in OWN_TEXT if set(names) <= row.keys()), None)
         if text is None:
-            raise ValueError(
+            raise InputError(
                 f"{path} has the columns {listed(row)}: the text's must be sentence, text, or sentence1 and "
-                "sentence2, or --text_column_names must name them"
+                "sentence2, or ",
+                TEXT_COLUMNS,
+                " must name them",
             )
         wanted = dict(zip(TEXT, text, strict=False)) | ({} if label is None else {"label": label})
-        remedy = ": --text_column_names and --label_column_name name them otherwise"
+        remedy = (": ", TEXT_COLUMNS, " and ", LABEL_COLUMN, " name them otherwise")
         values = dict(zip(wanted, columns(row, wanted.values(), path, line, remedy), strict=True))
         for name, value in values.items():
             if not isinstance(value, (str, int, float)) or (name == "label" and not str(value).strip()):
-                raise ValueError(f"{path}:{line}: {wanted[name]} is {shown(value)}, neither text nor a number")
+                raise InputError(f"{path}:{line}: {wanted[name]} is {shown(value)}, neither text nor a number")
         rows.append({name: str(value) for name, value in values.items()})
     return to_dataset(rows, path)
 
@@ -218,9 +225,11 @@ def _own_labels(labels: list[str], problem_type: str | None, file: str) -> tuple
     if problem_type is None and (decimals or (not whole and all(map(_is_float, names)))):
         for number, label in enumerate(labels, start=1):
             if not _is_number(label):
-                raise ValueError(
+                raise InputError(
                     f"{file}, example {number}: the label {shown(label)} is not a number, as others are: correct it, "
-                    "or give --problem_type single_label_classification where all are names"
+                    "or give ",
+                    Parameter("problem_type"),
+                    " single_label_classification where all are names",
                 )
         problem_type = "regression"
     if problem_type == "regression":
@@ -228,7 +237,7 @@ def _own_labels(labels: list[str], problem_type: str | None, file: str) -> tuple
     if whole:
         names = set(map(_integer, names))
     if len(names) == 1:
-        raise ValueError(f"{file}: every label is {shown(names.pop())}: add examples of another class")
+        raise InputError(f"{file}: every label is {shown(names.pop())}: add examples of another class")
     return tuple(sorted(names, key=int if whole else None))
 
 
@@ -240,7 +249,7 @@ def _own_label(label: str, task: GlueTask, where: str) -> str | float:
         names += [_integer(label), f"LABEL_{_integer(label)}"]  # transformers' name for class 0, 1, ...
     known = [name for name in names if name in task.labels]
     if not known:
-        raise ValueError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
+        raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
     return known[0]
 
 

@@ -9,6 +9,7 @@ from datasets import DatasetDict
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from tasks.glue.table import DIAGNOSTICS, GlueTask
+from training.errors import InputError
 from training.samples import first_examples
 
 
@@ -19,7 +20,7 @@ def class_names(task: GlueTask, config: PreTrainedConfig, *, train: bool, model_
     Raises ValueError where a model, which errors call `model_name`, is not to `train` and is of another task.
     """
     if sorted(config.id2label) != list(range(config.num_labels)):
-        raise ValueError(f"{model_name}: id2label must number the classes from 0: {config.id2label}")
+        raise InputError(f"{model_name}: id2label must number the classes from 0: {config.id2label}")
     names = [config.id2label[number] for number in range(config.num_labels)]
     if sorted(names) == sorted(task.classes):
         return names
@@ -36,7 +37,7 @@ def class_names(task: GlueTask, config: PreTrainedConfig, *, train: bool, model_
     knows = f"tells {', '.join(names)} apart" if len(names) > 1 else "predicts a number"
     wanted = ", ".join(task.classes) or "a regression"
     remedy = f"train it on {'mnli' if task in DIAGNOSTICS.values() else 'this task'} first"
-    raise ValueError(f"{model_name} {knows}, but the task is {wanted}: {remedy}")
+    raise InputError(f"{model_name} {knows}, but the task is {wanted}: {remedy}")
 
 
 def _plain(name: str) -> str:

@@ -12,9 +12,21 @@ from pathlib import Path
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
 
-from tasks.columns import DOCUMENT, Sentence, read_columns
+from tasks.columns import DOCUMENT, LABEL_COLUMN, TEXT_COLUMN, Sentence, read_columns
 from tasks.ner.tags import SCHEMES, check_prefixes, check_scheme, detect_scheme
-from tasks.rows import check_folder, columns, load_hub, needed_files, note_total, read_json_lines, read_lines, unbroken
+from tasks.rows import (
+    DATA_DIR,
+    check_folder,
+    columns,
+    load_hub,
+    needed_files,
+    note_total,
+    read_json_lines,
+    read_lines,
+    split_file,
+    unbroken,
+)
+from training.errors import InputError, MissingFileError
 from training.files import shown
 
 
@@ -25,7 +37,8 @@ FOLDERS = (
     {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
 )
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the names that are looked for
-REMEDY = ": --text_column_name and --label_column_name name them otherwise"
+REMEDY = (": ", TEXT_COLUMN, " and ", LABEL_COLUMN, " name them otherwise")
+OTHER_FILES = (split_file("train"), ", ", split_file("validation"), " and ", split_file("test"))
 
 
 # Sources
@@ -46,18 +59,19 @@ def read_hub(
 
     Tags are names, or numbers that the data set's features name. Raises OSError where the Hub is out of reach.
     """
-    hub = load_hub(name, configuration, revision, "--train_file, --validation_file and --test_file")
+    hub = load_hub(name, configuration, revision, OTHER_FILES)
     data = {}
     for split in splits:
         if split not in hub:
-            raise ValueError(f"{name} has no {split} split, but {', '.join(hub)}: give --{split}_file and the others")
+            there = f"{name} has no {split} split, but {', '.join(hub)}"
+            raise InputError(there, ": give ", split_file(split), " and the others")
         found = _from_rows(_hub_rows(hub[split]), f"{name}, {split}", text_column, label_column, split != "test")
         data[split] = _number_documents(found, f"{name}, {split}", (limits or {}).get(split), whole_documents)
     return _check(data, scheme)
 
 
 def read_folder(
-    folder: Path,
+    data_dir: Path,
     splits: Collection[str],
     text_column: str | None = None,
     label_column: str | None = None,
@@ -68,13 +82,14 @@ def read_folder(
     """The splits from a folder with the names of one of `FOLDERS`, and the scheme of their tags; the rest is as in
     `read_files`. Raises FileNotFoundError where a split is missing.
     """
-    check_folder(folder)
+    check_folder(data_dir)
     for names in FOLDERS:
-        files = {split: str(folder / names[split]) for split in splits}
+        files = {split: str(data_dir / names[split]) for split in splits}
         if all(Path(file).is_file() for file in files.values()):
             return read_files(files, text_column, label_column, scheme, limits, whole_documents)
     wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
-    raise FileNotFoundError(f"--data_dir {folder} does not hold {wanted}: --train_file and so on take other names")
+    lacking = f" {data_dir} does not hold {wanted}: "
+    raise MissingFileError(DATA_DIR, lacking, split_file("train"), " and so on take other names")
 
 
 def read_files(
@@ -99,7 +114,7 @@ def read_files(
     for split, path in needed_files(files):
         tagged = split != "test"
         if path.suffix.lower() == ".csv":
-            raise ValueError(f"{path}: csv has no place for sentences: give CoNLL columns, or JSON lines (.json)")
+            raise InputError(f"{path}: csv has no place for sentences: give CoNLL columns, or JSON lines (.json)")
         if path.suffix.lower() in (".json", ".jsonl"):
             found = _from_rows(unbroken(read_json_lines(path), path), str(path), text_column, label_column, tagged)
         else:
@@ -133,10 +148,10 @@ def _from_rows(
         lists = columns(row, wanted, source, line, REMEDY)
         for name, values in zip(wanted, lists, strict=True):
             if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-                raise ValueError(f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}")
+                raise InputError(f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}")
         words, tags = lists if label else (*lists, None)
         if label and len(tags) != len(words):
-            raise ValueError(f"{source}:{line}: {len(words)} {text}, but {len(tags)} {label}")
+            raise InputError(f"{source}:{line}: {len(words)} {text}, but {len(tags)} {label}")
         if words == [DOCUMENT] or row.get("document") != document:
             yield None
         document = row.get("document")
@@ -163,7 +178,7 @@ def _number_documents(
             break
         sentences.append(sentence)
     if not sentences:
-        raise ValueError(f"{source} holds no sentences")
+        raise InputError(f"{source} holds no sentences")
     if empty:
         PartialState().print(f"{source}: {empty} sentences without words left out")
     return sentences, is_all

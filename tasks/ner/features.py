@@ -22,6 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from tasks.ner.tags import convert_tags, count_entities, entity_types, label_names
 from tasks.rows import total
 from training.batches import IGNORED
+from training.errors import InputError, Parameter
 
 
 # Classes
@@ -42,9 +43,10 @@ def class_names(
         wanted = label_names(types, tag_scheme)
         return (names if sorted(names) == sorted(wanted) else wanted), tag_scheme
     if not all(re.fullmatch("O|[BIES](-.+)?", name) for name in names):
-        raise ValueError(
-            f"{model_name} tells {', '.join(names)} apart, which are no tags of entities: train it with --do_train, "
-            "or name its tags in the id2label of its config.json"
+        raise InputError(
+            f"{model_name} tells {', '.join(names)} apart, which are no tags of entities: train it with ",
+            Parameter("train=True", "do_train"),
+            ", or name its tags in the id2label of its config.json",
         )
     check_types(data, entity_types([names]), model_name)
     return names, "bioes" if any(name[0] in "ES" for name in names) else "iob2"
@@ -62,7 +64,7 @@ def check_types(data: DatasetDict, types: list[str], source: str) -> None:
         lacking = {kind or "no type": counts[kind] for kind in sorted(counts) if kind not in types}
         if whole and lacking and len(lacking) == len(counts):
             there = f"only entities of {', '.join(types)}" if types else "no entities"
-            raise ValueError(
+            raise InputError(
                 f"{source}: there are {there}, but the {split} data have {', '.join(lacking)}: train on such data, or "
                 "correct the tags"
             )
@@ -122,7 +124,8 @@ def _labelled(rows: Dataset, length: int) -> Dataset:
     """Those with a labelled token: the others teach nothing."""
     labelled = [max(labels, default=IGNORED) >= 0 for labels in rows["labels"]]
     if not any(labelled):
-        raise ValueError(f"no word of the training data has a token: --max_seq_length is {length}")
+        limit = Parameter("length", "max_seq_length")
+        raise InputError("no word of the training data has a token: ", limit, f" is {length}")
     return rows.select(np.flatnonzero(labelled))
 
 
@@ -138,9 +141,10 @@ def place_windows(
     sentences = windows = list(pairwise([0, *accumulate(map(len, examples["words"]))]))
     if room is not None:
         if "document" not in examples.column_names:
-            raise ValueError(
-                "--document_context needs data that tell their documents apart, by lines with -DOCSTART- or a column "
-                "document; these do not"
+            raise InputError(
+                Parameter("document_context"),
+                " needs data that tell their documents apart, by lines with -DOCSTART- or a column document; these do "
+                "not",
             )
         counts = count_tokens(words, tokenizer)
         tokens = [0, *accumulate(counts[word] for word in words)]

@@ -11,11 +11,13 @@ from functools import cache
 from itertools import chain, pairwise
 
 from metrics.entities.entities import OUTSIDE, ends, split_tag, starts
-from tasks.columns import Sentence
+from tasks.columns import LABEL_COLUMN, Sentence
 from tasks.rows import plain
+from training.errors import InputError, Parameter
 from training.files import shown
 
 
+SCHEME = Parameter("scheme", "data_scheme")
 SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes that each has beside O
 
 
@@ -25,9 +27,11 @@ def check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
     if found := _first(sentences, lambda previous, tag: known.fullmatch(tag) is None):
         sentence, word = found
         names = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
-        raise ValueError(
+        raise InputError(
             f"{sentence.place(word)}: {shown(sentence.tags[word])}, the tag of {shown(sentence.words[word])}, is none "
-            f"of O, {names}: correct it, or let --label_column_name name the column of the tags"
+            f"of O, {names}: correct it, or let ",
+            LABEL_COLUMN,
+            " name the column of the tags",
         )
 
 
@@ -37,9 +41,10 @@ def check_scheme(sentences: list[Sentence], scheme: str) -> None:
         sentence, word = found
         place = sentence.place(min(word, len(sentence.words) - 1))
         around = ["the sentence's start", *map(plain, sentence.tags), "the sentence's end"]
-        remedy = ", or give --data_scheme iob1, which lets an entity begin with I" if scheme == "iob2" else ""
-        raise ValueError(
-            f"{place}: {around[word + 1]} after {around[word]} is a mistake in {scheme.upper()}: correct it{remedy}"
+        remedy = (", or give ", SCHEME, " iob1, which lets an entity begin with I") if scheme == "iob2" else ""
+        raise InputError(
+            f"{place}: {around[word + 1]} after {around[word]} is a mistake in {scheme.upper()}: correct it",
+            remedy,
         )
 
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from tasks.squad.decode import Entry, probabilities, rank
 from tasks.squad.features import Windows, make_windows
 from tasks.squad.files import check_text
+from training.errors import InputError
 from training.loading import check_length, positions
 
 
@@ -63,7 +64,7 @@ class QuestionAnswerer:
         questions = list(question) if isinstance(question, (list, tuple)) else [question]
         contexts = list(context) if isinstance(context, (list, tuple)) else [context] * len(questions)
         if top_k < 1:
-            raise ValueError(f"top_k={top_k}: ask for one answer or more")
+            raise InputError(f"top_k={top_k}: ask for one answer or more")
         if not questions:
             return []
         examples = self.examples(questions, contexts)
@@ -78,7 +79,7 @@ class QuestionAnswerer:
     def examples(self, questions: list[str], contexts: list[str]) -> Dataset:
         """Raises ValueError for what is no text, and where there are not as many contexts as questions."""
         if len(contexts) != len(questions):
-            raise ValueError(f"there are {len(questions)} questions but {len(contexts)} contexts: give one for each")
+            raise InputError(f"there are {len(questions)} questions but {len(contexts)} contexts: give one for each")
         for name, texts in (("question", questions), ("context", contexts)):
             for number, text in enumerate(texts):
                 check_text(text, f"{name} {number}", "cannot answer")

@@ -14,12 +14,13 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 
-from tasks.rows import check_folder, load_hub, needed_files, note_total
-from tasks.squad.files import FLAG, check_questions, read_questions
+from tasks.rows import DATA_DIR, PUBLISHED, check_folder, load_hub, needed_files, note_total, split_file
+from tasks.squad.files import VERSION_2, check_questions, read_questions
+from training.errors import InputError, MissingFileError
 
 
 FILES = {"train": "train-v{}.json", "validation": "dev-v{}.json", "test": "test-v{}.json"}
-VERSIONS = {False: "1.1", True: "2.0"}  # by --version_2_with_negative
+VERSIONS = {False: "1.1", True: "2.0"}  # by version_2
 FEATURES = {
     "id": Value("string"),
     "title": Value("string"),
@@ -32,11 +33,12 @@ Limits = Mapping[str, int | None]  # split -> how many of its questions are read
 
 def read_hub(name: str, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
     """The splits of a data set on the Hub. Raises OSError where the Hub is out of reach."""
-    hub = load_hub(name, None, None, "--data_dir with the published files")
+    hub = load_hub(name, None, None, PUBLISHED)
     data = DatasetDict()
     for split in splits:
         if split not in hub:
-            raise ValueError(f"{name} has no {split} split, but {', '.join(hub)}: give --{split}_file and the others")
+            there = f"{name} has no {split} split, but {', '.join(hub)}"
+            raise InputError(there, ": give ", split_file(split), " and the others")
         total = len(hub[split])
         chosen = hub[split].select(range(min((limits or {}).get(split) or total, total)))
         rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(chosen.to_list()))
@@ -44,20 +46,20 @@ def read_hub(name: str, splits: Iterable[str], version_2: bool, limits: Limits |
     return data
 
 
-def read_folder(folder: Path, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
+def read_folder(data_dir: Path, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
     """The splits from the published files: train-v1.1.json and dev-v1.1.json, or those of 2.0."""
-    check_folder(folder)
+    check_folder(data_dir)
     data = DatasetDict()
     for split in splits:
-        path, other = (folder / FILES[split].format(VERSIONS[version]) for version in (version_2, not version_2))
+        path, other = (data_dir / FILES[split].format(VERSIONS[version]) for version in (version_2, not version_2))
         if not path.is_file():
-            error = f"{folder} has no {path.name}"
+            lacking = f"{data_dir} has no {path.name}"
             if other.is_file():
-                remedy = f"leave {FLAG} out" if version_2 else f"add {FLAG}"
-                error += f", but {other.name}: to read SQuAD {VERSIONS[not version_2]}, {remedy}"
-            else:
-                error += f": --data_dir is not the folder of SQuAD {VERSIONS[version_2]}, or give --{split}_file"
-            raise FileNotFoundError(error)
+                remedy = ("leave ", VERSION_2, " out") if version_2 else ("add ", VERSION_2)
+                lacking += f", but {other.name}: to read SQuAD {VERSIONS[not version_2]}, "
+                raise MissingFileError(lacking, remedy)
+            problem = f"{lacking}: ", DATA_DIR, f" is not the folder of SQuAD {VERSIONS[version_2]}"
+            raise MissingFileError(problem, ", or give ", split_file(split))
         data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)))
     return data
 

@@ -32,6 +32,7 @@ from transformers import PreTrainedTokenizerBase
 
 from training.checksums import damage, write_checksums
 from training.digests import digest
+from training.errors import InputError, Parameter, Text
 from training.files import new_folder, writing
 
 
@@ -39,6 +40,7 @@ FORMAT = 1  # of kept windows; counts up when `make_windows` gives others for th
 TEXTS = 512  # tokenised at a time
 ROWS = 4096  # windows that are filled at a time
 OFFSETS = "offset_mapping"
+LENGTH, STRIDE, QUERY = map(Parameter, ("max_seq_length", "doc_stride", "max_query_length"))
 
 
 @dataclass(frozen=True)
@@ -101,43 +103,44 @@ def make_features(
     data: DatasetDict,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    max_length: int,
-    stride: int,
+    max_seq_length: int,
+    doc_stride: int,
     max_query_length: int,
-    cache: Path | None = None,
+    window_cache: Path | None = None,
 ) -> dict[str, Windows]:
     """The windows of each split, as `make_windows` makes them, of the training data with answers.
 
-    A folder `cache` keeps them: those of an earlier run are read where it had the same data, tokenizer and lengths.
+    A folder `window_cache` keeps them: those of an earlier run are read where it had the same data, tokenizer and
+    lengths.
     """
-    shape = {"max_length": max_length, "max_query_length": max_query_length, "stride": stride}
+    shape = {"max_length": max_seq_length, "max_query_length": max_query_length, "stride": doc_stride}  # in keys
     windows = {}
     for split, examples in data.items():
         train = split == "train"
-        make = partial(make_windows, examples, tokenizer, **shape, train=train)
-        if cache is None:
+        make = partial(make_windows, examples, tokenizer, max_seq_length, doc_stride, max_query_length, train)
+        if window_cache is None:
             windows[split] = make()
         else:
             key = json.dumps([FORMAT, _digest_of(tokenizer), digest(examples), shape, train])
             key = hashlib.sha256(key.encode()).hexdigest()[:32]
-            windows[split] = cached_windows(make, cache, key)
+            windows[split] = cached_windows(make, window_cache, key)
     return windows
 
 
 def make_windows(
     examples: Dataset,
     tokenizer: PreTrainedTokenizerBase,
-    max_length: int = 384,
-    stride: int = 128,
+    max_seq_length: int = 384,
+    doc_stride: int = 128,
     max_query_length: int = 64,
     train: bool = False,
 ) -> Windows:
     """The windows of all `examples`, which have the columns id, context and question; to `train` on, answers too.
 
-    A row has at most `max_length` tokens, `max_query_length` of them the question's, whose rest is left out. `stride`
-    is transformers': the tokens that two neighbouring windows share. Of several answers the first is trained on.
-    Raises ValueError for a context without a token, for a tokenizer that does not tell where its tokens stand, and
-    where a question leaves no more room than `stride`.
+    A row has at most `max_seq_length` tokens, `max_query_length` of them the question's, whose rest is left out.
+    `doc_stride` is transformers': the tokens that two neighbouring windows share. Of several answers the first is
+    trained on. Raises ValueError for a context without a token, for a tokenizer that does not tell where its tokens
+    stand, and where a question leaves no more room than `doc_stride`.
     """
     of_questions = examples["context"][:]  # at once: datasets makes a dictionary of each row it is asked for alone
     texts = {text: number for number, text in enumerate(dict.fromkeys(of_questions))}
@@ -149,14 +152,14 @@ def make_windows(
     layout = Layout.of(tokenizer, min([*texts, *compress(questions, queries.counts)], key=len))
     asked = np.minimum(queries.counts, max_query_length)  # (Q,)
     refuse(asked + layout.size == 0, examples, "has no token for this tokenizer, which adds none itself")
-    room = max_length - layout.size - asked  # (Q,) for the context
+    room = max_seq_length - layout.size - asked  # (Q,) for the context
     refuse(
-        room <= stride,
+        room <= doc_stride,
         examples,
-        f"leaves no more than --doc_stride {stride} tokens of --max_seq_length for its context, so that windows would "
-        "not move on: give a lower --doc_stride or --max_query_length, or a higher --max_seq_length",
+        ("leaves no more than ", STRIDE, f" {doc_stride} tokens of ", LENGTH, " for its context, so that windows "),
+        ("would not move on: give a lower ", STRIDE, " or ", QUERY, ", or a higher ", LENGTH),
     )
-    question, begin, tokens = cut(contexts.counts[text_of], room, stride)
+    question, begin, tokens = cut(contexts.counts[text_of], room, doc_stride)
     first, asked = contexts.begins[text_of[question]] + begin, asked[question]  # from here on (W,)
     columns = layout.fill([(queries, queries.begins[question], asked), (contexts, first, tokens)])
     column, null = layout.second_column(asked), layout.marker_columns(asked, tokens)
@@ -181,11 +184,11 @@ def cut(counts: np.ndarray, room: np.ndarray, stride: int) -> tuple[np.ndarray, 
     return context, begin, np.minimum(room[context], counts[context] - begin)
 
 
-def refuse(these: np.ndarray, examples: Dataset, problem: str) -> None:
+def refuse(these: np.ndarray, examples: Dataset, *problem: Text) -> None:
     """Raises ValueError for the first of `these` questions, a mask of (Q,), if there is one."""
     if these.any():
         number = int(these.argmax())
-        raise ValueError(f"question {examples['id'][number]} ({examples['question'][number]!r:.80}) {problem}")
+        raise InputError(f"question {examples['id'][number]} ({examples['question'][number]!r:.80}) ", *problem)
 
 
 def tokenize(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Tokens:
@@ -197,7 +200,7 @@ def tokenize(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Tokens
     for begin in range(0, len(texts), TEXTS):
         encoded = tokenizer(texts[begin : begin + TEXTS], add_special_tokens=False, verbose=False, **flags)
         if OFFSETS not in encoded:
-            raise ValueError(
+            raise InputError(
                 f"{type(tokenizer).__name__} does not tell where its tokens stand in a text: choose a fast tokenizer"
             )
         counts += map(len, encoded["input_ids"])
@@ -240,7 +243,7 @@ class Layout:
         places = [np.flatnonzero(sides == side) for side in (0, 1)]
         first, second = (slice(int(place[0]), int(place[-1]) + 1) for place in places)
         if (np.diff(sides[sides >= 0]) < 0).any() or any(len(np.unique(sides[text])) > 1 for text in (first, second)):
-            raise ValueError(f"{type(tokenizer).__name__} does not put a pair's first text before its second")
+            raise InputError(f"{type(tokenizer).__name__} does not put a pair's first text before its second")
         columns = {name: np.array(values) for name, values in pair.items()}
         known = [number for number in (tokenizer.cls_token_id, tokenizer.bos_token_id) if number is not None]
         markers = [place for number in known for place in np.flatnonzero(columns["input_ids"] == number)]
@@ -343,16 +346,16 @@ def answer_tokens(answers: Iterable[dict], text_of: np.ndarray, contexts: Tokens
     return first, np.where(length > 0, last, first - 1)
 
 
-def cached_windows(make: Callable[[], Windows], folder: Path, key: str) -> Windows:
-    """`make()`, or what it made for the same `key` before: kept in `folder`, mapped into memory.
+def cached_windows(make: Callable[[], Windows], window_cache: Path, key: str) -> Windows:
+    """`make()`, or what it made for the same `key` before: kept in `window_cache`, mapped into memory.
 
     Several processes and runs may ask at a time: one makes them, the others wait. Damaged ones are made anew. Raises
     OSError where the disk does not take them.
     """
-    path, remedy = folder / key, "Make room, or give another --window_cache"
-    with writing(folder, remedy):
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{key}.lock"):
+    path, remedy = window_cache / key, ("Make room, or give another ", Parameter("window_cache"))
+    with writing(window_cache, remedy):
+        window_cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(window_cache / f".{key}.lock"):
             if damage(path):
                 shutil.rmtree(path, ignore_errors=True)
                 with new_folder(path, remedy) as temporary:

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from tasks.rows import listed, read_json, read_json_lines, read_lines, unbroken
+from training.errors import InputError, Parameter
 from training.files import shown
 
 
-FLAG = "--version_2_with_negative"
+VERSION_2 = Parameter("version_2", "version_2_with_negative")
 LAYOUT = (
     "the official layout is one object with data, a list of articles with paragraphs, each with context and qas, the "
     "list of its questions"
 )
-IS_2_0 = f"Where questions have no answer, it is SQuAD 2.0, whose lists are empty there, and which {FLAG} reads"
+IS_2_0 = (
+    "Where questions have no answer, it is SQuAD 2.0, whose lists are empty there, and which ",
+    VERSION_2,
+    " reads",
+)
 MARKED = "Those that are known to have none say is_impossible with true"
 Rows = Iterable[tuple[str, dict]]  # where a question comes from, for errors, and the question with the Hub's columns
 
@@ -31,7 +36,7 @@ def read_questions(path: Path, split: str, version_2: bool, limit: int | None = 
     A line may also have SQuAD 2.0's is_impossible. With a `limit`, questions after the first so many are counted only.
     """
     if path.suffix.lower() not in READERS:
-        raise ValueError(f"{path}: a file is {' or '.join(READERS)}: the official layout, or one question a line")
+        raise InputError(f"{path}: a file is {' or '.join(READERS)}: the official layout, or one question a line")
     rows = READERS[path.suffix.lower()](path)
     examples = check_questions(islice(rows, limit), path, split, version_2)
     total = len(examples)
@@ -43,7 +48,7 @@ def read_questions(path: Path, split: str, version_2: bool, limit: int | None = 
 def _lines(path: Path) -> Iterator[tuple[str, dict]]:
     for line, row in unbroken(read_json_lines(path), path):
         if "data" in row and "context" not in row:
-            raise ValueError(f"{path}:{line}: this is the official layout, whose files are called .json")
+            raise InputError(f"{path}:{line}: this is the official layout, whose files are called .json")
         yield f"{path}:{line}", row
 
 
@@ -70,23 +75,23 @@ def members(parent: Any, name: str, where: str, kind: str, layout: str = LAYOUT)
     """The objects of the list `name` of an object, each with its place."""
     listed = parent.get(name) if isinstance(parent, dict) else None
     if not isinstance(listed, list):
-        raise ValueError(f"{where}: no list {name} in {shown(parent)}: {layout}")
+        raise InputError(f"{where}: no list {name} in {shown(parent)}: {layout}")
     for number, member in enumerate(listed, start=1):
         if not isinstance(member, dict):
-            raise ValueError(f"{where}, {kind} {number}: {shown(member)} is no object: {layout}")
+            raise InputError(f"{where}, {kind} {number}: {shown(member)} is no object: {layout}")
         yield member, f"{where}, {kind} {number}"
 
 
 def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
     """`value`, if it is text that can be written as UTF-8 and, unless `gaps`, has more than whitespace."""
     if not isinstance(value, str):
-        raise ValueError(f"{where}: {name} is {shown(value)}, not text")
+        raise InputError(f"{where}: {name} is {shown(value)}, not text")
     if not (gaps or value.strip()):
-        raise ValueError(f"{where}: {name} is empty ({shown(value)}): give it a text, or leave the question out")
+        raise InputError(f"{where}: {name} is empty ({shown(value)}): give it a text, or leave the question out")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
+        raise InputError(
             f"{where}: {name} holds {value[error.start]!r}, half a surrogate pair, which is no character: write the "
             "whole pair, or the character itself"
         ) from error
@@ -107,7 +112,7 @@ def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool)
         example = _example(row, where, split == "test", version_2)
         first = places.setdefault(example["id"], where)
         if first != where and split != "train":
-            raise ValueError(f"{where}: its id {shown(example['id'])} is also that of {first}: give it its own")
+            raise InputError(f"{where}: its id {shown(example['id'])} is also that of {first}: give it its own")
         examples.append(example)
         if example["answers"] == [] and row.get("is_impossible") is None:
             unmarked.append(example)
@@ -115,15 +120,15 @@ def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool)
             if not example["context"].startswith(answer, start):
                 misplaced.append((example, where, answer, start))
     if not examples:
-        raise ValueError(f"{source} holds no questions")
+        raise InputError(f"{source} holds no questions")
     if misplaced:
-        raise ValueError(_misplaced(*misplaced[0], len(misplaced)))
+        raise InputError(_misplaced(*misplaced[0], len(misplaced)))
     if unmarked and not any(example["answers"] for example in examples):
         _settle_unmarked(unmarked, source, split)
     if 0 < (missing := sum(example["answers"] is None for example in examples)) < len(examples):
-        raise ValueError(
-            f"{source} has no answers to {missing} of {len(examples)} questions: give them to all, or to none. "
-            f"{MARKED if version_2 else IS_2_0}"
+        raise InputError(
+            f"{source} has no answers to {missing} of {len(examples)} questions: give them to all, or to none. ",
+            MARKED if version_2 else IS_2_0,
         )
     return examples
 
@@ -134,7 +139,7 @@ def _settle_unmarked(unmarked: list[dict], source: Path | str, split: str) -> No
     Beside answers to other questions, empty lists are the Hub's way to say that there is none.
     """
     if split != "test":
-        raise ValueError(
+        raise InputError(
             f"{source}: no question that was read has an answer, and {len(unmarked):,} are not marked as impossible, "
             f"the first is {shown(unmarked[0]['id'])}: give answers or, where there are none, is_impossible with true"
         )
@@ -148,7 +153,7 @@ def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
         where = f"{where}, id {row['id'][:80]!r}"
     wanted = ["id", "context", "question", *([] if test else ["answers"])]
     if lacking := [name for name in wanted if name not in row]:
-        raise ValueError(f"{where}: no {', '.join(lacking)} among {listed(row)}")
+        raise InputError(f"{where}: no {', '.join(lacking)} among {listed(row)}")
     title = row.get("title")
     example = {
         "id": check_text(row["id"], "id", where),
@@ -184,7 +189,7 @@ def _pairs(answers: Any, where: str) -> list[tuple[Any, Any]]:
             return list(zip(*lists, strict=True))
     except (KeyError, TypeError, ValueError):
         pass
-    raise ValueError(
+    raise InputError(
         f"{where}: answers is {shown(answers)}, neither a list of objects with text and answer_start nor an object "
         "with two lists of these names, equally long"
     )
@@ -193,9 +198,9 @@ def _pairs(answers: Any, where: str) -> list[tuple[Any, Any]]:
 def _answer(answer: Any, start: Any, context: str, where: str) -> tuple[str, int]:
     check_text(answer, "an answer's text", where)
     if not isinstance(start, int) or isinstance(start, bool):
-        raise ValueError(f"{where}: answer_start of {shown(answer)} is {shown(start)}, no integer")
+        raise InputError(f"{where}: answer_start of {shown(answer)} is {shown(start)}, no integer")
     if not 0 <= start < len(context):
-        raise ValueError(
+        raise InputError(
             f"{where}: answer_start of {shown(answer)} is {shown(start)}, but the context has {len(context)} "
             f"characters, counted from 0; {_occurrences(answer, context)}"
         )
@@ -207,19 +212,19 @@ def _check_possible(
 ) -> list[tuple[str, int]] | None:
     """The answers, None where there are none to be known, if they suit the version and SQuAD 2.0's mark."""
     if not (impossible is None or isinstance(impossible, bool)):
-        raise ValueError(f"{where}: is_impossible is {shown(impossible)}, neither true nor false")
+        raise InputError(f"{where}: is_impossible is {shown(impossible)}, neither true nor false")
     if answers and impossible:
-        raise ValueError(f"{where}: is_impossible is true, but there is the answer {shown(answers[0][0])}: drop one")
+        raise InputError(f"{where}: is_impossible is true, but there is the answer {shown(answers[0][0])}: drop one")
     if impossible and not version_2:
-        raise ValueError(f"{where}: is_impossible is true: this is SQuAD 2.0, which {FLAG} reads")
+        raise InputError(f"{where}: is_impossible is true: this is SQuAD 2.0, which ", VERSION_2, " reads")
     if answers or impossible:
         return answers or []
     if test and (answers is None or impossible is False or not version_2):
         return None
     if not version_2:
-        raise ValueError(f"{where}: there is no answer: this is SQuAD 2.0, which {FLAG} reads")
+        raise InputError(f"{where}: there is no answer: this is SQuAD 2.0, which ", VERSION_2, " reads")
     if impossible is False:
-        raise ValueError(f"{where}: is_impossible is false, but there is no answer: give one, or say true")
+        raise InputError(f"{where}: is_impossible is false, but there is no answer: give one, or say true")
     return answers
 
 
