@@ -5,13 +5,15 @@
     python glue_submission.py --output submission.zip runs/bert/cola runs/bert/sst2 runs/bert/mrpc runs/bert/stsb \\
         runs/bert/qqp runs/bert/mnli runs/bert/qnli runs/bert/rte runs/bert/wnli runs/bert/ax
 
-Each folder's metrics.json says which task it holds. What the server wants, and where that is from:
+The metrics.json of each folder says which task it holds. The server's requirements, and their sources:
 
-- Eleven files, flat in the zip, the diagnostics among them: their names are in jiant's benchmarks.py
-  (github.com/nyu-mll/jiant); without one of them a submission fails (examples/glue_benchmark of keras-team/keras-hub).
-- The columns index and prediction under a header, unquoted; MNLI, QNLI, RTE and AX by the class's name, the others by
-  its number, STS-B within 0 and 5 (write_glue_preds in the src/evaluate.py of jiant's first releases).
-- A line for each example of the published test files, whose numbers are on the data set card of nyu-mll/glue.
+- Eleven files without folders in the zip, those of MNLI's two parts and of the diagnostics among them. Their names are
+  in jiant's benchmarks.py (github.com/nyu-mll/jiant). A submission that lacks one of them fails
+  (examples/glue_benchmark of keras-team/keras-hub).
+- The columns index and prediction under a header, without quotes. Predictions are names of classes for MNLI, QNLI, RTE
+  and AX, numbers from 0 to 5 for STS-B, and numbers of classes for the others (write_glue_preds in src/evaluate.py of
+  jiant's first releases).
+- One line for each example of the published test files. The data set card of nyu-mll/glue has their numbers.
 """
 
 import argparse
@@ -30,8 +32,10 @@ from training.files import new_file, shown
 
 @dataclass(frozen=True)
 class File:
-    name: str  # in the zip
-    lines: int  # beside the header
+    """A file of the zip, and the run's file that it is made from."""
+
+    name: str
+    lines: int  # without the header
     predictions: str = "predictions.tsv"  # in the run's folder
 
 
@@ -51,16 +55,17 @@ HIGHEST_SIMILARITY = 5.0
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Writes the zip that `argv`, by default the command line, asks for."""
     parser = argparse.ArgumentParser(description="the GLUE leaderboard's zip from the predictions of runs")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output folder of run_glue.py --do_predict")
-    parser.add_argument("--output", required=True, type=Path, metavar="ZIP", help="is replaced where it exists")
+    parser.add_argument("--output", required=True, type=Path, metavar="ZIP", help="the file to write; is replaced")
     args = parser.parse_args(argv)
     write_zip(contents(runs_by_task(args.runs)), args.output)
     print(f"written to {args.output}: {', '.join(file.name for files in FILES.values() for file in files)}")
 
 
 def runs_by_task(folders: list[Path]) -> dict[str, Path]:
-    """task -> its run. Raises ValueError where a task has no run or two, or a folder holds none of a task."""
+    """The folder of each task. Raises ValueError when a task has no run or two, or a folder holds no run of a task."""
     runs: dict[str, Path] = {}
     for folder in folders:
         task_name = _task_name(folder)
@@ -73,6 +78,7 @@ def runs_by_task(folders: list[Path]) -> dict[str, Path]:
 
 
 def _task_name(folder: Path) -> str:
+    """The task of the run in the folder, as its metrics.json says."""
     path = folder / "metrics.json"
     if not path.is_file():
         raise MissingFileError(f"{folder} holds no run: it has no metrics.json")
@@ -80,14 +86,14 @@ def _task_name(folder: Path) -> str:
         task_name = read_json(path)["args"]["task_name"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is not what run_glue.py writes: it does not name its task") from error
-    if task_name not in list(FILES):  # it may be any value of JSON
-        name = plain(str(task_name)) if task_name else "text of your own"
-        raise InputError(f"{path}: {name} is no task of the leaderboard")
+    if task_name not in list(FILES):  # a list, because the value may be of any type of JSON
+        name = plain(str(task_name)) if task_name else "a run on your own files"
+        raise InputError(f"{path}: {name} is not a task of the leaderboard")
     return task_name
 
 
 def contents(runs: dict[str, Path]) -> dict[str, str]:
-    """name in the zip -> text."""
+    """The text of each file in the zip, by its name."""
     return {
         file.name: "".join(f"{line}\n" for line in _lines(runs[task_name] / file.predictions, file, task_name))
         for task_name, files in FILES.items()
@@ -96,7 +102,7 @@ def contents(runs: dict[str, Path]) -> dict[str, str]:
 
 
 def _lines(path: Path, file: File, task_name: str) -> Iterator[str]:
-    """The server's version of a run's predictions. Raises ValueError where it could not be one."""
+    """Yields the lines of a file in the zip. Raises ValueError if the server would refuse the predictions."""
     if not path.is_file():
         raise MissingFileError(f"{path} does not exist: repeat the run with --do_predict")
     yield "index\tprediction"
@@ -117,6 +123,7 @@ def _lines(path: Path, file: File, task_name: str) -> Iterator[str]:
 
 
 def _for_server(prediction: str, task: GlueTask, where: str) -> str:
+    """The prediction as the server reads it: a class's name or number, or a similarity from 0 to 5."""
     if task.labels:
         if prediction not in task.labels:
             raise InputError(f"{where}: unknown label {shown(prediction)}, {task.folder} has {', '.join(task.labels)}")
@@ -131,15 +138,15 @@ def _for_server(prediction: str, task: GlueTask, where: str) -> str:
 
 
 def write_zip(texts: dict[str, str], path: Path) -> None:
-    """A reader finds the old zip or the whole new one; the same predictions give the same bytes."""
+    """Writes the zip, whole or not at all. The same predictions give the same bytes."""
     if not path.parent.is_dir():
-        raise MissingFileError(f"--output {path}: there is no folder {path.parent}")
+        raise MissingFileError(f"--output {path}: there is no folder {path.parent}: create it, or name another")
     if path.is_dir():
         raise FileError(f"--output {path} is a folder: name a file in it")
     remedy = "Name an --output where there is room and you may write"
     with new_file(path, remedy) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in texts.items():
-            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # dated 1980
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # with the date 1980, not today's
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Fine-tunes and evaluates a sequence classifier on GLUE (Wang et al. 2018), SNLI, SciTail or text of your own.
+"""Fine-tunes and evaluates a sequence classifier on GLUE (Wang et al. 2018), SNLI, SciTail or your own texts.
 
     python run_glue.py configs/bert/mrpc.yaml                               # the paper's recipe, data from the Hub
     python run_glue.py configs/bert/sst2_scratch.yaml --data_dir glue_data  # random weights, the GLUE zip's folders
@@ -9,14 +9,14 @@
     python run_glue.py --model_name_or_path runs/bert/mnli --task_name ax --do_predict --output_dir runs/bert/ax
     python run_glue.py --model_name_or_path runs/bert/mnli --task_name hans --do_eval --output_dir runs/bert/hans
 
-Files of your own are csv, tsv (without quoting) or json (one object a line) with the columns `label` and `sentence`,
-`text`, or `sentence1` and `sentence2`; `--text_column_names` and `--label_column_name` give them other names. Labels
-that are numbers, not all of them whole, make a regression; so does `--problem_type regression` of whole ones.
-AX and HANS examine a model trained on MNLI, whose own names for the classes say what its numbers mean.
-The test sets of SNLI and SciTail have labels: --do_predict scores its predictions there, as test_accuracy. The
-pairs of SNLI without a gold label are left out of every split.
-OUTPUT_DIR receives metrics.json, predictions.tsv (`predictions_mm.tsv` for MNLI's mismatched part), and the checkpoint
-with its model card.
+Your own files are csv, tsv (without quoting) or json (one object a line). Their columns are `label` and `sentence`,
+`text`, or `sentence1` and `sentence2`; `--text_column_names` and `--label_column_name` choose other columns. The task
+is a regression if the labels are numbers and some have decimals, or with `--problem_type regression`.
+AX and HANS test a model that was trained on MNLI; the class names in its config.json say what its outputs mean.
+The test sets of SNLI and SciTail have labels, so --do_predict also scores the predictions, as test_accuracy. Pairs of
+SNLI without a gold label are left out of every split.
+OUTPUT_DIR receives metrics.json, predictions.tsv (and predictions_mm.tsv for MNLI's mismatched part), and the trained
+model with its model card.
 """
 
 import re
@@ -53,61 +53,64 @@ from training.task import Description, Task
 
 @dataclass(frozen=True, kw_only=True)
 class GlueArguments(DataArguments):
-    """What this script adds."""
+    """The arguments of this script, in addition to those of every run on texts."""
 
     task_name: Annotated[str, one_of(EVERY_TASK)] | None = HfArg(
-        default=None, help=f"one of {', '.join(TASKS)}; {', '.join(DIAGNOSTICS)} examine a model trained on mnli"
+        default=None, help=f"one of {', '.join(TASKS)}; {', '.join(DIAGNOSTICS)} test a model trained on mnli"
     )
     data_dir: PathOrName | None = HfArg(
-        default=None, help="the task's folder as it was published, or the folder above"
+        default=None, help="the task's folder as it was published, or the folder above it"
     )
-    train_file: PathOrName | None = HfArg(default=None, help="csv, tsv or json of your own")
+    train_file: PathOrName | None = HfArg(default=None, help="your own csv, tsv or json file")
     problem_type: Literal["regression", "single_label_classification"] | None = HfArg(
-        default=None, help="of a train file of your own; default: a regression if its labels have decimals"
+        default=None, help="what to train on your own train file; default: regression if its labels have decimals"
     )
     text_column_names: str | None = HfArg(
-        default=None, help="in files of your own: one, or two with a comma between them; default: sentence, text, ..."
+        default=None, help="in your own files: one, or two with a comma between them; default: sentence, text, ..."
     )
-    label_column_name: str | None = HfArg(default=None, help="in files of your own; default: label")
+    label_column_name: str | None = HfArg(default=None, help="in your own files; default: label")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own = [self.train_file, self.validation_file, self.test_file]
-        if (self.task_name is None) == (not any(own)):
+        has_files = any([self.train_file, self.validation_file, self.test_file])
+        if (self.task_name is not None) == has_files:
             raise InputError("give either --task_name or --train_file, --validation_file, --test_file")
         if self.task_name is not None:
             self._check_task()
         elif self.data_dir is not None:
-            raise InputError("--data_dir holds the data of a --task_name")
+            raise InputError("--data_dir holds the data of a task: give its --task_name")
         elif self.text_column_names is not None and not re.fullmatch("[^,]+(,[^,]+)?", self.text_column_names):
             raise InputError(f"--text_column_names must be one column or two, as in a,b, not {self.text_column_names}")
-        label = self.label_column_name or "label"
-        if (self.do_train or self.do_eval) and label in (self.text_column_names or "").split(","):
-            raise InputError(f"--text_column_names {self.text_column_names} has the column of the labels, {label}")
+        label_column = self.label_column_name or "label"
+        if (self.do_train or self.do_eval) and label_column in (self.text_column_names or "").split(","):
+            raise InputError(
+                f"--text_column_names {self.text_column_names} has the column of the labels, {label_column}"
+            )
         if self.problem_type is not None and not (self.train_file and self.do_train):
-            raise InputError("--problem_type says what to train on a --train_file; tasks and checkpoints know theirs")
+            raise InputError(
+                "--problem_type says what to train on a --train_file; a task, or a trained model, has its own"
+            )
 
     def _check_task(self) -> None:
         if self.task_name in DIAGNOSTICS and self.do_train:
             raise InputError(
-                f"--task_name {self.task_name} is nothing to train on: train on mnli, and give that checkpoint as "
+                f"--task_name {self.task_name} has no data to train on: train on mnli, and give that model as "
                 "--model_name_or_path"
             )
-        for split, needed in self.parts.items():
-            if needed and split not in EVERY_TASK[self.task_name].splits:
+        for split in self.splits:
+            if split not in EVERY_TASK[self.task_name].splits:
                 raise InputError(f"--task_name {self.task_name} has no {split} split")
         if self.text_column_names is not None or self.label_column_name is not None:
-            raise InputError("--text_column_names and --label_column_name are for files of your own")
+            raise InputError("--text_column_names and --label_column_name are for your own files")
 
 
 def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, DatasetDict]:
-    """The task and the splits that this run needs."""
+    """The task, and the splits that this run needs."""
     if args.task_name is None:
-        files = {split: getattr(args, f"{split}_file") for split, needed in args.parts.items() if needed}
-        text = tuple(args.text_column_names.split(",")) if args.text_column_names else None
-        return read_files(files, config, args.problem_type, text, args.label_column_name)
+        text_columns = tuple(args.text_column_names.split(",")) if args.text_column_names else None
+        return read_files(args.files, config, args.problem_type, text_columns, args.label_column_name)
     task = EVERY_TASK[args.task_name]
-    splits = [split for split in task.splits if args.parts[split.removesuffix("_mm")]]
+    splits = [split for split in task.splits if split.removesuffix("_mm") in args.splits]
     if args.data_dir is None:
         return task, read_hub(args.task_name, splits)
     return task, read_folder(Path(args.data_dir), task, splits)
@@ -115,51 +118,55 @@ def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, 
 
 @dataclass
 class Classification(Task):
-    """Texts, or pairs of them, that have a class or, in a regression, a number.
+    """Texts, or pairs of texts, that have a class or, in a regression, a number.
 
-    glue_task: the row of the table of tasks
-    names: those of the classes, in the order of the model's outputs; none in a regression
+    glue_task: the task's row in the table of tasks
+    names: the names of the classes in the order of the model's outputs; empty for a regression
     """
 
     glue_task: GlueTask
     names: list[str]
 
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores | None:
-        """The task's metrics, and the mean loss: of the summed probability of all classes with the right label."""
+        """The task's metrics and the mean loss.
+
+        Several classes of the model may stand for one label (HANS), so the loss is that of their summed probability.
+        """
         if "labels" not in self.features[split].column_names:
             return None
         logits = torch.from_numpy(np.stack(outputs["logits"]))
         labels = torch.tensor(self.features[split]["labels"][: len(logits)])
-        asked = self.glue_task.metric_columns.items()  # by the metric's names
-        columns = {name: self.data[split][column][: len(logits)] for name, column in asked}
+        columns = {
+            argument: self.data[split][column][: len(logits)]
+            for argument, column in self.glue_task.metric_columns.items()
+        }
         metric = metrics.load(*self.glue_task.metric)
         if not self.names:
             numbers = logits.squeeze(-1)
             loss = torch.nn.functional.mse_loss(numbers, labels)
             return Scores(metric.compute(predictions=numbers, references=labels, **columns), loss=loss.item())
-        # F1 is that of the task's label 1, which may have another number in the checkpoint.
-        number = torch.tensor([self.glue_task.labels.index(self.glue_task.label_of(name)) for name in self.names])
-        classes, labels = number[logits.argmax(-1)], number[labels]
-        wrong = number != labels[:, None]
+        # F1 is that of the task's label 1, which may have another number among the model's classes.
+        task_labels = torch.tensor([self.glue_task.labels.index(self.glue_task.label_of(name)) for name in self.names])
+        predicted, labels = task_labels[logits.argmax(-1)], task_labels[labels]
+        wrong = task_labels != labels[:, None]
         loss = (logits.logsumexp(-1) - logits.masked_fill(wrong, -torch.inf).logsumexp(-1)).mean()
-        values = metric.compute(predictions=classes, references=labels, **columns)
-        return Scores(values, predicted_classes=len(classes.unique()), loss=loss.item())
+        values = metric.compute(predictions=predicted, references=labels, **columns)
+        return Scores(values, predicted_classes=len(predicted.unique()), loss=loss.item())
 
     def write(self, split: str, predictions: Outputs) -> dict[str, str]:
-        """One line an example: its number in the test set, from 0, and the class's name or the number predicted."""
-        logits = predictions["logits"]
-        rows = [self.names[row.argmax()] if self.names else f"{row.item():.4f}" for row in logits]
-        lines = ["index\tprediction", *(f"{index}\t{row}" for index, row in enumerate(rows))]
+        """One line an example: its index in the test set, from 0, and the predicted class or number."""
+        values = [self.names[row.argmax()] if self.names else f"{row.item():.4f}" for row in predictions["logits"]]
+        lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in enumerate(values))]
         return {f"predictions{split.removeprefix('test')}.tsv": "\n".join(lines) + "\n"}
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    """From the command line or `argv`, one run or several; returns what metrics.json says of them."""
+    """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
     return repeat(run, parse_arguments(GlueArguments, argv))
 
 
 def run(args: GlueArguments) -> Results:
-    """One run."""
+    """One run: loads model and data, makes features, then trains, evaluates and predicts."""
     clock = Clock()
     accelerator = make_accelerator(args)
     clock.lap("start")
@@ -167,7 +174,7 @@ def run(args: GlueArguments) -> Results:
     tokenizer = load_tokenizer(args.source)
     glue_task, data = load_data(args, config)
     names = class_names(glue_task, config, train=args.do_train, model_name=args.model_name_or_path)
-    config.update(head(names))
+    config.update(classifier_fields(names))
     model = load_model(AutoModelForSequenceClassification, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=len(glue_task.text) == 2)
     samples = count_samples(data, args.limits)
@@ -177,13 +184,13 @@ def run(args: GlueArguments) -> Results:
     labels = [glue_task.label_of(name) for name in names]
     features = make_features(data, tokenizer, labels, length=args.max_seq_length, limits=args.limits)
     clock.lap("tokenize")
-    collate = DataCollatorWithPadding(tokenizer, **args.padding)
-    task = Classification(data, features, collate, samples, describe_data(glue_task, args), glue_task, names)
+    collator = DataCollatorWithPadding(tokenizer, **args.padding)
+    task = Classification(data, features, collator, samples, describe_data(glue_task, args), glue_task, names)
     return carry_out(task, model, tokenizer, args, accelerator, clock)
 
 
-def head(names: list[str]) -> dict[str, object]:
-    """The configuration of a classifier over `names`, or of a regression if there are none."""
+def classifier_fields(names: list[str]) -> dict[str, object]:
+    """The configuration fields of a classifier over `names`, or of a regression if there are none."""
     if not names:
         return {"num_labels": 1, "problem_type": "regression"}
     label2id = {name: number for number, name in enumerate(names)}

@@ -1,19 +1,19 @@
-"""Fine-tunes and evaluates a tagger of named entities: CoNLL-2003 (Tjong Kim Sang and De Meulder 2003) and its like.
+"""Fine-tunes and evaluates a tagger of named entities on CoNLL-2003 (Tjong Kim Sang and De Meulder) or your own data.
 
     python run_ner.py configs/bert/conll2003.yaml --data_dir conll2003       # the paper's recipe: whole documents
-    python run_ner.py configs/bert/conll2003_features_last.yaml --state_cache /tmp/states   # BERT stays as it is
+    python run_ner.py configs/bert/conll2003_features_last.yaml --state_cache /tmp/states   # BERT stays frozen
     python run_ner.py configs/elmo/wnut17.yaml --data_dir wnut17             # ELMo's tagger with a CRF
     python run_ner.py --model_name_or_path CHECKPOINT --dataset_name lhoestq/conll2003 --do_train --do_eval \\
         --output_dir runs/mine
     python run_ner.py --model_name_or_path runs/mine --test_file c.conll --do_predict --output_dir runs/predictions
 
-A folder given as --data_dir holds train.txt, valid.txt and test.txt, or CoNLL-2003's eng.train, eng.testa and
-eng.testb, or train.conll, dev.conll and test.conll. Files of your own are such columns too, the word in the first and
-its tag in the last, or JSON lines with the lists words and tags. The data's tags are IOB1, IOB2 or BIOES; the model
-learns --tag_scheme, scores and predictions are in the data's own again.
-The first sub-word of a word carries its tag. A word without any, because the tokenizer drops it or the text is cut
-before it, counts as tagged O. Scores are those of conlleval, over all entities and for each type.
-OUTPUT_DIR receives metrics.json, predictions.conll, and the checkpoint with its model card.
+The folder --data_dir holds train.txt, valid.txt and test.txt; or CoNLL-2003's eng.train, eng.testa and eng.testb; or
+train.conll, dev.conll and test.conll. Your own files hold CoNLL columns too, the word in the first and its tag in the
+last, or JSON lines with the lists words and tags. The tags of the data are IOB1, IOB2 or BIOES. The model learns
+--tag_scheme; its predictions are converted back to the scheme of the data before they are scored and written.
+The first sub-word of a word carries its tag. A word without sub-words, because the tokenizer drops it or the text is
+cut before it, is predicted as O. Scores are those of conlleval, over all entities and for each type.
+OUTPUT_DIR receives metrics.json, predictions.conll, and the trained model with its model card.
 """
 
 import dataclasses
@@ -56,29 +56,29 @@ from training.state_cache import cache_states
 from training.task import Description, Task
 
 
-# Of the texts of data sets, by their names on the Hub or that of their folder.
+# The languages of data sets, by their names on the Hub or the names of their folders.
 LANGUAGES = {"conll2003": "en", "lhoestq/conll2003": "en", "wnut17": "en", "wnut_17": "en", "msra_ner": "zh"}
-TRAINED = ("rnn_size", "rnn_layers", "dropout")  # fields of the tagger on --features
+TAGGER_FIELDS = ("rnn_size", "rnn_layers", "dropout")  # of the configuration of the tagger on --features
 
 
 @dataclass(frozen=True, kw_only=True)
 class NerArguments(DataArguments):
-    """What this script adds."""
+    """The arguments of this script, in addition to those of every run on texts."""
 
-    dataset_name: PathOrName | None = HfArg(default=None, help="on the Hub, e.g. lhoestq/conll2003")
+    dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. lhoestq/conll2003")
     dataset_config_name: PathOrName | None = HfArg(default=None, help="its configuration, where it has several")
     data_dir: PathOrName | None = HfArg(
         default=None, help="folder with train.txt, valid.txt, test.txt, or eng.train, ..."
     )
-    train_file: PathOrName | None = HfArg(default=None, help="CoNLL columns, or json, of your own")
+    train_file: PathOrName | None = HfArg(default=None, help="your own file of CoNLL columns or JSON lines")
     text_column_name: str | None = HfArg(
-        default=None, help="of the words; of CoNLL columns the number, 1 for the first, -1 for the last"
+        default=None, help="column of the words; for CoNLL columns its number, 1 for the first, -1 for the last"
     )
-    label_column_name: str | None = HfArg(default=None, help="of their tags")
+    label_column_name: str | None = HfArg(default=None, help="column of the tags")
     data_scheme: Literal["iob1", "iob2", "bioes"] | None = HfArg(
-        default=None, help="of the data's tags; default: the one they fit"
+        default=None, help="scheme of the data's tags; default: the one that they fit"
     )
-    tag_scheme: Literal["iob2", "bioes"] = HfArg(default="iob2", help="of the tags that a model learns")
+    tag_scheme: Literal["iob2", "bioes"] = HfArg(default="iob2", help="scheme of the tags that the model learns")
     document_context: bool = HfArg(
         default=False, help="fill --max_seq_length with the sentences around each one in its document"
     )
@@ -89,31 +89,30 @@ class NerArguments(DataArguments):
         | None
     ) = HfArg(
         default=None,
-        help="train a BiLSTM on these states of the model, which stays as it is; --config_overrides knows its "
-        "rnn_size, rnn_layers and dropout",
+        help="train a BiLSTM on these states of the model, whose weights stay frozen; --config_overrides sets the "
+        "BiLSTM's rnn_size, rnn_layers and dropout",
     )
     state_cache: PathOrName | None = HfArg(
-        default=None, aliases=["--feature_cache"], help="folder that keeps the states of a model that stays as it is"
+        default=None, aliases=["--feature_cache"], help="folder that keeps the states of a frozen model for later runs"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own = any([self.train_file, self.validation_file, self.test_file])
-        if [self.dataset_name is not None, self.data_dir is not None, own].count(True) != 1:
+        has_files = any([self.train_file, self.validation_file, self.test_file])
+        if [self.dataset_name is not None, self.data_dir is not None, has_files].count(True) != 1:
             raise InputError(
                 "give the data by one of --dataset_name, --data_dir, or --train_file, --validation_file, --test_file"
             )
         if self.dataset_config_name is not None and self.dataset_name is None:
-            raise InputError("--dataset_config_name is for a --dataset_name")
+            raise InputError("--dataset_config_name belongs to a data set of the Hub: give its --dataset_name")
         if self.features is not None and not self.do_train:
-            raise InputError("--features says what to train on a model's states; a trained tagger knows its own")
+            raise InputError("--features is for training: a trained tagger has the features that it was trained on")
         if self.text_column_name is not None and self.text_column_name == self.label_column_name:
             raise InputError(f"--text_column_name and --label_column_name are both {self.text_column_name}")
 
 
 def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
-    """The scheme of the data's tags, None if they have none, and the splits that this run needs, as far as it does."""
-    splits = [split for split, needed in args.parts.items() if needed]
+    """The scheme of the data's tags, None if there are no tags, and the splits that this run needs."""
     options = {
         "text_column": args.text_column_name,
         "label_column": args.label_column_name,
@@ -122,10 +121,10 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
         "whole_documents": args.document_context,
     }
     if args.dataset_name is not None:
-        return read_hub(args.dataset_name, splits, args.dataset_config_name, **options)
+        return read_hub(args.dataset_name, args.splits, args.dataset_config_name, **options)
     if args.data_dir is not None:
-        return read_folder(Path(args.data_dir), splits, **options)
-    return read_files({split: getattr(args, f"{split}_file") for split in splits}, **options)
+        return read_folder(Path(args.data_dir), args.splits, **options)
+    return read_files(args.files, **options)
 
 
 @dataclass
@@ -133,44 +132,45 @@ class Tagging(Task):
     """Sentences whose words have tags.
 
     names: the tags in the order of the model's outputs
-    scheme: of the tags that are predicted, the data's
+    scheme: the scheme of the data's tags, to which predictions are converted
     """
 
     names: list[str]
     scheme: str
 
     def decode(self, split: str, outputs: Outputs) -> list[list[str]]:
+        """The tags of all words of each sentence."""
         return predicted_tags(outputs, self.features[split], self.data[split], self.names, self.scheme)
 
     def score(self, split: str, outputs: Outputs, predictions: list[list[str]]) -> Scores | None:
-        """conlleval's scores, and the mean loss of the words that the model sees."""
+        """The scores of conlleval, and the mean loss of the words that have a token."""
         if "labels" not in self.features[split].column_names:
             return None
         references = self.data[split]["tags"][: len(predictions)]
         values, types = scores_and_types(predictions, references)
         labels = self.features[split]["labels"][: len(predictions)]
         losses = [
-            torch.nn.functional.cross_entropy(torch.from_numpy(rows), torch.tensor(row), reduction="sum").item()
-            for rows, row in zip(outputs["logits"], labels, strict=True)
+            torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.tensor(row), reduction="sum").item()
+            for logits, row in zip(outputs["logits"], labels, strict=True)
         ]
-        words = sum(label != IGNORED for row in labels for label in row)
-        tags = {*chain.from_iterable(predictions)}
-        return Scores(values, types, predicted_classes=len(tags), loss=sum(losses) / max(words, 1))
+        labelled = sum(label != IGNORED for row in labels for label in row)
+        predicted = {*chain.from_iterable(predictions)}
+        return Scores(values, types, predicted_classes=len(predicted), loss=sum(losses) / max(labelled, 1))
 
     def write(self, split: str, predictions: list[list[str]]) -> dict[str, str]:
-        """The file that conlleval reads."""
+        """The words with their tags and predictions, in the format that conlleval reads."""
         columns = {name: self.data[split][name][: len(predictions)] for name in self.data[split].column_names}
         text = conll_text(columns["words"], predictions, columns.get("tags"), columns.get("document"))
         return {"predictions.conll": text}
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    """From the command line or `argv`, one run or several; returns what metrics.json says of them."""
+    """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
     return repeat(run, parse_arguments(NerArguments, argv))
 
 
 def run(args: NerArguments) -> Results:
-    """One run."""
+    """One run: loads model and data, makes features, then trains, evaluates and predicts."""
     clock = Clock()
     accelerator = make_accelerator(args)
     clock.lap("start")
@@ -186,54 +186,60 @@ def run(args: NerArguments) -> Results:
     size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} sentences"
     accelerator.print(f"load: {type(model).__name__}, {size}")
     clock.lap("load")
-    shape = {"length": args.max_seq_length, "limits": args.limits, "document_context": args.document_context}
-    features = make_features(data, tokenizer, model, names, scheme, **shape)
+    options = {"length": args.max_seq_length, "limits": args.limits, "document_context": args.document_context}
+    features = make_features(data, tokenizer, model, names, scheme, **options)
     clock.lap("tokenize")
-    batch = partial(collate, tokenizer=tokenizer, **args.padding)
+    collator = partial(collate, tokenizer=tokenizer, **args.padding)
     if args.state_cache is not None:
-        folder, size = Path(args.state_cache), args.per_device_eval_batch_size
-        features, batch = cache_states(model, features, batch, folder, size, accelerator)
+        folder, batch_size = Path(args.state_cache), args.per_device_eval_batch_size
+        features, collator = cache_states(model, features, collator, folder, batch_size, accelerator)
         clock.lap("features")
-    task = Tagging(data, features, batch, samples, describe_data(args), names, data_scheme or scheme)
+    task = Tagging(data, features, collator, samples, describe_data(args), names, data_scheme or scheme)
     return carry_out(task, model, tokenizer, args, accelerator, clock)
 
 
 def build_model(
     config: PreTrainedConfig, names: list[str], tokenizer: PreTrainedTokenizerBase, args: NerArguments
 ) -> PreTrainedModel:
-    """A tagger of `names`: --model_name_or_path itself or, with --features, a new one on its states."""
-    head = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    """A tagger of `names`: --model_name_or_path itself or, with --features, a new tagger on its states."""
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
     source, tagger_fields = split_overrides(args)
     if args.features is None:
-        config.update(head)
+        config.update(labels)
         return load_model(AutoModelForTokenClassification, source, config, tokenizer, train=args.do_train)
     encoder = load_model(AutoModel, source, config, tokenizer, train=args.do_train)
     try:
         return FeatureTaggerForTokenClassification.from_encoder(
-            encoder, features=args.features, **tagger_fields, **head
+            encoder, features=args.features, **tagger_fields, **labels
         )
     except StrictDataclassError as error:
         raise InputError(f"--features {args.features}: {error.__cause__}") from error
 
 
 def split_overrides(args: NerArguments) -> tuple[ModelSource, dict[str, Any]]:
-    """--model_name_or_path with the --config_overrides that are for it, and the others, for the tagger on it.
+    """The model's source with the --config_overrides of the model, and the overrides of the tagger on its states.
 
-    Without --features all are for the model. With them, a field that model and tagger have, as DistilBERT's dropout,
-    is the tagger's: the model is not trained.
+    Without --features, all overrides are the model's. With it, a field that both have, such as DistilBERT's dropout,
+    is the tagger's, because the model is not trained.
     """
     overrides = dict(args.source.config_overrides)
-    fields = {name: overrides.pop(name) for name in TRAINED if args.features is not None and name in overrides}
+    fields = {name: overrides.pop(name) for name in TAGGER_FIELDS if args.features is not None and name in overrides}
     return dataclasses.replace(args.source, config_overrides=overrides), fields
 
 
 def describe_data(args: NerArguments) -> Description:
-    """What the model card says the scores were measured on: a --data_dir has the name of its folder."""
+    """What the model card says the scores were measured on. The data of a --data_dir have the name of the folder."""
     if args.dataset_name is None and args.data_dir is None:
         return Description("token-classification")
     name = public_arguments(args)["dataset_name" if args.data_dir is None else "data_dir"]
-    configuration = args.dataset_config_name
-    return Description("token-classification", name, name, configuration, "validation", LANGUAGES.get(name))
+    return Description(
+        "token-classification",
+        dataset_type=name,
+        dataset_name=name,
+        dataset_config=args.dataset_config_name,
+        dataset_split="validation",
+        language=LANGUAGES.get(name),
+    )
 
 
 if __name__ == "__main__":

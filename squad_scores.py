@@ -1,19 +1,19 @@
-"""Scores the answers to SQuAD 1.1 or 2.0 in a file, with the options and the numbers of the official scorers.
+"""Scores a file of answers to SQuAD 1.1 or 2.0, with the options and the results of the official scorers.
 
     python squad_scores.py dev-v1.1.json runs/bert/squad/predictions_validation.json
     python squad_scores.py dev-v2.0.json runs/bert/squad2/predictions_validation.json \\
         --na_prob_file runs/bert/squad2/null_odds_validation.json --out_image_dir plots
 
-Predictions are one JSON object, id -> text, "" for no answer; so is the --na_prob_file, id -> probability of no
-answer, or log odds. metrics/squad/squad.py says what the scores are, and how the versions differ. The --na_prob_file
-adds the best thresholds and the average precisions (pr_exact_ap, pr_f1_ap, pr_oracle_ap).
+Predictions are one JSON object, id -> text, with "" for no answer. The --na_prob_file is one JSON object too, id ->
+probability or log odds of no answer; it adds the best thresholds and the average precisions (pr_exact_ap, pr_f1_ap,
+pr_oracle_ap). metrics/squad/squad.py says what the scores are and how the two versions differ.
 
-A prediction that is "" already stays so at any threshold. The best scores here are therefore not above run_squad.py's
-eval_best_exact and eval_best_f1, which are of the best answers to all questions. They are the same for the files of a
-run with --null_score_diff_threshold 1e9, whose predictions are these answers.
+A prediction of "" stays "" at any threshold. So the best scores are at most run_squad.py's eval_best_exact and
+eval_best_f1, which are computed from the best answers to all questions. They are equal for a run with
+--null_score_diff_threshold 1e9, which predicts the best answer to every question.
 
-Where a question of 2.0 has no prediction, evaluate-v2.0.py has a total without it, and then ends in a KeyError. Here
-the other scores are without it too.
+If a question of 2.0 has no prediction, evaluate-v2.0.py leaves it out of the total, and then ends in a KeyError. This
+script leaves it out of all scores.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from training.files import new_file, shown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COUNTED = {"1.1": "each counts as wrong", "2.0": "no score counts them"}
+WITHOUT_PREDICTION = {"1.1": "each counts as wrong", "2.0": "no score counts them"}  # what happens to questions
 CURVES = {
     "exact": "Precision and recall of exact match",
     "f1": "Precision and recall of F1",
@@ -47,6 +47,7 @@ CURVES = {
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Prints the scores that `argv`, by default the command line, asks for, and writes the files that it names."""
     args = parse(argv)
     questions, _ = read_questions(Path(args.data_file), "validation", version_2=True)
     references = {question["id"]: [text for text, _ in question["answers"]] for question in questions}
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The arguments. Raises ValueError for those that need another one."""
+    """The arguments of the command line. Raises ValueError for arguments that contradict or need each other."""
     parser = argparse.ArgumentParser(description="exact match and F1 of answers to SQuAD 1.1 or 2.0")
     parser.add_argument("data_file", help="the data: the official .json, or .jsonl with the Hub's columns")
     parser.add_argument("pred_file", help="the predictions: JSON, id -> text")
@@ -82,41 +83,42 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--na-prob-thresh",
         type=float,
         metavar="T",
-        help="predict no answer where its probability is above (default: 1, as in the official script, which leaves "
-        "predictions as they are if these are probabilities; inf does so for log odds)",
+        help="predict no answer if its probability is above T (default: 1, as in the official script, which keeps all "
+        "predictions if the file has probabilities; inf keeps them for log odds)",
     )
-    parser.add_argument("-o", "--out_file", "--out-file", type=Path, metavar="JSON", help="write the scores there too")
+    parser.add_argument("-o", "--out_file", "--out-file", type=Path, metavar="JSON", help="write the scores here too")
     parser.add_argument(
         "-p",
         "--out_image_dir",
         "--out-image-dir",
         type=Path,
         metavar="DIR",
-        help="draw precision-recall curves and histograms there",
+        help="write images of precision-recall curves and histograms into this folder",
     )
     parser.add_argument(
         "--version",
-        choices=list(COUNTED),
-        help="(default: 2.0 with a --na_prob_file, and for data where a question has no answer; otherwise 1.1)",
+        choices=list(WITHOUT_PREDICTION),
+        help="the version of SQuAD (default: 2.0 with a --na_prob_file or if a question has no answer; else 1.1)",
     )
     args = parser.parse_args(argv)
     if args.na_prob_thresh is not None and math.isnan(args.na_prob_thresh):
-        raise InputError("--na_prob_thresh nan is no number: inf leaves all predictions as they are")
+        raise InputError("--na_prob_thresh nan is not a number: inf leaves all predictions as they are")
     if not args.na_prob_file:
         for flag, value in (("--na_prob_thresh", args.na_prob_thresh), ("--out_image_dir", args.out_image_dir)):
             if value is not None:
                 raise InputError(f"{flag} {value} needs the probabilities of no answer: add --na_prob_file")
     elif args.version == "1.1":
-        raise InputError(f"--na_prob_file {args.na_prob_file} is of SQuAD 2.0: leave it out, or --version 1.1")
+        raise InputError(f"--na_prob_file {args.na_prob_file} is for SQuAD 2.0: leave it out, or --version 1.1")
     return args
 
 
 def choose_version(args: argparse.Namespace, references: dict[str, list[str]]) -> str:
+    """The version that the arguments or the data say. Raises ValueError for 1.1 if a question has no answer."""
     impossible = [name for name, texts in references.items() if not texts]
     if args.version == "1.1" and impossible:
         raise InputError(
             f"{args.data_file}: {len(impossible):,} questions have no answer, the first is {plain(impossible[0])}: "
-            "SQuAD 1.1 has none of these, leave --version 1.1 out"
+            "in SQuAD 1.1 every question has one, so leave --version 1.1 out"
         )
     return args.version or ("2.0" if impossible or args.na_prob_file else "1.1")
 
@@ -125,16 +127,16 @@ def choose_version(args: argparse.Namespace, references: dict[str, list[str]]) -
 
 
 def read_predictions(path: Path, references: Collection[str], version: str) -> dict[str, str]:
-    """id -> text. Says on stderr how many questions have no prediction, and how many predictions no question."""
+    """id -> text. Writes to stderr how many questions have no prediction, and how many predictions no question."""
     predictions = _read_object(path, "text", lambda value: isinstance(value, str))
     missing = [name for name in references if name not in predictions]
     if len(missing) == len(references):
-        raise InputError(f"{path} has no prediction for any of {len(references):,} questions: is it of other data?")
+        raise InputError(f"{path} has no prediction for any of {len(references):,} questions: is it for other data?")
     if missing:
         counts = (
             f"{len(missing):,} of {len(references):,} questions have no prediction, the first is {plain(missing[0])}"
         )
-        sys.stderr.write(f"{path}: {counts}: {COUNTED[version]}\n")
+        sys.stderr.write(f"{path}: {counts}: {WITHOUT_PREDICTION[version]}\n")
     if unknown := [name for name in predictions if name not in references]:
         counts = f"{len(unknown):,} predictions are for other questions, the first is {plain(unknown[0])}"
         sys.stderr.write(f"{path}: {counts}: no score counts them\n")
@@ -142,7 +144,7 @@ def read_predictions(path: Path, references: Collection[str], version: str) -> d
 
 
 def read_no_answer(path: Path, predictions: Collection[str], references: Collection[str]) -> dict[str, float]:
-    """id -> number, in the file's order. Raises ValueError where a question with a prediction has none."""
+    """id -> number, in the file's order. Raises ValueError if a question with a prediction has no number."""
     numbers = _read_object(path, "number", _is_number)
     if lacking := [name for name in predictions if name in references and name not in numbers]:
         raise InputError(
@@ -153,23 +155,24 @@ def read_no_answer(path: Path, predictions: Collection[str], references: Collect
 
 
 def _read_object(path: Path, kind: str, fits: Callable[[object], bool]) -> dict:
+    """A file's JSON object from ids to values of the `kind` that `fits` checks. Raises ValueError for other values."""
     values = read_json(path)
     if not isinstance(values, dict):
-        raise InputError(f"{path} holds no JSON object, id -> {kind}, but {shown(values)}")
+        raise InputError(f"{path} must hold a JSON object, id -> {kind}, not {shown(values)}")
     if wrong := [name for name, value in values.items() if not fits(value)]:
         raise InputError(f"{path}: {plain(wrong[0])} has {shown(values[wrong[0]])}, which is no {kind}")
     return values
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a finite float; of JSON's integers some are larger than any."""
+    """Whether it is a number that a finite float can hold; JSON's integers may be larger."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     return abs(value) <= sys.float_info.max
 
 
 def write(path: Path, content: bytes) -> None:
-    """A reader finds the old file or the whole new one. A folder that is missing is made."""
+    """Writes the file, whole or not at all. A missing folder is created."""
     with new_file(path, "Give a place with room where you may write") as temporary:
         temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(content)
@@ -179,11 +182,11 @@ def write(path: Path, content: bytes) -> None:
 
 
 def analysis(marks: Marks, folder: Path | None) -> dict[str, float]:
-    """The average precisions, of data with answers; and the images, if there is a folder for them."""
+    """The average precisions, if a question has an answer. Writes the images into `folder`, if there is one."""
     scores, images = {}, {}
     if marks.answerable.any():
-        for (name, title), marked in zip(CURVES.items(), (marks.exact, marks.f1, marks.answerable), strict=True):
-            precisions, recalls, scores[f"pr_{name}_ap"] = precision_recall(marked, marks)
+        for (name, title), values in zip(CURVES.items(), (marks.exact, marks.f1, marks.answerable), strict=True):
+            precisions, recalls, scores[f"pr_{name}_ap"] = precision_recall(values, marks)
             if folder:
                 images[f"pr_{name}.png"] = draw_curve(precisions, recalls, title)
     if folder:
@@ -196,7 +199,7 @@ def analysis(marks: Marks, folder: Path | None) -> dict[str, float]:
 
 
 def draw_curve(precisions: np.ndarray, recalls: np.ndarray, title: str) -> bytes:
-    """A png. Between two thresholds the curve is a step."""
+    """The curve as a PNG, with a step between two thresholds."""
     figure = empty_figure()
     axes = figure.add_subplot(title=title, xlabel="Recall", ylabel="Precision", xlim=(0, 1.05), ylim=(0, 1.05))
     axes.step(recalls, precisions, where="post")
@@ -205,7 +208,7 @@ def draw_curve(precisions: np.ndarray, recalls: np.ndarray, title: str) -> bytes
 
 
 def draw_histogram(numbers: np.ndarray, group: np.ndarray, name: str) -> bytes:
-    """A png of the group's share in each of 20 bins: of 0 to 1, or of all `numbers` where these are log odds."""
+    """A PNG of the group's share in each of 20 bins, from 0 to 1 or, for log odds, over the range of all `numbers`."""
     span = (numbers.min(initial=0.0), numbers.max(initial=1.0))
     figure = empty_figure()
     axes = figure.add_subplot(
@@ -216,7 +219,7 @@ def draw_histogram(numbers: np.ndarray, group: np.ndarray, name: str) -> bytes:
 
 
 def empty_figure() -> "Figure":
-    """Not of pyplot: nothing asks for a display, and nothing is kept."""
+    """A figure of matplotlib without pyplot, which needs a display and keeps all figures."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

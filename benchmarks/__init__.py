@@ -1,1 +1,1 @@
-"""This zoo against other implementations: the same weights, in one process, taking turns. `python -m benchmarks`."""
+"""Compares this zoo with other implementations, with the same weights in one process: `python -m benchmarks`."""

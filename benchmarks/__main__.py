@@ -21,7 +21,7 @@ from .measure import Build, assert_equal, matrix_peak, take_turns
 from .precision import medium_rounds, model_dtype
 
 
-# The rows of each model, whose name stands for them all.
+# The rows of each model. The name of a model stands for all of its rows.
 MODELS: dict[str, dict[str, tuple[str, Build]]] = {"bert": bert.ROWS, "elmo": elmo.ROWS, "gpt": gpt.ROWS}
 ROWS = {row: build for rows in MODELS.values() for row, build in rows.items()}
 
@@ -30,8 +30,8 @@ SETTINGS = {
     "fp32": ("highest", "highest"),  # as torch ships
     "medium": ("medium", "medium"),
     "bf16": ("bf16", "bf16"),
-    "portable": ("portable", "highest"),  # for models that bring products by oneDNN along
-    "mixed": ("medium", "highest"),  # not like with like: only on request
+    "portable": ("portable", "highest"),  # for models that use oneDNN's products themselves
+    "mixed": ("medium", "highest"),  # compares different precisions, so only on request
 }
 DEFAULT_SETTINGS = {
     "bert": ["fp32", "medium", "bf16"],
@@ -42,7 +42,7 @@ DEFAULT_SETTINGS = {
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. Times in milliseconds, memory in MB, ratios baseline : side."""
+    """One line of the table. Times are in milliseconds, memory is in MB, ratios are baseline / side."""
 
     row: str
     title: str
@@ -66,10 +66,10 @@ class Result:
 
 
 def measure(row: str, setting: str, tiny: bool, pairs: int) -> Result:
-    """One row in one setting, in so many pairs of turns.
+    """Measures one row in one setting, in `pairs` pairs of turns.
 
     Raises:
-        DifferentResults: when the two sides do not compute the same.
+        DifferentResults: if the results of the two sides differ.
     """
     title, build = ROWS[row]
     contest = build(*SETTINGS[setting], tiny)
@@ -149,11 +149,11 @@ def main(argv: list[str] | None = None) -> list[Result]:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__.splitlines()[0])
     names = ", ".join((*MODELS, *ROWS))
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{names}; all of them when none is named")
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="default: for each model its own")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="default: those of each model")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
-    parser.add_argument("--threads", type=int, help="of torch; its own choice when left out")
-    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny tries the rows out, in seconds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go too, with every digit")
+    parser.add_argument("--threads", type=int, help="torch's threads; default: its own choice")
+    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests that the rows run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args(argv)
     if unknown := [row for row in args.rows if row not in (*MODELS, *ROWS)]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {names}")

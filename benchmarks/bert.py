@@ -1,6 +1,6 @@
-"""BERT: this zoo's classes against transformers' with its SDPA attention, on the same weights and inputs.
+"""BERT: this zoo's classes against those of transformers with SDPA attention, on the same weights and inputs.
 
-A row is a function `(precision, baseline_precision, tiny) -> Contest`; precision.py has the precisions.
+A row is a function `(precision, baseline_precision, tiny) -> Contest`; precision.py describes the precisions.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from .precision import forward_backward, gradients, inference, model_dtype, tole
 
 
 Batch = dict[str, torch.Tensor]
-MakeModels = Callable[..., dict[str, PreTrainedModel]]  # of (head, size, tiny, dropout), by the names of the sides
+MakeModels = Callable[..., dict[str, PreTrainedModel]]  # (head, size, tiny, dropout) -> models by side
 
 OURS, STOCK = "zoo", "transformers"
 CLASSES = {OURS: (modeling, "ZooBert"), STOCK: (transformers, "Bert")}
@@ -34,14 +34,14 @@ SIZES = {
 }
 VOCABULARY, TINY_VOCABULARY = 30522, 97
 
-# Lengths in word pieces of the uncased vocabulary, [CLS] and [SEP] included, at these quantiles.
+# Quantiles of lengths in word pieces of the uncased vocabulary, with [CLS] and [SEP].
 QUANTILES = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1]
 LENGTHS = {
     # Counted on SST-2's train.tsv as GLUE publishes it: 67,349 phrases, most of them parts of a sentence; mean 13.3.
     "sst2-train": [3, 4, 6, 7, 8, 10, 13, 16, 20, 27, 33, 44, 66],
     # Counted on its dev.tsv: 872 whole sentences, mean 25.2.
     "sst2-dev": [4, 12, 16, 19, 21, 24.5, 27, 30, 34, 40, 44, 51.3, 55],
-    # Not counted: a stand-in for pairs like MNLI's, chosen to have a mean of 39 and to be padded 1.5 times.
+    # Not counted, but chosen like pairs of MNLI, with a mean of 39 and 1.5 columns per token when padded.
     "pairs": [15, 28, 31, 34, 36, 39, 41, 44, 46, 50, 53, 59, 63],
 }
 
@@ -53,20 +53,20 @@ class Inputs:
 
 
 def draw_lengths(name: str, count: int) -> torch.Tensor:
-    """`count` lengths of that distribution in random order, the same ones each time."""
+    """`count` lengths from the named distribution in random order, the same in every call."""
     generator = np.random.default_rng(0)
     lengths = np.interp(generator.random(count), QUANTILES, LENGTHS[name])
     return torch.from_numpy(lengths.round().astype(np.int64))
 
 
 def pad(sequences: list[torch.Tensor]) -> Batch:
-    """(T_i,) ids each -> (B, T) ids and mask, T the longest."""
+    """B sequences (T_i,) of ids -> (B, T) ids and mask, where T is the greatest T_i."""
     ids = pad_sequence(sequences, batch_first=True)
     return {"input_ids": ids, "attention_mask": (ids != 0).long()}
 
 
 def draw_sequences(lengths: torch.Tensor, tiny: bool) -> list[torch.Tensor]:
-    """Random word pieces: speed does not ask which. None is 0, which is padding."""
+    """Random word pieces, on which speed does not depend. None is 0, the id of padding."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = TINY_VOCABULARY if tiny else VOCABULARY
     return [torch.randint(1, vocabulary, (length,), generator=generator) for length in lengths.tolist()]
@@ -83,18 +83,18 @@ def make_batches(lengths_name: str, tiny: bool) -> Inputs:
 
 
 def padding(batches: list[Batch]) -> float:
-    """Columns computed for each real token."""
+    """The number of columns per real token."""
     masks = [batch["attention_mask"] for batch in batches]
     return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
 
 
 def make_models(head: str, size: str, tiny: bool, dropout: float) -> dict[str, PreTrainedModel]:
-    """transformers' class and ours with the same random weights, large enough that a missing term would show."""
+    """transformers' class and ours with the same random weights, large enough to reveal a missing term."""
     models = {side: make_model(side, head, size, tiny, dropout) for side in (OURS, STOCK)}
     generator = torch.Generator().manual_seed(0)
     for name, parameter in models[STOCK].named_parameters():
-        around = 1.0 if name.endswith("LayerNorm.weight") else 0.0
-        parameter.data.normal_(around, 0.05, generator=generator)
+        mean = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+        parameter.data.normal_(mean, 0.05, generator=generator)
     models[OURS].load_state_dict(models[STOCK].state_dict())
     return models
 
@@ -117,7 +117,7 @@ def make_model(side: str, head: str, size: str, tiny: bool, dropout: float) -> P
 
 
 def classify(size: str, lengths_name: str, make_models: MakeModels = make_models) -> Build:
-    """Logits of batches in random order, each padded to its longest sequence."""
+    """Computes logits of batches in random order, each padded to its longest sequence."""
 
     def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
         inputs = make_batches(lengths_name, tiny)
@@ -144,7 +144,7 @@ def classify(size: str, lengths_name: str, make_models: MakeModels = make_models
 
 
 def evaluate(model: PreTrainedModel, sequences: list[torch.Tensor], by_length: bool, batch_size: int) -> torch.Tensor:
-    """(sequences, C) logits in the order of `sequences`, computed shortest first with `by_length`."""
+    """(sequences, C) logits in the order of `sequences`; with `by_length`, the shortest are computed first."""
     order = list(range(len(sequences)))
     if by_length:
         order.sort(key=lambda index: len(sequences[index]))
@@ -154,7 +154,7 @@ def evaluate(model: PreTrainedModel, sequences: list[torch.Tensor], by_length: b
 
 
 def evaluate_set(side_name: str, side_sorted: bool, baseline_name: str, baseline_sorted: bool) -> Build:
-    """Logits of a whole evaluation set, in its order or sorted by length and put back."""
+    """Computes logits of an evaluation set, in its order or sorted by length."""
 
     def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
         size, count = (5, 11) if tiny else (BATCH_SIZE, BATCHES * BATCH_SIZE)
@@ -200,14 +200,14 @@ def make_classified_batches(tiny: bool) -> Inputs:
     return make_batches("sst2-train", tiny)
 
 
-def one_pass(model: PreTrainedModel, batch: Batch, precision: str) -> Outputs:
-    """Loss and all gradients of one training pass."""
+def loss_and_gradients(model: PreTrainedModel, batch: Batch, precision: str) -> Outputs:
+    """The loss and all gradients of one training pass."""
     model.train().zero_grad()
     loss = forward_backward(lambda: model(**batch).loss, precision)
     return {"loss": loss, "gradients": gradients(model)}
 
 
-def stepper(model: PreTrainedModel, batches: list[Batch], precision: str) -> Callable[[int], None]:
+def make_step(model: PreTrainedModel, batches: list[Batch], precision: str) -> Callable[[int], None]:
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
 
@@ -220,8 +220,8 @@ def stepper(model: PreTrainedModel, batches: list[Batch], precision: str) -> Cal
 
 
 def two_steps(side: str, head: str, make_inputs: Callable[[bool], Inputs], precision: str, tiny: bool) -> None:
-    """What the memory row measures: the second step runs beside the optimizer's state."""
-    step = stepper(make_model(side, head, "small", tiny, dropout=0.1), make_inputs(tiny).batches, precision)
+    """The work whose memory is measured: in the second step, the optimizer has its state."""
+    step = make_step(make_model(side, head, "small", tiny, dropout=0.1), make_inputs(tiny).batches, precision)
     step(0)
     step(1)
 
@@ -229,7 +229,7 @@ def two_steps(side: str, head: str, make_inputs: Callable[[bool], Inputs], preci
 def train_step(
     head: str, make_inputs: Callable[[bool], Inputs], with_memory: bool, make_models: MakeModels = make_models
 ) -> Build:
-    """Forward, backward and fused AdamW, dropout 0.1; agreement is of loss and gradients, without dropout."""
+    """Forward, backward and fused AdamW with dropout 0.1; loss and gradients are compared without dropout."""
 
     def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
         inputs = make_inputs(tiny)
@@ -238,12 +238,12 @@ def train_step(
         def side(name: str, precision: str) -> Side:
             def check() -> Outputs:
                 model = make_models(head, "small", tiny, dropout=0.0)[name]
-                return one_pass(model, inputs.batches[0], precision)
+                return loss_and_gradients(model, inputs.batches[0], precision)
 
             def memory() -> float:
                 return peak_memory(two_steps, name, head, make_inputs, precision, tiny)
 
-            run = stepper(models[name], inputs.batches, precision)
+            run = make_step(models[name], inputs.batches, precision)
             return Side(name, run, check, memory if with_memory else None)
 
         return Contest(

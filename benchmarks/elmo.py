@@ -1,6 +1,6 @@
-"""ELMo: this zoo's biLM against the same computed plainly, as AllenNLP does (plain_elmo.py), on the same weights.
+"""ELMo: this zoo's biLM against a plain one, as in AllenNLP (plain_elmo.py), on the same weights.
 
-A row is a function `(precision, baseline_precision, tiny) -> Contest`; precision.py has the precisions.
+A row is a function `(precision, baseline_precision, tiny) -> Contest`; precision.py describes the precisions.
 """
 
 from collections.abc import Callable
@@ -36,13 +36,13 @@ SIZES = {
 LM_VOCABULARY, SAMPLED = 50_000, 8192
 TINY_LM_VOCABULARY, TINY_SAMPLED = 97, 13
 
-# Sentences: log-normal lengths of this mean and this deviation of the logarithm, up to a longest.
+# Lengths of sentences are log-normal, with this mean, this deviation of the logarithm, and this maximum.
 MEAN_LENGTH, LENGTH_DEVIATION, LONGEST = 22, 0.6, 80
-# Words: their frequencies fall as 1 / (rank + 2.7), Zipf's law as Mandelbrot has it. Of so many, 61 in 100 words of a
-# batch are distinct, as in the sentences that come with the released model's tests.
+# The frequencies of words fall as 1 / (rank + 2.7), Mandelbrot's form of Zipf's law. With this number of words, 61 %
+# of the words of a batch are distinct, as in the sentences of the released model's tests.
 WORDS, TINY_WORDS = 12_000, 40
-# UTF-8 bytes of the distinct words of 32 sentences, counted on the Universal Dependencies English training set; the
-# last is the longest of such a batch, in the median.
+# Quantiles of the UTF-8 bytes of the distinct words of 32 sentences, counted on the Universal Dependencies English
+# training set; the last is the median of the longest word of such a batch.
 QUANTILES = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1]
 WORD_LENGTHS = [1, 2, 3, 4, 4, 5, 6, 6, 7, 9, 10, 13, 16]
 
@@ -51,22 +51,22 @@ Batch = dict[str, torch.Tensor]
 
 
 class Text:
-    """Sentences of made-up words, the same ones each time."""
+    """Draws sentences of random words, the same for every new object."""
 
     def __init__(self, tiny: bool):
-        self.numbers = np.random.default_rng(0)
+        self.generator = np.random.default_rng(0)
         count = TINY_WORDS if tiny else WORDS
-        lengths = np.interp(self.numbers.random(count), QUANTILES, WORD_LENGTHS).round().astype(int)
+        lengths = np.interp(self.generator.random(count), QUANTILES, WORD_LENGTHS).round().astype(int)
         letters = list("abcdefghijklmnopqrstuvwxyz")
-        self.words = ["".join(self.numbers.choice(letters, length)) for length in lengths]
+        self.words = ["".join(self.generator.choice(letters, length)) for length in lengths]
         self.frequencies = 1 / (np.arange(count) + 2.7)
         self.frequencies /= self.frequencies.sum()
 
     def sentence(self, length: int | None = None) -> Sentence:
         if length is None:
             location = np.log(MEAN_LENGTH) - LENGTH_DEVIATION**2 / 2
-            length = round(np.clip(self.numbers.lognormal(location, LENGTH_DEVIATION), 1, LONGEST))
-        return [self.words[rank] for rank in self.numbers.choice(len(self.words), length, p=self.frequencies)]
+            length = round(np.clip(self.generator.lognormal(location, LENGTH_DEVIATION), 1, LONGEST))
+        return [self.words[rank] for rank in self.generator.choice(len(self.words), length, p=self.frequencies)]
 
     def sentences(self, count: int, length: int | None = None) -> list[Sentence]:
         return [self.sentence(length) for _ in range(count)]
@@ -77,7 +77,7 @@ def tokenize(sentences: list[Sentence]) -> Batch:
 
 
 def describe(batches: list[list[Sentence]]) -> str:
-    """As the table shows it: how many sentences and words, and how many columns are computed for each word."""
+    """The numbers of sentences and of words per sentence, and the columns per word, for the table."""
     words = [sum(map(len, batch)) for batch in batches]
     columns = [len(batch) * max(map(len, batch)) for batch in batches]
     padding = f", padded {sum(columns) / sum(words):.2f}x" if len(batches[0]) > 1 else ""
@@ -85,16 +85,16 @@ def describe(batches: list[list[Sentence]]) -> str:
 
 
 def make_config(size: str, tiny: bool, **fields) -> ElmoConfig:
-    """Sentences start from zeros and nothing is dropped, so that both sides compute the same.
+    """Sentences start from zeros and there is no dropout, so that both sides have the same results.
 
-    Clips are tighter than the published 3, so that random weights reach them: about 1 in 50 projections.
+    Clips are lower than the published 3, so that random weights reach them, in about 1 of 50 projections.
     """
     fields |= {"state": "zero", "hidden_dropout_prob": 0.0, "mix_dropout": 0.0}
     return ElmoConfig(**SIZES["tiny" if tiny else size], cell_clip=1.0, proj_clip=0.6, **fields)
 
 
 def make_models(our_class: type, plain_class: type, config: ElmoConfig) -> dict[str, torch.nn.Module]:
-    """Both with the same random weights, which keep what goes through them at about its size."""
+    """Both classes with the same random weights, which keep the size of states about constant."""
     ours, plain = our_class(config), plain_class(config)
     generator = torch.Generator().manual_seed(0)
     for parameter in ours.parameters():
@@ -107,11 +107,13 @@ def make_models(our_class: type, plain_class: type, config: ElmoConfig) -> dict[
 
 
 def flop(config: ElmoConfig, sentences: list[Sentence]) -> float:
-    """What the biLM's products have to multiply and add for these sentences: the windows of each distinct word that
-    have a character of it and one that has none, and each word and boundary that a direction reads.
+    """The multiplications and additions that the biLM needs for these sentences.
+
+    For each distinct word, they include the windows with a character of it and one window without; for each direction,
+    all words and boundaries that it reads.
     """
     distinct = {word for sentence in sentences for word in sentence}
-    # With the marks of a word's begin and end; and <S> and </S>, which are words of one mark.
+    # A word has marks at its begin and end. <S> and </S> are words of one mark.
     windows = sum(len(word.encode()) + 3 for word in distinct) + 2 * 4
     filters, size = sum(count for _, count in config.filters), config.projection_size
     convolutions = windows * sum(width * count for width, count in config.filters) * config.char_embedding_size
@@ -137,9 +139,9 @@ def named(outputs: list[torch.Tensor]) -> Outputs:
 
 
 def embed_batches(size: str, batch_size: int = BATCH_SIZE, length: int | None = None) -> Build:
-    """The mix and all layers of batches in random order, each padded to its longest sentence.
+    """Computes the mix and all layers of batches in random order, each padded to its longest sentence.
 
-    Whatever the baseline is timed in, it is its fp32 results that ours have to agree with.
+    Results are compared with those of the baseline in fp32, whatever precision it is timed in.
     """
 
     def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
@@ -172,9 +174,9 @@ def embed_batches(size: str, batch_size: int = BATCH_SIZE, length: int | None = 
 
 
 def embed_sorted(size: str) -> Build:
-    """`ElmoModel.embed`, which sorts, against the same model on batches in the order given. Both read words.
+    """`ElmoModel.embed`, which sorts by length, against the same model on batches in the original order.
 
-    Both work in the same precision, whatever the setting says of the baseline's.
+    Both read words, and both work in the same precision, whatever the setting says about the baseline.
     """
 
     def build(precision: str, _: str, tiny: bool) -> Contest:
@@ -183,12 +185,12 @@ def embed_sorted(size: str) -> Build:
         model = make_models(ElmoModel, PlainElmo, config)[OURS].eval().to(model_dtype(precision))
 
         def in_order() -> list[torch.Tensor]:
-            found = []
+            rows = []
             for start in range(0, count, batch_size):
                 batch = sentences[start : start + batch_size]
                 mix = model(**tokenize(batch)).last_hidden_state
-                found += [row[: len(words)] for row, words in zip(mix, batch, strict=True)]
-            return found
+                rows += [row[: len(words)] for row, words in zip(mix, batch, strict=True)]
+            return rows
 
         def side(name: str, embed: Callable[[], list[torch.Tensor]]) -> Side:
             def run(index: int) -> torch.Tensor:
@@ -210,20 +212,21 @@ def embed_sorted(size: str) -> Build:
 
 # Training
 
-# Where a clip or a maximum is decided by rounding, a gradient goes one way here and another there, on either side.
+# Where rounding decides on a clip or a maximum, the two sides may differ in the path of a gradient.
 KINKS = 1e-2
 
-Loss = Callable[[torch.nn.Module, int], torch.Tensor]  # of a model on input number i
+Loss = Callable[[torch.nn.Module, int], torch.Tensor]  # (model, number of the input) -> loss
 
 
 def training_contest(
     models: dict[str, torch.nn.Module], loss: Loss, precision: str, baseline_precision: str, work: str
 ) -> Contest:
-    """Forward and backward, without an optimizer's step. Loss and gradients have to agree with the baseline's, which
-    are computed in fp32 for that.
+    """Forward and backward, without an optimizer's step.
+
+    Loss and gradients are compared with those of the baseline in fp32.
     """
 
-    def side(name: str, precision: str, checked_in: str) -> Side:
+    def side(name: str, precision: str, check_precision: str) -> Side:
         model = models[name].train()
 
         def run(index: int) -> None:
@@ -231,9 +234,10 @@ def training_contest(
             model.zero_grad()
 
         def check() -> Outputs:
-            found = {"loss": forward_backward(lambda: loss(model, 0), checked_in), "gradients": gradients(model)}
+            value = forward_backward(lambda: loss(model, 0), check_precision)
+            outputs = {"loss": value, "gradients": gradients(model)}
             model.zero_grad()
-            return found
+            return outputs
 
         return Side(name, run, check)
 
@@ -242,7 +246,7 @@ def training_contest(
 
 
 def train(size: str) -> Build:
-    """Through the whole biLM: 20 columns with <S> and </S>, no padding."""
+    """Trains the whole biLM, on 20 columns with <S> and </S> and no padding."""
 
     def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
         text, config = Text(tiny), make_config(size, tiny, freeze_bilm=False)
@@ -260,7 +264,7 @@ def train(size: str) -> Build:
 
 
 def pretrain(size: str) -> Build:
-    """The language model as it was pre-trained: 20 words of 32 streams each direction, scores of sampled words."""
+    """Pre-trains the language model as in the paper: 20 words of 32 streams per direction, with a sampled softmax."""
 
     def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
         rows, columns = (3, 4) if tiny else (BATCH_SIZE, 20)
@@ -276,7 +280,7 @@ def pretrain(size: str) -> Build:
         models = make_models(ElmoForPreTraining, PlainForPreTraining, config)
 
         def loss(model: torch.nn.Module, index: int) -> torch.Tensor:
-            torch.manual_seed(index)  # both draw the same words
+            torch.manual_seed(index)  # both sides draw the same words
             output = model(**inputs[index % BATCHES])
             return output if isinstance(output, torch.Tensor) else output.loss
 

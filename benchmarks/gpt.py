@@ -1,7 +1,7 @@
-"""GPT: this zoo's classes against transformers' on the same weights and inputs.
+"""GPT: this zoo's classes against those of transformers, on the same weights and inputs.
 
-transformers' GPT keeps nothing between the tokens that it generates, computes padding, and has no language modeling
-loss beside a classifier; `PlainFineTuning` adds that to it as the paper's formula says.
+transformers' GPT has no cache for generation, computes padding, and its classifier has no language modeling loss.
+`PlainFineTuning` adds that loss by the paper's formula.
 """
 
 from functools import partial
@@ -35,7 +35,7 @@ LM_LOSS_WEIGHT = 0.5
 
 
 class PlainFineTuning(transformers.OpenAIGPTForSequenceClassification):
-    """transformers' classifier, and equation 5: the mean over rows of the mean loss of their tokens is added."""
+    """transformers' classifier with equation 5: adds the mean over rows of the mean loss of their tokens."""
 
     def forward(self, input_ids, attention_mask, labels):
         states = self.transformer(input_ids, attention_mask=attention_mask).last_hidden_state
@@ -43,8 +43,8 @@ class PlainFineTuning(transformers.OpenAIGPTForSequenceClassification):
         scores = self.score(states[torch.arange(len(states)), last])
         words = nn.functional.linear(states[:, :-1], self.transformer.tokens_embed.weight)  # (B, T - 1, V)
         losses = nn.functional.cross_entropy(words.transpose(1, 2), input_ids[:, 1:], reduction="none")
-        counted = attention_mask[:, 1:]
-        lm_loss = ((losses * counted).sum(-1) / counted.sum(-1)).mean()
+        is_real = attention_mask[:, 1:]
+        lm_loss = ((losses * is_real).sum(-1) / is_real.sum(-1)).mean()
         loss = nn.functional.cross_entropy(scores, labels) + LM_LOSS_WEIGHT * lm_loss
         return transformers.modeling_outputs.SequenceClassifierOutput(loss=loss, logits=scores)
 
@@ -52,7 +52,7 @@ class PlainFineTuning(transformers.OpenAIGPTForSequenceClassification):
 def make_models(
     head: str, size: str, tiny: bool, dropout: float = 0.0, lm_loss: bool = False
 ) -> dict[str, PreTrainedModel]:
-    """Both sides' class with the same random weights, large enough that a missing term would show."""
+    """The classes of both sides with the same random weights, large enough to reveal a missing term."""
     sizes = {**SIZES["tiny" if tiny else size], "vocab_size": TINY_VOCABULARY if tiny else VOCABULARY}
     dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_first_dropout"), dropout)
     classes = dict(CLASSES[head])
@@ -66,8 +66,8 @@ def make_models(
         models[side] = model_class(config)
     generator = torch.Generator().manual_seed(0)
     for name, parameter in models[STOCK].named_parameters():
-        norm = ".ln_" in name and name.endswith("weight")
-        parameter.data.normal_(1.0 if norm else 0.0, 0.05, generator=generator)
+        mean = 1.0 if ".ln_" in name and name.endswith("weight") else 0.0
+        parameter.data.normal_(mean, 0.05, generator=generator)
     models[OURS].load_state_dict(models[STOCK].state_dict())
     return models
 
@@ -76,7 +76,7 @@ def make_models(
 
 
 def make_prompts(rows: int, tiny: bool) -> Batch:
-    """Prompts of up to 32 tokens, padded on the left where there are several."""
+    """Prompts of up to 32 tokens; several are padded on the left."""
     longest = 5 if tiny else 32
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, TINY_VOCABULARY if tiny else VOCABULARY, (rows, longest), generator=generator)
@@ -85,11 +85,11 @@ def make_prompts(rows: int, tiny: bool) -> Batch:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
-def generate(rows: int, new: int) -> Build:
-    """Greedy generation. The two sides must agree on the logits of a text, ours token by token with its cache."""
+def generate(rows: int, new_tokens: int) -> Build:
+    """Greedy generation. Both sides must agree on the logits of a text; ours are computed with a cache."""
 
     def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
-        prompts, tokens = make_prompts(rows, tiny), 4 if tiny else new
+        prompts, tokens = make_prompts(rows, tiny), 4 if tiny else new_tokens
         models = make_models("LMHeadModel", "base", tiny)
 
         def side(name: str, precision: str) -> Side:
@@ -104,8 +104,8 @@ def generate(rows: int, new: int) -> Build:
                 with inference(precision):
                     logits = step_by_step(model, prompts) if name == OURS else model(**prompts).logits
                 real = prompts["attention_mask"].bool()
-                found = {"logits": logits[real]}
-                return found | {"tokens": run(0)} if model.dtype == torch.float32 else found
+                outputs = {"logits": logits[real]}
+                return outputs | {"tokens": run(0)} if model.dtype == torch.float32 else outputs
 
             return Side(name, run, check)
 
@@ -120,7 +120,7 @@ def generate(rows: int, new: int) -> Build:
 
 
 def step_by_step(model: PreTrainedModel, prompts: Batch) -> torch.Tensor:
-    """(B, T, V) logits, each column's computed from the cache of those before; columns number the positions."""
+    """(B, T, V) logits, each column computed with the cache of the columns before it. Positions are columns."""
     ids, mask = prompts["input_ids"], prompts["attention_mask"]
     cache, steps = None, []
     for column in range(ids.shape[1]):
@@ -140,7 +140,7 @@ def step_by_step(model: PreTrainedModel, prompts: Batch) -> torch.Tensor:
 
 
 def make_texts(tiny: bool) -> Inputs:
-    """8 x 128 tokens without padding, each of which is predicted."""
+    """8 x 128 tokens without padding, all of which are predicted."""
     rows, columns = (3, 19) if tiny else (8, 128)
     generator = torch.Generator().manual_seed(0)
     vocabulary = TINY_VOCABULARY if tiny else VOCABULARY
@@ -150,8 +150,8 @@ def make_texts(tiny: bool) -> Inputs:
 
 
 ROWS: dict[str, tuple[str, Build]] = {
-    "gpt-greedy": ("GPT, greedy generation", generate(rows=1, new=128)),
-    "gpt-greedy-batch": ("GPT, greedy generation", generate(rows=4, new=64)),
+    "gpt-greedy": ("GPT, greedy generation", generate(rows=1, new_tokens=128)),
+    "gpt-greedy-batch": ("GPT, greedy generation", generate(rows=4, new_tokens=64)),
     "gpt-sst2": ("GPT, inference", classify("base", "sst2-train", make_models)),
     "gpt-pairs": ("GPT, inference", classify("base", "pairs", make_models)),
     "gpt-finetuning": (

@@ -1,10 +1,9 @@
-"""How two implementations are compared: first that they agree, then how long each takes, turn by turn, and what
-memory each needs.
+"""Compares two implementations: first their results, then the time of each, in turns, and the memory of each.
 
-A ratio is taken within each pair of turns and the median of the pairs is reported, so that a machine that speeds up or
-slows down moves both sides alike. Two clocks: the CPU time of this process, all its threads added up, and wall time,
-which is what a user waits for. With one thread, CPU time is nearly free of what other processes do. With several it is
-not: threads that wait for each other spin, and on a shared machine they wait long.
+A ratio is computed within each pair of turns, and the median over the pairs is reported. So a machine that speeds up
+or slows down affects both sides alike. There are two clocks: the CPU time of this process, summed over its threads,
+and wall time, which is the time that a user waits. With one thread, CPU time hardly depends on other processes. With
+several threads it does: threads that wait for each other spin, and on a shared machine they wait long.
 """
 
 import functools
@@ -28,18 +27,18 @@ Outputs = dict[str, torch.Tensor]
 
 
 class DifferentResults(RuntimeError):
-    """The two sides do not compute the same, so that their speeds cannot be compared."""
+    """The results of the two sides differ, so their speeds cannot be compared."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that are compared.
+    """One of the two implementations that are compared.
 
     Attributes:
-        name: as the table shows it.
+        name: the name in the table.
         run: does the work on input number i; the other side's `run(i)` does the same work.
-        check: what this side computes on one input, without dropout.
-        peak_memory: MB that its process takes, measured in a process of its own; None where the row does not ask.
+        check: returns the results of this side on one input, without dropout.
+        peak_memory: returns the peak memory in MB, measured in a separate process; None if the row reports none.
     """
 
     name: str
@@ -52,19 +51,19 @@ class Side:
 class Contest:
     side: Side
     baseline: Side
-    work: str  # what one turn works on
-    tolerance: float  # for `largest_difference`
-    flop: Callable[[int], float] | None = None  # multiplications and additions that `run(i)` cannot do without
+    work: str  # a description of the input of one turn
+    tolerance: float  # the limit of `largest_difference`
+    flop: Callable[[int], float] | None = None  # multiplications and additions that `run(i)` needs at least
 
 
-Build = Callable[[str, str, bool], Contest]  # of a row: (precision, baseline's precision, tiny)
+Build = Callable[[str, str, bool], Contest]  # makes a row's contest: (precision, baseline's precision, tiny)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one `run`, medians over the pairs; and, pair by pair, baseline time / side time.
+    """The seconds of one `run`, as medians over the pairs, and the ratio baseline time / side time of each pair.
 
-    The rates are `Contest.flop` a CPU second, medians too; None where the contest does not count.
+    The rates are `Contest.flop` per CPU second, also as medians; None if the contest has no `flop`.
     """
 
     cpu_seconds: float
@@ -94,14 +93,14 @@ def largest_difference(outputs: Outputs, expected: Outputs) -> float:
         if ours.shape != theirs.shape:
             raise DifferentResults(f"{name} has two shapes: {tuple(ours.shape)} and {tuple(theirs.shape)}.")
         differences.append((ours - theirs).abs().max() / theirs.abs().max())
-    return torch.stack(differences).max().item()  # NaN if any is
+    return torch.stack(differences).max().item()  # NaN if any difference is NaN
 
 
 def assert_equal(contest: Contest) -> float:
     """The largest difference between the two sides' results.
 
     Raises:
-        DifferentResults: when it is beyond the contest's tolerance, or not a number.
+        DifferentResults: if the difference exceeds the contest's tolerance or is NaN.
     """
     difference = largest_difference(contest.side.check(), contest.baseline.check())
     if not difference <= contest.tolerance:
@@ -113,12 +112,12 @@ def assert_equal(contest: Contest) -> float:
 
 
 def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
-    """Times the two sides in turns A B A B ..., each turn at least about `seconds` of wall time.
+    """Times the two sides in turns A B A B ..., where each turn takes at least about `seconds` of wall time.
 
-    Pair p works on the same inputs on both sides, and on others than pair p + 1.
+    In each pair of turns, both sides work on the same inputs; other pairs have other inputs.
     """
     quickest = _quickest(contest)
-    if quickest < seconds:  # a first run may be slower than those after it
+    if quickest < seconds:  # the first run may be slower than later ones
         quickest = _quickest(contest)
     repeats = max(1, ceil(seconds / quickest))
     ours, theirs, work = [], [], []
@@ -146,12 +145,12 @@ def _rate(work: list[float | None], turns: list[tuple[float, float]]) -> float |
 
 
 def _quickest(contest: Contest) -> float:
-    """Wall seconds."""
+    """The wall seconds of the faster side's run."""
     return min(_turn(side, [0])[1] for side in (contest.side, contest.baseline))
 
 
 def _turn(side: Side, inputs: list[int]) -> tuple[float, float]:
-    """(CPU seconds, wall seconds)."""
+    """(CPU seconds, wall seconds) of one turn."""
     cpu, wall = time.process_time(), time.perf_counter()
     for index in inputs:
         side.run(index)
@@ -160,9 +159,9 @@ def _turn(side: Side, inputs: list[int]) -> tuple[float, float]:
 
 @functools.cache
 def matrix_peak(dtype: torch.dtype) -> float:
-    """Multiplications and additions a CPU second of a large matrix product, the best of several.
+    """Multiplications and additions per CPU second in a large matrix product, the best of several.
 
-    By oneDNN where that is faster than torch's own choice, whatever the setting: it stands for what the chip can do.
+    It uses oneDNN where that is faster than torch's choice, in any setting, because it measures the limit of the chip.
     """
     size, seconds = 2048, []
     factors = torch.rand(size, size).to(dtype)
@@ -175,7 +174,7 @@ def matrix_peak(dtype: torch.dtype) -> float:
 
 
 def peak_memory(work: Callable[..., None], *args) -> float:
-    """MB that a fresh process holds at most while it does `work(*args)`, interpreter and libraries included."""
+    """The peak memory in MB of a new process that runs `work(*args)`, with interpreter and libraries."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(_work_and_peak, work, *args).result()
 
@@ -184,8 +183,8 @@ def _work_and_peak(work: Callable[..., None], *args) -> float:
     work(*args)
     status = Path("/proc/self/status")
     if status.exists():
-        # Not ru_maxrss: on Linux a new process starts with that of the process that started it.
+        # Not ru_maxrss: on Linux, a new process inherits the value of its parent.
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) / 1024  # kB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 1024  # bytes there, kB elsewhere
+    return peak / 2**20 if sys.platform == "darwin" else peak / 1024  # bytes on macOS, kB elsewhere

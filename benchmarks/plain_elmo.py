@@ -1,12 +1,12 @@
-"""ELMo's biLM computed plainly, as AllenNLP does: what the zoo's is measured against.
+"""A plain biLM of ELMo, as in AllenNLP: the baseline for the zoo's.
 
 Written from a description of AllenNLP's ELMo (in its `modules`: elmo.py, elmo_lstm.py, lstm_cell_with_projection.py).
-What it shares with it, and what costs: batches are padded; every row of 50 character ids goes through the word layer,
-also those of padding and of words that were there before; each direction of each layer is a Python loop over columns
-whose step multiplies both its input and its state, for the rows whose sentence reaches that column. Sentences start
-from zeros; AllenNLP's start where the batch before ended. Names of parameters are the zoo's.
+It has the same costs. Batches are padded. The word layer computes every row of 50 character ids, including padding
+and repeated words. Each direction of each layer is a Python loop over columns, whose step multiplies its input and its
+state, for the rows whose sentence reaches that column. One thing differs: sentences start from zeros, AllenNLP's from
+the last state of the batch before. Names of parameters are the zoo's.
 
-Letters: B rows, T words of the longest row, K character ids a word, P size of a direction's states, C cells.
+Letters: B rows, T words of the longest row, K character ids of a word, P size of a direction's states, C cells.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class PlainLSTM(nn.Module):
         self.cell_clip, self.proj_clip = config.cell_clip, config.proj_clip
 
     def forward(self, inputs: torch.Tensor, lengths: Sequence[int], from_the_end: bool = False) -> torch.Tensor:
-        """(B, T, P) -> (B, T, P), zero at padding. Rows are sorted, the longest first."""
+        """(B, T, P) -> (B, T, P), zero at padding. Rows are sorted, longest first."""
         hidden = inputs.new_zeros(len(inputs), self.recurrent.in_features)
         cell = inputs.new_zeros(len(inputs), self.projection.in_features)
         outputs = torch.zeros_like(inputs)
@@ -103,7 +103,7 @@ class PlainMix(nn.Module):
 
 
 class PlainElmo(nn.Module):
-    """(B, T, K) ids -> the mix and all layers, (B, T, 2P) each. Published sizes: skip connections, clips, one mix."""
+    """(B, T, K) ids -> the mix and all layers, (B, T, 2P) each. It has skip connections, clips and one mix."""
 
     def __init__(self, config: ElmoConfig):
         super().__init__()
@@ -132,7 +132,7 @@ class PlainElmo(nn.Module):
 
 
 class PlainForPreTraining(nn.Module):
-    """The loss of both directions' streams, (B, T, K) ids and (B, T) next words each, over sampled words."""
+    """The sampled-softmax loss of both directions' streams: (B, T, K) ids and (B, T) next words of each."""
 
     def __init__(self, config: ElmoConfig):
         super().__init__()
@@ -154,7 +154,7 @@ class PlainForPreTraining(nn.Module):
         return sum(losses) / 2
 
     def sampled_loss(self, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """(N, P), (N,) -> the mean of -log p of each target against words drawn for all of them."""
+        """(N, P), (N,) -> the mean of -log p of the targets, with one sample of words for all."""
         vocabulary = self.lm_head.out_features
         words, draws = sample_words(vocabulary, self.sampled, states.device)
         targets_expected, words_expected = (expected_count(drawn, vocabulary, draws) for drawn in (targets, words))

@@ -1,9 +1,9 @@
-"""SQuAD's windows and answers the way transformers' example run_qa.py makes them, to measure against.
+"""SQuAD's windows and answers, made as in transformers' example run_qa.py: the baseline for the zoo's.
 
-The same rules, not its code. Each question is tokenised together with its context, which the tokenizer cuts into
-windows; Python loops find the answer's tokens in each window and, with a model's scores, the best spans. As there, a
-span joins one of the best starts of a window to one of its best ends, so that it can miss a better span of others.
-`all_pairs` misses none: it looks at every start with every end.
+It follows the same rules, but is not its code. Each question is tokenised together with its context, which the
+tokenizer cuts into windows. Python loops find the tokens of the answer in each window and, with a model's scores, the
+best spans. As in the example, only the best starts of a window are combined with its best ends, so a better span of
+other starts and ends can be missed. `all_pairs` combines every start with every end.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -62,7 +62,7 @@ def _encode(examples: Batch, tokenizer: PreTrainedTokenizerBase, max_length: int
 
 
 def _answer(answers: dict, offsets: list, sides: list, null: int) -> tuple[int, int]:
-    """The columns of the first answer's first and last token, or `null` twice where the window lacks some of it."""
+    """The columns of the first answer's first and last token, or `null` twice if the window lacks a part of it."""
     if not answers["answer_start"]:
         return null, null
     begin = answers["answer_start"][0]
@@ -84,7 +84,7 @@ def _answer(answers: dict, offsets: list, sides: list, null: int) -> tuple[int, 
 # Answers
 
 
-Best = Callable[[np.ndarray, np.ndarray, list, int, int], list[dict]]  # spans of one window
+Best = Callable[[np.ndarray, np.ndarray, list, int, int], list[dict]]  # the best spans of one window
 Answered = tuple[dict[str, str], dict[str, list[dict]]]  # by id: the answer, and the n best
 
 

@@ -1,7 +1,7 @@
-"""The precisions that a side can work in, by the names that the settings of `python -m benchmarks` are made of.
+"""The precisions of a side. The settings of `python -m benchmarks` are pairs of them.
 
-"highest" is fp32 as torch ships, "medium" the same with torch's switch for matrix products at that word, "portable"
-fp32 without the products that oneDNN computes, "bf16" a bf16 model, or bf16 autocast where it trains.
+"highest" is fp32 with torch's defaults. "medium" is fp32 with `torch.set_float32_matmul_precision("medium")`.
+"portable" is fp32 without oneDNN. "bf16" is a model in bf16, or bf16 autocast in training.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,14 +12,14 @@ import torch
 from .measure import largest_difference
 
 
-# Largest difference relative to the largest value. fp32 sums in another order; bf16 keeps 8 bits of each product's
-# factors, and twelve layers of it leave two or three correct ones in a logit.
+# The largest difference relative to the largest value. In fp32, only the order of sums differs. bf16 keeps 8 bits of
+# the factors of each product; after twelve layers, two or three bits of a logit are right.
 FP32_TOLERANCE, BF16_TOLERANCE = 1e-4, 5e-2
 
 
 @contextmanager
 def matmul_precision(name: str) -> Iterator[None]:
-    """torch's global switch for fp32 matrix products, put back afterwards."""
+    """Sets torch's global precision of fp32 matrix products, and restores it afterwards."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(name)
     try:
@@ -30,7 +30,7 @@ def matmul_precision(name: str) -> Iterator[None]:
 
 @contextmanager
 def onednn(enabled: bool) -> Iterator[None]:
-    """torch's global switch for oneDNN, put back afterwards."""
+    """Switches oneDNN on or off for all of torch, and restores it afterwards."""
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = enabled
     try:
@@ -61,7 +61,7 @@ def forward_backward(loss: Callable[[], torch.Tensor], precision: str) -> torch.
 
 
 def gradients(model: torch.nn.Module) -> torch.Tensor:
-    """All of them side by side; zeros of a parameter that took no part."""
+    """All gradients in one vector, with zeros for parameters that have none."""
     collected = []
     for _, parameter in sorted(model.named_parameters()):
         collected.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
@@ -69,12 +69,12 @@ def gradients(model: torch.nn.Module) -> torch.Tensor:
 
 
 def model_dtype(precision: str) -> torch.dtype:
-    """Of a model that infers."""
+    """The type of a model in inference."""
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 def medium_rounds() -> bool:
-    """Whether "medium" rounds fp32 factors to bf16 on this chip. It may; chips without AMX keep them as they are."""
+    """Whether "medium" rounds fp32 factors to bf16 on this chip. Chips without AMX do not round them."""
     factors = torch.rand(256, 256, generator=torch.Generator().manual_seed(0))
     with matmul_precision("highest"):
         exact = torch.nn.functional.linear(factors, factors)
@@ -84,6 +84,6 @@ def medium_rounds() -> bool:
 
 
 def tolerance(*precisions: str) -> float:
-    """Of the difference between sides that work in these."""
+    """The largest difference that is allowed between sides in these precisions."""
     rounds = "bf16" in precisions or ("medium" in precisions and medium_rounds())
     return BF16_TOLERANCE if rounds else FP32_TOLERANCE

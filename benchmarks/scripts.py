@@ -1,10 +1,10 @@
-"""Times whole runs of run_glue.py, from the command to its last file, and prints Markdown tables.
+"""Times whole runs of run_glue.py, from the start of the command to its end, and prints Markdown tables.
 
     python -m benchmarks.scripts [TABLE ...] [--data_dir GLUE_FOLDERS] [--json FILE]
 
-`by-length` runs the zoo and transformers' own model in turns, on batches of similar lengths as all recipes do,
-`random-order` the same without --group_by_length, `scaling` one process and several on the same global batch. Each
-of them is a process of its own, started as a user starts it, with one thread a process.
+`by-length` runs the zoo's and transformers' model in turns, on batches of similar lengths, as in all recipes.
+`random-order` is the same without --group_by_length. `scaling` runs one process and several on the same global batch.
+Each run is a new command, started as a user starts it, with one thread per process.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from .__main__ import describe_machine, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ["start", "load", "tokenize", "train", "eval", "save"]
-BATCH = 128  # of all processes together; smaller ones measure how fast gradients are exchanged
-Record = dict[str, float]  # what metrics.json says of a run, and the seconds that passed outside
+BATCH = 128  # of all processes together; with a smaller one, the exchange of gradients dominates
+Record = dict[str, float]  # the numbers of metrics.json, and the seconds of the whole command
 
 FULL = ["--model_name_or_path", "configs/bert/small.json", "--max_train_samples", "3200", "--learning_rate", "1e-4"]
 TINY = ["--model_name_or_path", "configs/bert/tiny.json", "--max_train_samples", "64"]
@@ -33,26 +33,26 @@ RECIPE += ["--warmup_ratio", "0.1", "--max_seq_length", "64"]
 
 
 def timed_run(flags: list[str], processes: int = 1) -> Record:
-    """Runs run_glue.py with `flags`; raises CalledProcessError, having shown what it printed, where it fails."""
+    """Runs run_glue.py with `flags`. If it fails, prints its errors and raises CalledProcessError."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     with tempfile.TemporaryDirectory() as folder:
         command = [*(launcher if processes > 1 else [sys.executable]), "run_glue.py", *flags, "--output_dir", folder]
         started = time.perf_counter()
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         seconds = time.perf_counter() - started
-        if ended.returncode:
-            sys.stderr.write(ended.stderr)
-            ended.check_returncode()
+        if process.returncode:
+            sys.stderr.write(process.stderr)
+            process.check_returncode()
         record = json.loads(Path(folder, "metrics.json").read_text(encoding="utf-8"))
     return {name: value for name, value in record.items() if isinstance(value, (int, float))} | {"seconds": seconds}
 
 
 def implementations(flags: list[str], pairs: int, by_length: bool) -> list[list[str]]:
-    """Rows of (part of the run, seconds here : there, their ratio), of runs taken in turns."""
+    """Rows of (part of the run, seconds of zoo : transformers, ratio), from runs in turns."""
     sides: dict[str, list[Record]] = {"zoo": [], "transformers": []}
     for pair in range(pairs):
-        for side, records in sorted(sides.items(), reverse=pair % 2 == 0):  # the first alternates
+        for side, records in sorted(sides.items(), reverse=pair % 2 == 0):  # the side that runs first alternates
             batches = ["--per_device_train_batch_size", "32", "--group_by_length", str(by_length)]
             records.append(timed_run([*RECIPE, *batches, *flags, "--implementation", side]))
     rows = [["part", "zoo : transformers, seconds", "ratio"]]
@@ -60,18 +60,18 @@ def implementations(flags: list[str], pairs: int, by_length: bool) -> list[list[
         ours, theirs = ([record[part] for record in records] for records in sides.values())
         ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
         name = "the whole command" if part == "seconds" else part.removesuffix("_runtime")
-        middle, least, most = statistics.median(ratios), min(ratios), max(ratios)
+        median, lowest, highest = statistics.median(ratios), min(ratios), max(ratios)
         seconds = f"{statistics.median(ours):.1f} : {statistics.median(theirs):.1f}"
-        rows.append([name, seconds, f"**{middle:.2f}** ({least:.2f} - {most:.2f})"])
+        rows.append([name, seconds, f"**{median:.2f}** ({lowest:.2f} - {highest:.2f})"])
     accuracy = " : ".join(f"{100 * records[0]['eval_accuracy']:.1f}" for records in sides.values())
     return [*rows, ["dev accuracy", accuracy, ""]]
 
 
 def scaling(flags: list[str], rounds: int) -> list[list[str]]:
-    """Rows of (processes, batch, seconds of training, speed-up, both losses): one global batch without dropout."""
+    """Rows of (processes, batch, seconds of training, speed-up, losses), for one global batch without dropout."""
     rows = [["processes", "batch of each", "training, seconds", "speed-up", "dev loss", "train loss"]]
-    spread = [count for count in (1, 2, 4, 8) if count <= (os.cpu_count() or 1)]
-    records: dict[int, list[Record]] = {count: [] for count in spread}
+    counts = [count for count in (1, 2, 4, 8) if count <= (os.cpu_count() or 1)]
+    records: dict[int, list[Record]] = {count: [] for count in counts}
     with tempfile.TemporaryDirectory() as folder:
         config = json.loads(Path(ROOT, flags[1]).read_text(encoding="utf-8"))
         config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -79,12 +79,12 @@ def scaling(flags: list[str], rounds: int) -> list[list[str]]:
         without_dropout.write_text(json.dumps(config), encoding="utf-8")
         model = ["--model_name_or_path", str(without_dropout)]
         for _ in range(rounds):
-            for count in spread:
+            for count in counts:
                 batches = ["--per_device_train_batch_size", str(BATCH // count), "--group_by_length", "True"]
                 records[count].append(timed_run([*RECIPE, *batches, *flags, *model], count))
-    for count in spread:
+    for count in counts:
         pairs = zip(records[1], records[count], strict=True)
-        speed_up = statistics.median(alone["train_runtime"] / many["train_runtime"] for alone, many in pairs)
+        speed_up = statistics.median(one["train_runtime"] / several["train_runtime"] for one, several in pairs)
         seconds = statistics.median(record["train_runtime"] for record in records[count])
         losses = [f"{records[count][0][name]:.6f}" for name in ("eval_loss", "train_loss")]
         rows.append([str(count), str(BATCH // count), f"{seconds:.1f}", f"**{speed_up:.2f}**", *losses])
@@ -104,8 +104,8 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
     parser.add_argument("--data_dir", default="demo/data", help="the GLUE zip's folders; default: the demo's sample")
     parser.add_argument("--tokenizer_name", default="demo/vocab.txt", help="a vocab.txt for the data")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
-    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tries the commands out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the tables go too")
+    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests the commands")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to this file")
     args = parser.parse_args(argv)
     if args.pairs < 1:
         parser.error("--pairs must be positive")

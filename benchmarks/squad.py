@@ -2,14 +2,14 @@
 
     python -m benchmarks.squad [ROW ...] [--data_dir FOLDER] [--tokenizer_name vocab.txt] [--questions N] [--json FILE]
 
-The other side is the way of transformers' example run_qa.py (plain_squad.py): `windows-...` makes the windows to train
-on and those to evaluate, `answers` finds the best spans by a model's scores. Rows called `...-map` do it as the
-example does: features are padded to the full length, made by datasets.map, and kept in its data set. The other rows
-leave that out: plain lists without padding. `answers-all-pairs` is a loop over every start and every end. The scores
-are random, high at the right answer.
+The baseline works like transformers' example run_qa.py (plain_squad.py). `windows-...` makes the windows for training
+and evaluation, `answers` finds the best spans by a model's scores. In rows called `...-map`, the baseline does all
+that the example does: features are padded to the full length, made by datasets.map, and kept in its data set. In other
+rows, it makes plain lists without padding. `answers-all-pairs` compares with a loop over every start and every end.
+The scores are random, and high at the right answer.
 
-A second table says what a model could reach that knew all answers: how many questions a span of one window can answer,
-and why the others have none.
+A second table shows the scores of a model that knows all answers: how many questions a span of one window can answer,
+and why others cannot be answered.
 """
 
 import argparse
@@ -32,8 +32,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
-from metrics.squad.scores import normalize_answer
-from run_squad import score_answers
+from metrics.squad.scores import normalize_answer, squad1_scores
 from tasks.squad.data import read_folder
 from tasks.squad.decode import find_answers
 from tasks.squad.features import Windows, include_marks, make_windows
@@ -45,10 +44,10 @@ from .scripts import ROOT
 
 
 MAX_LENGTH, STRIDE, LONGEST = 384, 128, 30  # tokens, as published
-BATCH = 1000  # questions that datasets.map hands over at a time
-PAIRED = 300  # questions of the loop over all pairs
-SAMPLE = 200  # questions of the sample
-Logits = dict[str, list[np.ndarray]]  # one array a window
+BATCH = 1000  # questions in a call of datasets.map
+PAIRED = 300  # questions in the row with all pairs
+SAMPLE = 200  # questions in the sample
+Logits = dict[str, list[np.ndarray]]  # one array per window
 REASONS = ["in no single window", f"longer than {LONGEST} tokens", "inside a token"]
 
 
@@ -62,49 +61,50 @@ def load_examples(folder: str | None, questions: int | None) -> Dataset:
 
 
 def make_sample() -> Dataset:
-    """Questions about contexts of 10 to 80 of the demo's reviews: how one that begins so goes on."""
+    """Questions about contexts of 10 to 80 reviews of the demo. They ask how a review continues."""
     with Path(ROOT, "demo/data/train.tsv").open(encoding="utf-8", newline="") as file:
         reviews = [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
     rng = random.Random(0)
     rows = []
     while len(rows) < SAMPLE:
-        chosen = rng.sample(reviews, rng.randint(10, 80))
-        context = " ".join(chosen)
-        for place in rng.sample(range(len(chosen)), 5):
-            first, rest = chosen[place].removesuffix(" .").split(" ", maxsplit=1)
-            begin = len(" ".join([*chosen[:place], first, ""]))
-            answers = {"text": [rest], "answer_start": [begin]}
+        sample = rng.sample(reviews, rng.randint(10, 80))
+        context = " ".join(sample)
+        for place in rng.sample(range(len(sample)), 5):
+            first, answer = sample[place].removesuffix(" .").split(" ", maxsplit=1)
+            begin = len(" ".join([*sample[:place], first, ""]))
+            answers = {"text": [answer], "answer_start": [begin]}
             question = f"how does it go on after {first} ?"
             rows.append({"id": str(len(rows)), "context": context, "question": question, "answers": answers})
     return Dataset.from_list(rows)
 
 
 def make_logits(windows: Windows) -> Logits:
-    """Start and end scores of windows to train on: noise, from which the right span and another one stand out.
+    """Start and end scores of training windows: noise, with high scores for the right span and for a wrong one.
 
-    The other one, a tempting mistake, may stand out more, so that some answers are wrong.
+    The wrong span may have higher scores, so that some answers are wrong.
     """
     rng = np.random.default_rng(0)
     logits = {"start_logits": [], "end_logits": []}
     right = [windows.features[name][:] for name in ("start_positions", "end_positions")]
     for first, tokens, *span in zip(windows.column, windows.tokens, *right, strict=True):
         start = rng.integers(tokens)
-        other = first + start, first + min(start + rng.integers(LONGEST), tokens - 1)
-        for_right, for_other = rng.uniform(5, 12), rng.uniform(4, 9)
-        for values, column, other_column in zip(logits.values(), span, other, strict=True):
+        wrong = first + start, first + min(start + rng.integers(LONGEST), tokens - 1)
+        right_score, wrong_score = rng.uniform(5, 12), rng.uniform(4, 9)
+        for values, column, wrong_column in zip(logits.values(), span, wrong, strict=True):
             scores = rng.normal(-6, 1, first + tokens + 1)
-            scores[other_column] += for_other
-            scores[column] += for_right
+            scores[wrong_column] += wrong_score
+            scores[column] += right_score
             values.append(scores.astype(np.float32))
     return logits
 
 
-# Results as numbers, to compare them
+# Results as numbers, which can be compared
 
 
-def of_windows(windows: Windows, train: bool) -> Outputs:
-    numbers = flat(windows.features[:])
-    if not train:  # the example's windows to train on do not say either
+def window_numbers(windows: Windows, train: bool) -> Outputs:
+    """The features of the windows and, for evaluation, their questions and the characters of their tokens."""
+    numbers = flatten(windows.features[:])
+    if not train:  # the example's training windows lack these columns
         places = zip(windows.first, windows.tokens, strict=True)
         spans = np.concatenate([windows.spans[first : first + tokens] for first, tokens in places])
         columns = {"question": windows.question, "column": windows.column, "spans": spans}
@@ -112,14 +112,14 @@ def of_windows(windows: Windows, train: bool) -> Outputs:
     return numbers
 
 
-def of_features(features: dict[str, list], examples: Dataset) -> Outputs:
-    """The same of the example's, padding cut off, and with the accents that a token's characters are to include."""
+def feature_numbers(features: dict[str, list], examples: Dataset) -> Outputs:
+    """The same of the example's features, without padding; a token's characters get the accents after them."""
     lengths = [sum(row) for row in features["attention_mask"]]
     features = {
         name: [row[:length] for row, length in zip(rows, lengths, strict=True)] if isinstance(rows[0], list) else rows
         for name, rows in features.items()
     }
-    numbers = flat({name: rows for name, rows in features.items() if name not in ("example_id", "offset_mapping")})
+    numbers = flatten({name: rows for name, rows in features.items() if name not in ("example_id", "offset_mapping")})
     if "example_id" in features:
         question = {name: number for number, name in enumerate(examples["id"])}
         contexts = dict(zip(examples["id"], examples["context"], strict=True))
@@ -127,14 +127,14 @@ def of_features(features: dict[str, list], examples: Dataset) -> Outputs:
         places = [[column for column, span in enumerate(row) if span] for row in features["offset_mapping"]]
         numbers["column"] = torch.tensor([columns[0] for columns in places])
         spans = [np.array([span for span in row if span]) for row in features["offset_mapping"]]
-        for name, of_window in zip(features["example_id"], spans, strict=True):
-            include_marks(contexts[name], of_window)
+        for name, window_spans in zip(features["example_id"], spans, strict=True):
+            include_marks(contexts[name], window_spans)
         numbers["spans"] = torch.from_numpy(np.concatenate(spans))
     return numbers
 
 
-def flat(columns: dict[str, list]) -> Outputs:
-    """Columns of numbers, and of lists of numbers, one after the other with their lengths."""
+def flatten(columns: dict[str, list]) -> Outputs:
+    """Columns of numbers as tensors. Lists of numbers are concatenated, and their lengths are another column."""
     numbers = {}
     for name, rows in columns.items():
         if isinstance(rows[0], list):
@@ -144,19 +144,19 @@ def flat(columns: dict[str, list]) -> Outputs:
     return numbers
 
 
-def of_answers(predictions: dict[str, str], nbest: dict[str, list[dict]] | None = None) -> Outputs:
-    """The characters of ids and answers, and where given of the n best, with their probabilities and scores."""
-    numbers = {"answers": of_texts([*predictions, *predictions.values()])}
+def answer_numbers(predictions: dict[str, str], nbest: dict[str, list[dict]] | None = None) -> Outputs:
+    """The characters of ids and answers and, with `nbest`, the n best answers with probabilities and scores."""
+    numbers = {"answers": text_numbers([*predictions, *predictions.values()])}
     if nbest is not None:
         entries = list(chain.from_iterable(nbest.values()))
         numbers["lengths of n best"] = torch.tensor(list(map(len, nbest.values())))
-        numbers["n best"] = of_texts([entry["text"] for entry in entries])
+        numbers["n best"] = text_numbers([entry["text"] for entry in entries])
         for name in ("probability", "start_logit", "end_logit"):
             numbers[name] = torch.tensor([entry[name] for entry in entries])
     return numbers
 
 
-def of_texts(texts: list[str]) -> torch.Tensor:
+def text_numbers(texts: list[str]) -> torch.Tensor:
     return torch.tensor([ord(character) for character in "\0".join(texts)])
 
 
@@ -165,7 +165,7 @@ def of_texts(texts: list[str]) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Work:
-    """What the rows work on."""
+    """The input of all rows: examples and a tokenizer."""
 
     examples: Dataset
     tokenizer: PreTrainedTokenizerBase
@@ -180,7 +180,7 @@ class Work:
         return make_windows(self.examples, self.tokenizer, MAX_LENGTH, STRIDE, train=train)
 
     def lists(self, train: bool) -> dict[str, list]:
-        """The example's features, unpadded, by a call of its function for each batch."""
+        """The example's features without padding, from a call of its function for each batch."""
         make, columns = self._function(train, pad=False), {}
         for begin in range(0, len(self.examples), BATCH):
             for name, rows in make(self.examples[begin : begin + BATCH]).items():
@@ -188,7 +188,7 @@ class Work:
         return columns
 
     def mapped(self, train: bool) -> Dataset:
-        """The same as the example does it: by datasets.map, and padded, its default."""
+        """The example's features as it makes them: by datasets.map and with padding, its default."""
         make, names = self._function(train, pad=True), self.examples.column_names
         return self.examples.map(make, batched=True, remove_columns=names, load_from_cache_file=False)
 
@@ -202,10 +202,10 @@ def windows_row(work: Work, train: bool, mapped: bool) -> Contest:
 
     def check() -> Outputs:
         features = make()
-        return of_features(features[:] if mapped else features, work.examples)
+        return feature_numbers(features[:] if mapped else features, work.examples)
 
     return Contest(
-        Side("zoo", lambda _: work.windows(train), lambda: of_windows(work.windows(train), train)),
+        Side("zoo", lambda _: work.windows(train), lambda: window_numbers(work.windows(train), train)),
         Side("run_qa, mapped" if mapped else "run_qa", lambda _: make(), check),
         work.describe(work.windows(train)),
         tolerance=0.0,
@@ -213,7 +213,7 @@ def windows_row(work: Work, train: bool, mapped: bool) -> Contest:
 
 
 def answers_row(work: Work, mapped: bool = False, pairs: bool = False) -> Contest:
-    """The example's answers alone are compared: its n best repeat equal texts and lack what it does not look at."""
+    """Only answers are compared with the example's: its n best repeat equal texts and lack some spans."""
     windows, logits = work.windows(train=False), make_logits(work.windows(train=True))
     features = work.mapped(train=False) if mapped else list_rows(work.lists(train=False))
     examples = work.examples if mapped else work.examples.to_list()
@@ -228,17 +228,17 @@ def answers_row(work: Work, mapped: bool = False, pairs: bool = False) -> Contes
         return plain_squad.find_answers(examples, features, scores, best, pairs, longest=LONGEST)
 
     name = "all pairs" if pairs else "run_qa, mapped" if mapped else "run_qa"
-    compared = slice(None if pairs else 1)  # of predictions and n best
+    compared = slice(None if pairs else 1)  # predictions only, or also the n best
     return Contest(
-        Side("zoo", lambda _: ours(), lambda: of_answers(*ours()[compared])),
-        Side(name, lambda _: theirs(), lambda: of_answers(*theirs()[compared])),
+        Side("zoo", lambda _: ours(), lambda: answer_numbers(*ours()[compared])),
+        Side(name, lambda _: theirs(), lambda: answer_numbers(*theirs()[compared])),
         work.describe(windows),
-        tolerance=1e-6 if pairs else 0.0,  # probabilities are summed in two ways
+        tolerance=1e-6 if pairs else 0.0,  # the two sides sum probabilities in different orders
     )
 
 
 def pad(logits: list[np.ndarray]) -> list[np.ndarray]:
-    """What a model gives for padded windows: low scores of what is masked."""
+    """A model's scores of padded windows: low scores at padding."""
     return [np.pad(values, (0, MAX_LENGTH - len(values)), constant_values=-20) for values in logits]
 
 
@@ -259,11 +259,11 @@ HEADER = ["row", "on", "compared", "CPU seconds", "CPU time ratio", "wall"]
 
 
 def measure(row: str, work: Work, pairs: int) -> dict[str, object]:
-    """One row, in so many pairs of turns. Raises DifferentResults when the two sides do not compute the same."""
+    """Measures one row in `pairs` pairs of turns. Raises DifferentResults if the results of the two sides differ."""
     contest = ROWS[row](work)
     assert_equal(contest)
     gc.collect()
-    gc.freeze()  # neither side pays for looking through what was made before
+    gc.freeze()  # so that no side pays for the collection of earlier objects
     timing = take_turns(contest, pairs, seconds=0.0)
     gc.unfreeze()
     names = {"row": row, "side": contest.side.name, "baseline": contest.baseline.name, "work": contest.work}
@@ -286,10 +286,10 @@ def table_line(result: dict[str, object]) -> list[str]:
 
 
 def oracle(work: Work) -> dict[str, float]:
-    """The scores of a model that gives one right span all of its mass; how many questions have none, by REASONS.
+    """The scores of a model that always predicts a right span, and how many questions have none, by REASONS.
 
-    A span is right where the metric finds no difference to an answer. Where there is none, the model takes the tokens
-    of an answer that come nearest to it.
+    A span is right if it equals an answer for the metric. If there is none, the model predicts the tokens that come
+    nearest to an answer.
     """
     windows = work.windows(train=False)
     lengths = map(len, windows.features["input_ids"][:])
@@ -298,36 +298,37 @@ def oracle(work: Work) -> dict[str, float]:
     best: dict[int, tuple] = {}  # (how near it comes, window, first and last column)
     contexts, answers = work.examples["context"][:], work.examples["answers"][:]
     for window, question in enumerate(windows.question.tolist()):
-        found = spans_of(answers[question], contexts[question], windows, window)
-        best[question] = max([best.get(question, (-1,)), *found], key=itemgetter(0))
+        spans = spans_of(answers[question], contexts[question], windows, window)
+        best[question] = max([best.get(question, (-1,)), *spans], key=itemgetter(0))
     for _, *span in best.values():
         if span:
             window, *columns = span
             for values, column in zip(logits.values(), columns, strict=True):
                 values[window][column] = 100.0
-    answers = find_answers(work.examples, windows, logits, max_answer_length=LONGEST)
-    scores = score_answers(answers, work.examples, version_2=False).values
-    reasons = Counter(REASONS[max(near, 0)] for near, *_ in best.values() if near < len(REASONS))
+    predicted = find_answers(work.examples, windows, logits, max_answer_length=LONGEST)
+    references = {name: answer["text"] for name, answer in zip(work.examples["id"], answers, strict=True)}
+    scores = squad1_scores(predicted.predictions, references)
+    reasons = Counter(REASONS[max(nearness, 0)] for nearness, *_ in best.values() if nearness < len(REASONS))
     return {"questions": len(work.examples)} | scores | {reason: reasons[reason] for reason in REASONS}
 
 
 def spans_of(answers: dict, context: str, windows: Windows, window: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of each answer how near the window's tokens come to it, as an index of REASONS or beyond; window and columns."""
+    """(nearness, window, first column, last column) of each answer; nearness is an index of REASONS, or 3 if right."""
     first, tokens, column = windows.first[window], windows.tokens[window], windows.column[window]
     spans = windows.spans[first : first + tokens]
     for text, start in zip(answers["text"], answers["answer_start"], strict=True):
         begin, end = start + len(text) - len(text.lstrip()), start + len(text.rstrip())
-        held = np.flatnonzero((spans[:, 1] > begin) & (spans[:, 0] < end))
-        if not len(held):
+        inside = np.flatnonzero((spans[:, 1] > begin) & (spans[:, 0] < end))
+        if not len(inside):
             continue
-        covered = context[spans[held[0], 0] : spans[held[-1], 1]]
-        if spans[held[0], 0] > begin or spans[held[-1], 1] < end:
-            near = 0
-        elif len(held) > LONGEST:
-            near = 1
+        covered = context[spans[inside[0], 0] : spans[inside[-1], 1]]
+        if spans[inside[0], 0] > begin or spans[inside[-1], 1] < end:
+            nearness = 0
+        elif len(inside) > LONGEST:
+            nearness = 1
         else:
-            near = 3 if normalize_answer(covered) == normalize_answer(text) else 2
-        yield near, window, column + held[0], column + held[-1]
+            nearness = 3 if normalize_answer(covered) == normalize_answer(text) else 2
+        yield nearness, window, column + inside[0], column + inside[-1]
 
 
 def main(argv: list[str] | None = None) -> dict[str, object]:
@@ -335,9 +336,9 @@ def main(argv: list[str] | None = None) -> dict[str, object]:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{', '.join(ROWS)}; all of them when none is named")
     parser.add_argument("--data_dir", help="folder with dev-v1.1.json; default: a sample made of the demo's reviews")
     parser.add_argument("--tokenizer_name", default="demo/vocab.txt", help="a vocab.txt, or a tokenizer's folder")
-    parser.add_argument("--questions", type=int, help="only the first so many")
+    parser.add_argument("--questions", type=int, help="use only the first questions, this many")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go too, with every digit")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args(argv)
     if unknown := [row for row in args.rows if row not in ROWS]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
@@ -366,7 +367,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def tokenizer_threads() -> int:
-    """Those that the `tokenizers` package takes, by its two environment variables."""
+    """The number of threads of the `tokenizers` package, by its two environment variables."""
     if os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in ("false", "off", "no", "n", "f", "0", ""):
         return 1
     return int(os.environ.get("RAYON_NUM_THREADS", 0)) or os.cpu_count() or 1

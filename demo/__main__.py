@@ -1,8 +1,8 @@
-"""The main job in small: a BERT from random weights learns the sample, is saved, loaded again and asked.
+"""A small complete run: BERT learns the sample from random weights, is saved, loaded again and used.
 
     python -m demo [OUTPUT_DIR]
 
-Run it from the root of the repository; `make demo` does, and installs what it needs first.
+Run it from the root of the repository, or use `make demo`, which first installs what it needs.
 """
 
 import json
@@ -24,7 +24,7 @@ SENTENCES = [  # none of them is in train
 
 
 def main(output_dir: str = "demo/output") -> None:
-    """Trains, then classifies `SENTENCES` with what `output_dir` holds and nothing else of the run."""
+    """Trains, then classifies `SENTENCES` with the model that is saved in `output_dir`."""
     run_glue.main([RECIPE, "--output_dir", output_dir])
     metrics = json.loads(Path(output_dir, "metrics.json").read_text(encoding="utf-8"))
     print(f"\nOf the dev sentences, {metrics['eval_accuracy']:.1%} are classified right; guessing gets 50.0%.\n")

@@ -2,10 +2,10 @@
 
     python -m demo.sample
 
-A review joins one or two clauses, a clause joins a subject to a verdict. Verdicts come in mirrored pairs built from
-the same words ("is never boring", "is never funny"), and two opposed clauses count as the one that carries the
-sentence: the clause after "but", the main clause beside "although". So single words do not give the label away. Every
-word of dev occurs in train; no clause of dev does, because each pair of subject and verdict belongs to one of the two.
+A review has one or two clauses; a clause has a subject and a verdict. Verdicts come in opposite pairs of similar words
+("is never boring", "is never funny"). If two clauses disagree, the label is that of the clause after "but", or of the
+main clause after an "although" clause. So single words do not reveal the label. Every word of dev occurs in train, but
+no clause does, because each pair of subject and verdict is used in only one of the two.
 
 All of it was written for this project and has its licence, Apache-2.0.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 NEGATIVE, POSITIVE = 0, 1
 ROWS = {"train": 1600, "dev": 320}
-HELD_OUT = 5  # one (subject, verdict) pair in five is dev's
+HELD_OUT = 5  # one in five (subject, verdict) pairs is used in dev
 
 SUBJECTS = """
 this film, the movie, the sequel, her debut, this little thriller, the comedy, the documentary, the remake,
@@ -27,7 +27,7 @@ this fairy tale, the script, the plot, the acting, the dialogue, the music, the 
 the first hour, the final act, the cast, the lead performance, the editing, the pace, the humour, the whole thing
 """
 
-# positive | negative, near twins wherever the language allows
+# positive | negative, with words as similar as the language allows
 VERDICTS = """
 is a quiet delight                      | is a loud bore
 is warm and honest                      | is cold and false
@@ -67,7 +67,7 @@ OPENINGS = ["", "", "i must say ", "for once , ", "in the end , ", "to my mind ,
 
 
 def review(clause: Callable[[int], str], label: int, rng: random.Random) -> str:
-    """A sentence whose sentiment is `label`, from one clause, two that agree or two that disagree."""
+    """A sentence with the sentiment `label`, of one clause, of two that agree, or of two that disagree."""
     kind = rng.random()
     if kind < 0.5:
         return f"{rng.choice(OPENINGS)}{clause(label)} ."
@@ -79,7 +79,7 @@ def review(clause: Callable[[int], str], label: int, rng: random.Random) -> str:
 
 
 def split_rows(split: str) -> list[tuple[str, int]]:
-    """The distinct (sentence, label) rows of a split, half of them positive; the same ones on every call."""
+    """The distinct (sentence, label) rows of a split, half of them positive; the same in every call."""
     subjects = [" ".join(subject.split()) for subject in SUBJECTS.split(",")]
     verdicts = [line.split("|") for line in VERDICTS.strip().splitlines()]
     pairs = [
@@ -101,7 +101,7 @@ def split_rows(split: str) -> list[tuple[str, int]]:
 
 
 def word_pieces(sentences: list[str]) -> list[str]:
-    """BERT's special tokens, every word, and every character whole and as a continuation, so that any word splits."""
+    """BERT's special tokens, all words, and all characters, also as continuations, so that any word can be split."""
     words = {word for sentence in sentences for word in sentence.split()}
     characters = set(string.ascii_lowercase + string.digits + string.punctuation)
     continuations = [f"##{character}" for character in sorted(characters)]

@@ -1,4 +1,4 @@
-"""The metrics, as `evaluate` modules in folders of their own: a run asks nobody's server for them, and no cache."""
+"""The metrics, each an `evaluate` module in a folder, so that a run needs neither a server nor a cache for them."""
 
 import importlib
 import tempfile
@@ -10,13 +10,14 @@ if TYPE_CHECKING:
 
 
 def load(name: str, config_name: str | None = None) -> "evaluate.EvaluationModule":
-    """The module metrics/NAME/NAME.py, e.g. `load("glue", "mrpc")`; what it computes on is kept in memory.
+    """Loads the metric metrics/NAME/NAME.py, e.g. `load("glue", "mrpc")`, which keeps its data in memory.
 
-    Imported, and not by `evaluate.load`, which copies modules to the user's home: that may not be writable.
+    The module is imported rather than loaded by `evaluate.load`, which copies modules to the user's home folder, where
+    it may not be allowed to write.
     """
-    import evaluate  # takes seconds, which a scorer that needs no module does without
+    import evaluate  # here, because it takes seconds, and scorers that load no metric do not need it
 
     module = importlib.import_module(f"metrics.{name}.{name}")
-    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, evaluate.Metric)]
-    with tempfile.TemporaryDirectory() as folder:  # evaluate makes folders in it, and puts nothing there
-        return kinds[0](config_name, keep_in_memory=True, cache_dir=folder)
+    classes = [item for item in vars(module).values() if isinstance(item, type) and issubclass(item, evaluate.Metric)]
+    with tempfile.TemporaryDirectory() as folder:  # evaluate makes folders in it, but no files
+        return classes[0](config_name, keep_in_memory=True, cache_dir=folder)

@@ -1,9 +1,9 @@
-"""The zoo: models written from their papers, at home in transformers' Auto classes.
+"""The zoo: ELMo, GPT and BERT, written from their papers, for transformers' Auto classes.
 
-`import modeling` registers the zoo's models for the zoo's own configurations and their names where transformers looks
-names up; what transformers loads stays as it is. The file of a model is imported when its class is first used.
-`modeling.register()` makes the Auto classes resolve the model types of published checkpoints to the zoo, in this
-process; `modeling.unregister()` gives them back to transformers. Models that transformers does not have need neither.
+`import modeling` registers the zoo's models for the zoo's configurations, and adds their names to transformers' tables
+of names; it does not change which classes transformers loads. The file of a model is imported when its class is first
+used. After `modeling.register()`, the Auto classes of this process resolve the model types of published checkpoints to
+the zoo; `modeling.unregister()` reverts that. Models that transformers does not have need neither.
 """
 
 from collections import UserDict
@@ -27,7 +27,7 @@ from .gpt.configuration_gpt import ZooGPTConfig
 from .gpt.tokenization_gpt import ZooGPTTokenizer
 
 
-if TYPE_CHECKING:  # when the program runs, `__getattr__` imports them
+if TYPE_CHECKING:  # at run time, `__getattr__` imports them
     from .bert.modeling_bert import (
         ZooBertForMaskedLM,
         ZooBertForMultipleChoice,
@@ -56,28 +56,27 @@ if TYPE_CHECKING:  # when the program runs, `__getattr__` imports them
         ZooGPTForTokenClassification,
     )
 
-# One row a model: its configuration, the map of its classes, its checkpoints' tokenizer; None: its encoder's.
+# One row per model: its configuration, the map of its classes, its tokenizer; None: the tokenizer of its encoder.
 MODELS = (
     (ZooBertConfig, configuration_bert.AUTO_MAP, BertTokenizer),
     (ZooGPTConfig, configuration_gpt.AUTO_MAP, ZooGPTTokenizer),
     (ElmoConfig, configuration_elmo.AUTO_MAP, ElmoTokenizer),
     (FeatureTaggerConfig, configuration_features.AUTO_MAP, None),
 )
-# The module of each class that waits for its first use; `register_model` adds the models, which stand beside their
-# configurations.
+# The module of each class that is imported when it is first used. `register_model` adds the models of `MODELS`.
 MODULES = {
     "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
     "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",
     "ZooGPTDoubleHeadsModel": "modeling.gpt.modeling_gpt_tasks",
     "ZooGPTPreTrainedModel": "modeling.gpt.modeling_gpt",
 }
-# Tokenizers of transformers that a folder may name, and the zoo's, which do the same and more.
-IN_PLACE_OF = {"OpenAIGPTTokenizer": ZooGPTTokenizer}
-OURS = {ElmoConfig.model_type, FeatureTaggerConfig.model_type}  # model types that transformers does not have
+# Tokenizers of transformers that a model folder may name, and the zoo's, which replace them after `register()`.
+TOKENIZERS = {"OpenAIGPTTokenizer": ZooGPTTokenizer}
+NEW_TYPES = {ElmoConfig.model_type, FeatureTaggerConfig.model_type}  # model types that transformers does not have
 
 
 class BertDecoder:
-    """What `AutoModelForCausalLM` finds for the zoo's BERT: an error that tells the way to a decoder."""
+    """The class that `AutoModelForCausalLM` finds for the zoo's BERT: an error that says how to load a decoder."""
 
     @classmethod
     def from_pretrained(cls, *args, **kwargs):
@@ -90,7 +89,7 @@ class BertDecoder:
 
 
 class RegisteredModels(UserDict):
-    """Models by configuration, as an Auto class keeps them; the zoo's are names until they are looked up."""
+    """The models of an Auto class by configuration. The zoo's are names, which are imported when looked up."""
 
     def __getitem__(self, config: type) -> type:
         model = self.data[config]
@@ -102,18 +101,19 @@ def import_class(name: str) -> type:
 
 
 def register_model(config: type, auto: str, reference: str) -> None:
-    """Lets the Auto class find the model of a reference such as "modeling_x.XModel" for the configuration."""
+    """Registers the model of a reference such as "modeling_x.XModel" for the configuration in an Auto class."""
     module, name = reference.split(".")
     MODULES[name] = f"{config.__module__.rpartition('.')[0]}.{module}"
     models = getattr(transformers, auto)._model_mapping
-    if not isinstance(models._extra_content, RegisteredModels):  # where an Auto class keeps what is registered
-        models._extra_content = RegisteredModels(models._extra_content)
+    registered = models._extra_content
+    if not isinstance(registered, RegisteredModels):  # a dict, or the RegisteredModels of before a reload
+        models._extra_content = RegisteredModels(getattr(registered, "data", registered))
     models._extra_content[config] = name
 
 
 transformers.AutoModelForCausalLM.register(ZooBertConfig, BertDecoder, exist_ok=True)
 for _config, _auto_map, _tokenizer in MODELS:
-    if _config.model_type in OURS:
+    if _config.model_type in NEW_TYPES:
         AutoConfig.register(_config.model_type, _config, exist_ok=True)
     if _tokenizer is not None:
         AutoTokenizer.register(_config, tokenizer_class=_tokenizer, exist_ok=True)
@@ -122,12 +122,14 @@ for _config, _auto_map, _tokenizer in MODELS:
             register_model(_config, _auto, _reference)
 
 
-def __getattr__(name: str) -> type:
-    """Imports a class when it is first used."""
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = import_class(name)
-    return globals()[name]
+if not TYPE_CHECKING:  # type checkers would otherwise accept any name
+
+    def __getattr__(name: str) -> type:
+        """Imports a class when it is first used."""
+        if name not in MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = import_class(name)
+        return globals()[name]
 
 
 def __dir__() -> list[str]:
@@ -135,22 +137,22 @@ def __dir__() -> list[str]:
 
 
 def register() -> None:
-    """Resolve `bert` and `openai-gpt` to the zoo in `AutoConfig`, `AutoModel...` and `pipeline`, in this process.
+    """Resolves `bert` and `openai-gpt` to the zoo in `AutoConfig`, `AutoModel...` and `pipeline`, in this process.
 
-    `AutoModelForCausalLM` then refuses BERT, which is an encoder here: to decode with a BERT checkpoint, name
-    `transformers.BertLMHeadModel` or `unregister()` first.
+    `AutoModelForCausalLM` then raises an error for BERT, which is an encoder here. To decode with a BERT checkpoint,
+    use `transformers.BertLMHeadModel`, or call `unregister()` first.
     """
     for config, *_ in MODELS:
         AutoConfig.register(config.model_type, config, exist_ok=True)
-    REGISTERED_TOKENIZER_CLASSES.update(IN_PLACE_OF)
+    REGISTERED_TOKENIZER_CLASSES.update(TOKENIZERS)
 
 
 def unregister() -> None:
-    """Undo `register()`: the Auto classes resolve to transformers' own classes again."""
+    """Undoes `register()`: the Auto classes resolve to transformers' own classes again."""
     for config, *_ in MODELS:
-        if config.model_type not in OURS and CONFIG_MAPPING[config.model_type] is config:
-            del CONFIG_MAPPING._extra_content[config.model_type]  # the mapping has no public way back
-    for name, tokenizer in IN_PLACE_OF.items():
+        if config.model_type not in NEW_TYPES and CONFIG_MAPPING[config.model_type] is config:
+            del CONFIG_MAPPING._extra_content[config.model_type]  # the mapping has no public method for this
+    for name, tokenizer in TOKENIZERS.items():
         if REGISTERED_TOKENIZER_CLASSES.get(name) is tokenizer:
             del REGISTERED_TOKENIZER_CLASSES[name]
 

@@ -1,8 +1,8 @@
-"""What the converters share: their command line, how a file is read, and how a folder is written whole."""
+"""What the converters share: their command line, readers of files, and a folder written whole or not at all."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import HfArgumentParser
@@ -20,10 +20,14 @@ from training.errors import (
 )
 
 
-def command_line(convert: Callable[..., None], arguments: type, argv: list[str] | None) -> None:
-    """Calls `convert` with the fields of the dataclass `arguments` as `argv` has them, by default the command line's.
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    An error is its one line and exit status 1.
+
+def command_line(convert: Callable[..., None], arguments: type, argv: list[str] | None) -> None:
+    """Calls `convert` with the fields of the dataclass `arguments`, parsed from `argv`, by default the command line.
+
+    A user's mistake is printed as one line, and the exit status is then 1.
     """
     (args,) = HfArgumentParser(arguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
 
@@ -32,14 +36,14 @@ def command_line(convert: Callable[..., None], arguments: type, argv: list[str] 
             convert(**vars(args))
         except UserError:
             raise
-        except OSError as error:  # what the system says against a file that the command names
+        except OSError as error:  # the system's error about a file that the command names
             raise FileError(str(error)) from error
 
     run_command(run)
 
 
 def new_folder(output: str) -> Path:
-    """`output`, which must be new or empty."""
+    """The path of `output`. Raises FileExistsError unless it is new or empty."""
     folder = Path(output).resolve()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ExistingFileError(Parameter("output"), f" {output} already holds something: name a new folder")
@@ -47,13 +51,23 @@ def new_folder(output: str) -> Path:
 
 
 def write_folder(output: str, write: Callable[[Path], None]) -> None:
-    """Calls `write` with a folder beside `output` and renames it at the end, so that it is whole or not there."""
+    """Calls `write` with a temporary folder, and renames that to `output` when it is complete."""
     with files.new_folder(new_folder(output), "Name a place with room that is yours") as temporary:
         write(temporary)
 
 
+def write_model(output: str, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Writes the folder `output` with the model, our code and the tokenizer, whole or not at all."""
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    write_folder(output, write)
+
+
 def read_text(path: Path) -> str:
-    """Raises OSError or ValueError with the file's name."""
+    """The text of a file in UTF-8. Raises OSError or ValueError, with the file's name, if it cannot be read."""
     if not path.is_file():
         raise MissingFileError(f"{path}: no such file")
     try:
@@ -63,7 +77,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(path: Path) -> Any:
-    """Whatever value of JSON a file holds."""
+    """The JSON value that a file holds."""
     try:
         return files.parse_json(read_text(path))
     except ValueError as error:
@@ -71,7 +85,7 @@ def parse_json(path: Path) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file that holds one JSON object."""
+    """The JSON object that a file holds. Raises ValueError if it holds another value."""
     values = parse_json(path)
     if not isinstance(values, dict):
         raise InputError(f"{path} must hold one JSON object, not {type(values).__name__}")
@@ -79,9 +93,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-    """The tensors of a TensorFlow checkpoint, whose checksums TensorFlow verifies, under their names there.
+    """The tensors of a TensorFlow checkpoint by name. TensorFlow verifies their checksums.
 
-    Names that end with one of `unread`, as an optimizer's do, are left out.
+    Tensors whose names end with one of `unread`, such as an optimizer's, are left out.
     """
     try:
         import tensorflow as tf
@@ -104,7 +118,7 @@ def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.n
 
 
 def check_names(missing: set[str], unknown: set[str], mismatch: str, remedy: str) -> None:
-    """Raises ValueError, which begins with `mismatch`, unless a file holds exactly the tensors it should."""
+    """Raises ValueError if tensors of a file are `missing` or `unknown`. The error begins with `mismatch`."""
     problems = [
         f"{what} {', '.join(sorted(names)[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
         for what, names in (("lacks", missing), ("has the unknown", unknown))

@@ -5,18 +5,18 @@
     python -m modeling.convert_bert --checkpoint bert_model.ckpt --config bert_config.json --vocab vocab.txt \\
         --output ../bert-base-uncased
 
-The release (https://github.com/google-research/bert) is a TensorFlow checkpoint, of which `.index` and `.data-*` are
-read and the graph in `.meta` is not needed, beside a configuration and a vocabulary; checkpoints of its
+The release (https://github.com/google-research/bert) is a TensorFlow checkpoint, a configuration and a vocabulary. Of
+the checkpoint, `.index` and `.data-*` are read; the graph in `.meta` is not needed. Checkpoints of its
 `run_pretraining.py` have the same form. TensorFlow checks the checksum of every tensor, so a damaged file is an error.
 
-`"hidden_act": "gelu"` stays "gelu", the exact one that the code of the first releases computes, as in transformers'
+`"hidden_act": "gelu"` stays "gelu", the exact GELU that the code of the first releases computes, as in transformers'
 own conversions. Google's later code (from commit bee6030 on) computes the tanh approximation under the same name and
 does not say which models were trained with it. If yours was, write "gelu_new" into its bert_config.json.
 
-Nothing in a release says whether text is to be lower-cased. A vocabulary that has the letters A to Z, or some of them,
-is taken for a cased one, any other for an uncased one, the Chinese one among them, which is Google's list, too
-(`validate_case_matches_checkpoint` in tokenization.py). `--do_lower_case` overrides it, as a cased vocabulary of
-another script needs.
+Nothing in a release says whether text is to be lower-cased. A vocabulary with one of the letters A to Z is taken for a
+cased one, any other for an uncased one. For Google's releases, the Chinese one included, this agrees with the list in
+their code (`validate_case_matches_checkpoint` in tokenization.py). A cased vocabulary of another script needs
+`--do_lower_case false`.
 """
 
 import re
@@ -31,15 +31,15 @@ from transformers import BertTokenizer
 from transformers.activations import ACT2FN
 from transformers.hf_argparser import HfArg
 
-from training.errors import InputError, refusals
+from training.errors import InputError, as_user_errors
 
 from .bert.configuration_bert import ZooBertConfig
 from .bert.modeling_bert import ZooBertForPreTraining
-from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, read_text, write_folder
+from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, read_text, write_model
 
 
 # The release's name, ours, and whether to transpose: a dense layer's kernel is (in, out), torch's weight (out, in).
-# Of layer N, the names go on after bert/encoder/layer_N/ and bert.encoder.layer.N.
+# The names of layer N begin with bert/encoder/layer_N/ and bert.encoder.layer.N.
 LAYER = (
     ("attention/self/query/kernel", "attention.self.query.weight", True),
     ("attention/self/query/bias", "attention.self.query.bias", False),
@@ -59,7 +59,7 @@ LAYER = (
     ("output/LayerNorm/beta", "output.LayerNorm.bias", False),
 )
 TABLE = (
-    ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", False),  # the masked LM head's, too
+    ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", False),  # also the masked LM head's
     ("bert/embeddings/position_embeddings", "bert.embeddings.position_embeddings.weight", False),
     ("bert/embeddings/token_type_embeddings", "bert.embeddings.token_type_embeddings.weight", False),
     ("bert/embeddings/LayerNorm/gamma", "bert.embeddings.LayerNorm.weight", False),
@@ -75,14 +75,14 @@ TABLE = (
     ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight", False),  # (out, in) there, too
     ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", False),
 )
-# What else run_pretraining.py saves: the step and Adam's two averages of each variable. The releases are without.
+# run_pretraining.py also saves the step and Adam's two averages of each variable. The releases lack these.
 UNREAD_TENSORS = ("global_step", "/adam_m", "/adam_v")
 ONLY = (
-    "Only pre-training checkpoints of as many layers as the configuration says convert, not those of Google's "
+    "Only pre-training checkpoints with the configuration's number of layers can be converted, not those of Google's "
     "fine-tuning scripts, which lack the heads"
 )
 
-# The keys of bert_config.json: all of these, none of which the weights could replace ...
+# The keys of bert_config.json: those that are required ...
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -93,7 +93,7 @@ SIZES = (
     "type_vocab_size",
 )
 OTHERS = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-# ... and these, in the Chinese and the multilingual release, which no released code reads.
+# ... and those of the Chinese and the multilingual release that no released code reads.
 UNREAD = (
     "directionality",
     "pooler_fc_size",
@@ -108,12 +108,12 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case: bool | None = None) -> None:
     """Writes the folder `output`, which must be new or empty: the model with both heads, its tokenizer, and our code.
 
-    `do_lower_case` None means what the vocabulary looks like. Whatever is wrong with a file leaves no folder behind.
+    If `do_lower_case` is None, `looks_uncased` decides. If a file is broken, no folder is written.
 
     Raises:
-        ImportError: without TensorFlow.
+        ImportError: when TensorFlow is not installed.
         OSError: when a file is missing or damaged, or `output` holds something.
-        ValueError: when a file does not hold what the release has, or the three do not fit together.
+        ValueError: when a file differs from the release's, or the three files do not fit together.
     """
     new_folder(output)
     model_config = read_config(Path(config))
@@ -126,7 +126,7 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
     model_config.pad_token_id = tokens.index("[PAD]")
     if do_lower_case is None:
         do_lower_case = looks_uncased(tokens)
-    prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", checkpoint)  # of its files
+    prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", checkpoint)  # the path that its files share
     model = build_model(read_checkpoint(prefix, UNREAD_TENSORS), model_config, f"{prefix} does not fit {config}:")
     tokenizer = BertTokenizer(
         vocab={token: number for number, token in enumerate(tokens)},
@@ -134,11 +134,7 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
         model_max_length=model_config.max_position_embeddings,
     )
 
-    def save(folder: Path) -> None:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-    write_folder(output, save)
+    write_model(output, model, tokenizer)
     casing = "lower-cased" if do_lower_case else "cased"
     print(f"{output}: {model_config.num_hidden_layers} layers, {model.num_parameters():,} parameters, {casing} text")
 
@@ -155,10 +151,10 @@ def read_config(path: Path) -> ZooBertConfig:
     for name in SIZES:
         if type(values[name]) is not int or values[name] <= 0:
             raise InputError(f"{path}: {name} must be a positive integer, not {values[name]!r}")
-    with refusals(f"{path}: ", StrictDataclassError):
+    with as_user_errors(f"{path}: ", StrictDataclassError):
         config = ZooBertConfig(**{name: values[name] for name in SIZES + OTHERS})
     if config.hidden_act not in ACT2FN:
-        raise InputError(f"{path}: hidden_act {config.hidden_act!r} is none of transformers' {', '.join(ACT2FN)}")
+        raise InputError(f"{path}: hidden_act {config.hidden_act!r} is not one of transformers' {', '.join(ACT2FN)}")
     return config
 
 
@@ -176,15 +172,15 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def looks_uncased(tokens: list[str]) -> bool:
-    """Whether the vocabulary has no capital letter as an entry: a cased one has all that its language has."""
+    """Whether no entry is a single letter A to Z. A cased vocabulary has every letter of its language as an entry."""
     return not set(string.ascii_uppercase) & set(tokens)
 
 
 def build_model(tensors: dict[str, np.ndarray], config: ZooBertConfig, mismatch: str) -> ZooBertForPreTraining:
-    """The model of `config` with all of `tensors` in it. Errors begin with `mismatch`."""
-    with torch.device("meta"):  # nothing to initialise: all values come from the tensors
+    """The model of `config` with the weights of `tensors`, all of which are used. Errors begin with `mismatch`."""
+    with torch.device("meta"):  # nothing is initialised, because the tensors hold all values
         model = ZooBertForPreTraining(config)
-    parameters = dict(model.named_parameters())  # tied ones once
+    parameters = dict(model.named_parameters())  # tied parameters under one name
     rows = {
         original.format(layer): (ours.format(layer), transposed)
         for original, ours, transposed in TABLE
@@ -199,7 +195,7 @@ def build_model(tensors: dict[str, np.ndarray], config: ZooBertConfig, mismatch:
         expected = tuple(reversed(parameters[ours].shape) if transposed else parameters[ours].shape)
         if tensor.shape != expected or tensor.dtype != np.float32:
             raise InputError(
-                f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, where the configuration means float32 "
+                f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, but the configuration needs float32 "
                 f"{expected}"
             )
         weights[ours] = torch.from_numpy(tensor.T if transposed else tensor).contiguous()
@@ -210,6 +206,8 @@ def build_model(tensors: dict[str, np.ndarray], config: ZooBertConfig, mismatch:
 
 @dataclass(frozen=True)
 class ConvertArguments:
+    """The arguments of the command, those of `convert`."""
+
     checkpoint: str = HfArg(
         help="the path that the checkpoint's files share, e.g. .../bert_model.ckpt, or one of them"
     )
@@ -217,12 +215,12 @@ class ConvertArguments:
     vocab: str = HfArg(help="vocab.txt")
     output: str = HfArg(help="the folder to write; must be new or empty")
     do_lower_case: bool | None = HfArg(
-        default=None, help="true or false; default: false if the vocabulary has capital letters, else true"
+        default=None, help="true or false; default: false if the vocabulary has one of the letters A to Z, else true"
     )
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command line; an error is its one line and exit status 1."""
+    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
     command_line(convert, ConvertArguments, argv)
 
 

@@ -7,17 +7,17 @@
 
 - the HDF5 file of a release, or of the `dump_weights` of https://github.com/allenai/bilm-tf;
 - a TensorFlow checkpoint of its training, by the path its files share, e.g. .../model.ckpt-935588;
-- a state dict that AllenNLP saved (.th): of its biLM, of its `Elmo`, mixes included, or of a whole model that has an
-  ELMo in it, the rest of which is left out. Whether it normalised the layers before mixing them is not in the file: if
-  so, write "mix_layer_norm": true into config.json. As in the released code, the means are then those of the words;
-  AllenNLP's have <S> and </S> among them, so that these mixes differ a little.
+- a state dict that AllenNLP saved (.th): that of its biLM, of its `Elmo` with its mixes, or of a whole model with an
+  ELMo in it, of which only the ELMo is converted. The file does not say whether AllenNLP normalised the layers before
+  mixing them. If it did, write "mix_layer_norm": true into config.json. The means are then those of the words, as in
+  the released code. AllenNLP's means include <S> and </S>, so its mixes differ a little.
 
-The softmax of the language model is in the checkpoints, and of some releases it is an HDF5 file of its own, for
-`--softmax`. With it comes the vocabulary, `--vocab`, and the folder is one of `ElmoForPreTraining`.
+The softmax of the language model is part of the checkpoints. Some releases have it in a separate HDF5 file, for
+`--softmax`. It needs the vocabulary, `--vocab`, and the folder is then one of `ElmoForPreTraining`.
 
-The released code starts each batch from where the one before ended, so a text's vectors depend on what came before it.
-The folder holds a state to start every text from instead, that of a model that has just read a few sentences
-(WARM_UP), which is nearer to the released vectors than zeros; `--state` says which of them the model uses.
+The released code starts each batch from the state in which the batch before ended, so the vectors of a text depend on
+the texts before it. Here, every text starts from one stored state instead: that of a model which has just read a few
+sentences (WARM_UP). This is nearer to the released vectors than zeros. `--state` chooses one of these three.
 """
 
 import re
@@ -32,9 +32,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers.hf_argparser import HfArg
 
-from training.errors import FileError, InputError, MissingFileError, PackageError, Parameter, refusals
+from training.errors import FileError, InputError, MissingFileError, PackageError, Parameter, as_user_errors
 
-from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, write_folder
+from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, write_model
 from .elmo.configuration_elmo import ElmoConfig
 from .elmo.modeling_elmo import ElmoModel
 from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
@@ -45,37 +45,37 @@ Shape = tuple[int, ...]
 
 
 class Conversion(NamedTuple):
-    """How a tensor of a release becomes one of ours."""
+    """How a tensor of a release becomes a parameter of our model."""
 
-    shape: Callable[[Shape], Shape]  # the released tensor's, from ours
-    values: Callable[[np.ndarray], np.ndarray]
+    shape: Callable[[Shape], Shape]  # the parameter's shape -> the released tensor's
+    values: Callable[[np.ndarray], np.ndarray]  # the released tensor -> the parameter
 
 
 def torch_gates(rows: np.ndarray) -> np.ndarray:
-    """TensorFlow's LSTMCell has the gates input, candidate, forget, output; ours has torch's order, forget second."""
+    """The rows in torch's order of gates, forget second. TensorFlow's order is input, candidate, forget, output."""
     i, j, f, o = np.split(rows, 4)
     return np.concatenate([i, f, j, o])
 
 
 def gate_bias(bias: np.ndarray) -> np.ndarray:
-    """TensorFlow's LSTMCell adds 1 to the forget gate whenever it computes one (`forget_bias`); we add it once."""
+    """The bias in torch's order, plus 1 for the forget gate, which TensorFlow adds at each step (`forget_bias`)."""
     i, f, j, o = np.split(torch_gates(bias), 4)
     return np.concatenate([i, f + np.float32(1), j, o])
 
 
-# TensorFlow multiplies from the right, x W, so its kernels are (in, out) where torch's weights are (out, in); of its
-# convolutions, over pictures one character high, (1, width, in, out). An LSTM's kernel is one of [x; h]: the rows of
-# the input, then as many of the state.
+# TensorFlow multiplies from the right, x W, so its kernels are (in, out) where torch's weights are (out, in). The
+# kernels of its convolutions, over images of height 1, are (1, width, in, out). The kernel of an LSTM multiplies
+# [x; h]: it has the rows of the input, then as many rows of the state.
 AS_IS = Conversion(lambda ours: ours, lambda tensor: tensor)
 DENSE = Conversion(lambda ours: ours[::-1], lambda kernel: kernel.T)
 CONVOLUTION = Conversion(lambda ours: (1, *ours[::-1]), lambda kernel: kernel[0].T)
 INPUT = Conversion(lambda ours: (2 * ours[1], ours[0]), lambda kernel: torch_gates(np.split(kernel, 2)[0].T))
 RECURRENT = Conversion(lambda ours: (2 * ours[1], ours[0]), lambda kernel: torch_gates(np.split(kernel, 2)[1].T))
 GATE_BIAS = Conversion(lambda ours: ours, gate_bias)
-# Ours has a row of zeros before those of the release: the id 0, no character.
+# Our table begins with a row of zeros, which the release lacks: that of the id 0, no character.
 CHARACTERS = Conversion(lambda ours: (ours[0] - 1, ours[1]), lambda table: np.pad(table, ((1, 0), (0, 0))))
-# AllenNLP keeps a highway layer's two maps in one tensor. Its gate g carries the input, y = g x + (1 - g) relu(..),
-# the release's and ours the other part, so g is negated before the sigmoid: sigmoid(-a) = 1 - sigmoid(a).
+# AllenNLP keeps the two maps of a highway layer in one tensor. In y = g x + (1 - g) relu(..), its gate g weights the
+# input x. The gate of the release, and ours, weights the other term: 1 - g = 1 - sigmoid(a) = sigmoid(-a).
 TRANSFORM = Conversion(lambda ours: (2 * ours[0], *ours[1:]), lambda rows: np.split(rows, 2)[0])
 CARRY = Conversion(lambda ours: (2 * ours[0], *ours[1:]), lambda rows: -np.split(rows, 2)[1])
 SCALAR = Conversion(lambda ours: (1,), lambda tensor: tensor.reshape(()))
@@ -134,26 +134,26 @@ ALLENNLP_TABLE = (
     ("scalar_mix_{}.gamma", "mixes.{}.gamma", SCALAR),
 )
 
-# The names of the training code's variables, of which its dump_weights made those of the HDF5 files.
+# dump_weights renames the training code's variables: parts of names in the HDF5 files, and in the checkpoints.
 RENAMED = (
     ("/RNN/MultiRNNCell/Cell", "/rnn/multi_rnn_cell/cell_"),
     ("/LSTMCell/W_0", "/lstm_cell/kernel"),
     ("/LSTMCell/B", "/lstm_cell/bias"),
     ("/LSTMCell/W_P_0", "/lstm_cell/projection/kernel"),
 )
-# Around a single layer, TensorFlow needs no MultiRNNCell.
-ALONE = (
+# A single layer has no MultiRNNCell around it in TensorFlow: parts of its names, and of the first of several layers.
+SINGLE_LAYER = (
     ("/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"),
     ("/rnn/lstm_cell/", "/rnn/multi_rnn_cell/cell_0/lstm_cell/"),
 )
-# What else its checkpoints hold: the step, a number it logs, and Adagrad's sum of squares of each variable.
+# Other tensors of the checkpoints: the step, a number for the log, and Adagrad's sum of squares of each variable.
 COUNTERS = ("global_step", "train_perplexity")
 ADAGRAD = "/Adagrad"
 
 # The keys of options.json: those that say what the model is ...
 LSTM_KEYS = ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip", "use_skip_connections")
 CHARACTER_KEYS = ("embedding", "n_characters", "max_characters_per_token", "filters", "n_highway", "activation")
-# ... and, in that of a training, how it was trained, of which our configuration has a part.
+# ... and those that say how it was trained. Our configuration has some of these.
 TRAINED = {
     "dropout": "hidden_dropout_prob",
     "n_tokens_vocab": "lm_vocab_size",
@@ -174,7 +174,8 @@ TRAINING_KEYS = (
 
 VOCAB = Parameter("vocab")
 
-# Read one after another, once, before the folder is written. Any plain text does: a state forgets within 20 words.
+# The model reads these sentences once, one after another, before the folder is written. Any plain text will do, as a
+# state forgets within 20 words.
 WARM_UP = (
     "The train to the coast leaves at seven , and it is rarely late .",
     "She had written the letter twice before she found the courage to send it .",
@@ -195,12 +196,12 @@ def convert(
 ) -> None:
     """Writes the folder `output`, which must be new or empty: the model, its tokenizer, and our code.
 
-    Whatever is wrong with a file leaves no folder behind.
+    If a file is broken, no folder is written.
 
     Raises:
-        ImportError: without h5py, or TensorFlow, where the file is theirs.
+        ImportError: when h5py or TensorFlow is not installed, but the file needs it.
         OSError: when a file is missing or damaged, or `output` holds something.
-        ValueError: when a file does not hold what the release has, or they do not fit together.
+        ValueError: when a file differs from the release's, or the files do not fit together.
     """
     new_folder(output)
     config = read_options(Path(options))
@@ -210,7 +211,7 @@ def convert(
         tensors |= read_hdf5(Path(softmax))
         table += SOFTMAX
     config.num_mixes = max(1, sum(name.startswith("scalar_mix_") and name.endswith(".gamma") for name in tensors))
-    with refusals():  # of a file that is no vocabulary, which the message names
+    with as_user_errors():  # the tokenizer names the file if it is not a vocabulary
         tokenizer = ElmoTokenizer(vocab_file=vocab, max_characters_per_token=config.max_characters_per_token)
     number_words(vocab, tokenizer, tensors)
     if vocab is not None:
@@ -219,24 +220,20 @@ def convert(
     load(model, tensors, table, weights, options)
     model.base_model.warm_up([sentence.split() for sentence in WARM_UP])
 
-    def write(folder: Path) -> None:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-    write_folder(output, write)
+    write_model(output, model, tokenizer)
     softmax = "no softmax" if vocab is None else f"a softmax over {config.lm_vocab_size:,} words"
     print(f"{output}: {config.num_hidden_layers} layers, {model.num_parameters():,} parameters, {softmax}")
 
 
 def number_words(vocab: str | None, tokenizer: ElmoTokenizer, tensors: dict[str, np.ndarray]) -> None:
-    """Brings the softmax into the tokenizer's order, with <S>, </S> and <UNK> first; a release may have any.
+    """Sorts the rows of the softmax into the tokenizer's order, in which <S>, </S> and <UNK> are first.
 
-    Raises ValueError unless there are a softmax and its vocabulary, of one size, or neither.
+    Raises ValueError if there is a softmax without a vocabulary, or the other way, and if they differ in size.
     """
     rows = {name: len(value) for name, value in tensors.items() if re.search("softmax/[Wb]$", name) and value.ndim}
     if vocab is None:
         for name, count in rows.items():
-            raise InputError(f"{name} scores {count} words: name the file that lists them, with ", VOCAB)
+            raise InputError(f"{name} scores {count} words: give the file that lists them as ", VOCAB)
         return
     if not rows:
         problem = f" {vocab} names the words of a softmax, but there is none: add "
@@ -256,14 +253,16 @@ def number_words(vocab: str | None, tokenizer: ElmoTokenizer, tensors: dict[str,
 
 
 def read_options(path: Path) -> ElmoConfig:
-    """options.json as our configuration."""
+    """The configuration that options.json says."""
     options = read_json(path)
     if "char_cnn" not in options and "lstm" in options:
-        raise InputError(f"{path} has no char_cnn: its biLM reads whole words, and only those over characters convert")
+        raise InputError(
+            f"{path} has no char_cnn: its biLM reads whole words, but only biLMs over characters can be converted"
+        )
     lstm = _section(options, "lstm", LSTM_KEYS, path)
     characters = _section(options, "char_cnn", CHARACTER_KEYS, path)
     embedding = _section(characters, "embedding", ("dim",), path)
-    _known(options, ("lstm", "char_cnn", *TRAINING_KEYS), str(path))
+    _check_keys(options, ("lstm", "char_cnn", *TRAINING_KEYS), str(path))
     lstm, characters = {"n_layers": 1} | lstm, {"n_highway": 0, "size": embedding.get("dim")} | characters
     positive = [(lstm, ("dim", "projection_dim", "n_layers")), (characters, ("size", "max_characters_per_token"))]
     for section, name in ((section, name) for section, names in positive for name in names):
@@ -271,15 +270,16 @@ def read_options(path: Path) -> ElmoConfig:
             raise InputError(f"{path}: {name} must be a positive integer, not {section.get(name)!r}")
     if not options.get("bidirectional", True):
         raise InputError(f"{path} says bidirectional false, but ELMo needs both directions")
-    if characters.get("n_characters") not in (261, 262):  # 262 with the 0 of padding, which no file's table has
+    if characters.get("n_characters") not in (261, 262):  # 262 counts padding's 0, which the tables of files lack
         raise InputError(f"{path}: n_characters must be 261 or 262, not {characters.get('n_characters')!r}")
     if lstm["dim"] < lstm["projection_dim"]:
         raise InputError(f"{path}: dim {lstm['dim']} is smaller than projection_dim {lstm['projection_dim']}")
-    with refusals(f"{path}: ", StrictDataclassError):
+    with as_user_errors(f"{path}: ", StrictDataclassError):
         return _config(options, lstm, characters)
 
 
 def _config(options: dict[str, Any], lstm: dict[str, Any], characters: dict[str, Any]) -> ElmoConfig:
+    """The configuration of checked options and their sections."""
     trained = {ours: options[name] for name, ours in TRAINED.items() if name in options}
     if not options.get("sample_softmax", True):
         trained["num_sampled"] = 0
@@ -294,21 +294,23 @@ def _config(options: dict[str, Any], lstm: dict[str, Any], characters: dict[str,
         num_hidden_layers=lstm["n_layers"],
         use_skip_connections=lstm.get("use_skip_connections", False),
         cell_clip=lstm.get("cell_clip") or None,  # AllenNLP takes 0 as none
-        # TensorFlow clips projections alone: the outputs of a cell without one stay as they are.
+        # TensorFlow only clips projections: the outputs of a cell without a projection stay as they are.
         proj_clip=(lstm.get("proj_clip") or None) if lstm["projection_dim"] < lstm["dim"] else None,
         **trained,
     )
 
 
 def _section(options: dict[str, Any], name: str, keys: tuple[str, ...], path: Path) -> dict[str, Any]:
+    """The section of the options. Raises ValueError if it is missing or has other keys."""
     section = options.get(name)
     if not isinstance(section, dict):
         raise InputError(f"{path} lacks the object {name}: is it the options.json of the release?")
-    _known(section, keys, f"{path}: {name}")
+    _check_keys(section, keys, f"{path}: {name}")
     return section
 
 
-def _known(section: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
+def _check_keys(section: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
+    """Raises ValueError if the section has other keys."""
     unknown = sorted(section.keys() - {*keys})
     if unknown:
         raise InputError(f"{where} has the unknown {', '.join(unknown)}; remove it if it does not change the model")
@@ -321,8 +323,8 @@ Table = tuple[tuple[str, str, Conversion], ...]
 
 
 def read_weights(path: str) -> tuple[dict[str, np.ndarray], Table]:
-    """Every tensor of the model under its original name, and the table of such names."""
-    prefix = Path(re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path))  # of a checkpoint's files
+    """Every tensor of the biLM by its original name, and the table that has these names."""
+    prefix = Path(re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path))  # the path that a checkpoint's files share
     if prefix.with_name(f"{prefix.name}.index").is_file():
         table = tuple((checkpoint_name(original), ours, conversion) for original, ours, conversion in TABLE)
         return _released(read_checkpoint(str(prefix)), "lm/char_embed"), table
@@ -336,15 +338,16 @@ def read_weights(path: str) -> tuple[dict[str, np.ndarray], Table]:
 
 
 def checkpoint_name(released: str) -> str:
+    """The name in a checkpoint of a tensor with this name in the HDF5 files."""
     for dumped, variable in RENAMED:
         released = released.replace(dumped, variable)
     return f"lm/{released}"
 
 
 def read_hdf5(path: Path) -> dict[str, np.ndarray]:
-    """Every data set of the file. Its values have no checksums, but a file cut short is noticed.
+    """Every data set of the file by its name. The values have no checksums, but a file that is cut short is an error.
 
-    Raises ValueError where values are in another file, or where the file is too small for those that it says it has.
+    Raises ValueError if values are in another file, or if the file is too small for the values that it claims to hold.
     """
     try:
         import h5py
@@ -365,7 +368,7 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
                 tensors = {name: item[()] for name, item in items.items()}
     except (OSError, KeyError, RuntimeError, ValueError) as error:  # what a damaged file raises
         raise FileError(
-            f"{path} is no HDF5 file, or a damaged one ({' '.join(str(error).split())}): download it again"
+            f"{path} is not an HDF5 file, or is damaged ({' '.join(str(error).split())}): download it again"
         ) from error
     if problem:
         raise InputError(f"{path}: {problem}")
@@ -373,28 +376,30 @@ def read_hdf5(path: Path) -> dict[str, np.ndarray]:
 
 
 def _problem(items: dict[str, Any], outside: list[str], size: int) -> str | None:
-    """Why a file of `size` bytes with these data sets is not to be read; `outside` are those of other files."""
+    """Why a file of `size` bytes with the data sets `items` must not be read, or None. `outside` names the items whose
+    values are in other files.
+    """
     if outside:
         return f"the values of {outside[0]} are in another file: copy them into this one"
     for name, item in items.items():
         if item.shape is None or item.dtype.kind not in "biuf":
-            return f"{name} holds no numbers, but {item.dtype}"
+            return f"{name} must hold numbers, not {item.dtype}"
     claimed = sum(item.nbytes for item in items.values())
     if claimed > size:
         return (
-            f"its data sets say that they have {claimed:,} bytes, the file has {size:,}: download it again or, if it "
+            f"its data sets claim to have {claimed:,} bytes, but the file has {size:,}: download it again or, if it "
             "is compressed, unpack it with h5repack -f NONE"
         )
     return None
 
 
 def read_state_dict(path: Path) -> dict[str, np.ndarray]:
-    """The biLM of AllenNLP's state dict under the names of its `_ElmoBiLm`, and mixes under those of its `Elmo`."""
+    """The tensors of the biLM in AllenNLP's state dict, by their names in `_ElmoBiLm`, and of mixes, as in `Elmo`."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)  # tensors only: a pickle could run any code
-    except Exception as error:  # of any type: OSError, pickle's, zipfile's, KeyError, EOFError
+    except Exception as error:  # torch raises many: OSError, pickle's, zipfile's, KeyError, EOFError
         raise FileError(
-            f"{path} is no state dict that torch.save wrote, or a damaged one ({type(error).__name__}): copy it again"
+            f"{path} is not a state dict that torch.save wrote, or is damaged ({type(error).__name__}): copy it again"
         ) from error
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise InputError(f"{path} must hold a state dict, from names to tensors")
@@ -402,17 +407,17 @@ def read_state_dict(path: Path) -> dict[str, np.ndarray]:
     prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
     if len(prefixes) != 1:
         raise InputError(
-            f"{path} holds {len(prefixes)} tensors {first}, one of each biLM: save the state dict of one ELMo alone"
+            f"{path} holds {len(prefixes)} tensors {first}, one for each biLM: save the state dict of a single ELMo"
         )
     (prefix,) = prefixes
     tensors = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    tensors.pop("_word_embedding.weight", None)  # AllenNLP's cache of what its convolutions made of some words
+    tensors.pop("_word_embedding.weight", None)  # AllenNLP's cache of the convolutions' outputs for some words
     tensors |= _mixes(state, prefix.removesuffix("_elmo_lstm."))
     return {name: value.detach().float().numpy() for name, value in tensors.items()}
 
 
 def _mixes(state: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """The mixes of the `Elmo` at `prefix`, their weights, which AllenNLP keeps one by one, each in one tensor."""
+    """The mixes of the `Elmo` at `prefix`. AllenNLP keeps the weights of a mix apart; they are joined."""
     mixes, weights = {}, defaultdict(dict)
     for name, value in state.items():
         part = re.fullmatch(rf"{re.escape(prefix)}(scalar_mix_\d+\.(?:gamma|scalar_parameters))(?:\.(\d+))?", name)
@@ -424,25 +429,25 @@ def _mixes(state: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tenso
 
 
 def _released(tensors: dict[str, np.ndarray], characters: str) -> dict[str, np.ndarray]:
-    """The biLM's tensors alone, a single layer named as the first of several, and of `characters` the 261 rows."""
-    kept = {}
+    """The biLM's tensors by the names of a biLM with several layers, with the 261 rows of the table `characters`."""
+    released = {}
     for name, value in tensors.items():
         if name not in COUNTERS and not name.endswith(ADAGRAD):
-            for alone, first in ALONE:
-                name = name.replace(alone, first)
-            kept[name] = value
-    table = kept.get(characters)
-    # 262 are one too many: either those of a training that took n_characters from the options for prediction, whose
-    # last never occurs, or 261 after the zeros that prediction puts before them.
+            for single, first in SINGLE_LAYER:
+                name = name.replace(single, first)
+            released[name] = value
+    table = released.get(characters)
+    # Of 262 rows, one is too many. If the training took n_characters from the options for prediction, the last row is
+    # never used. If prediction wrote the table, a row of zeros precedes the others.
     if table is not None and table.ndim == 2 and len(table) == 262:
-        kept[characters] = table[:-1] if table[0].any() else table[1:]
-    return kept
+        released[characters] = table[:-1] if table[0].any() else table[1:]
+    return released
 
 
 def load(
     model: ElmoModel | ElmoForPreTraining, tensors: dict[str, np.ndarray], table: Table, weights: str, options: str
 ) -> None:
-    """Puts all of `tensors` into the model. They are those of the file `weights`, and it is that of `options`."""
+    """Copies all of `tensors` into the model by means of the table. Errors name the files `weights` and `options`."""
     mismatch = f"{weights} does not fit {options}:"
     prefix = f"{model.base_model_prefix}."
     parameters = {name.removeprefix(prefix): value for name, value in model.named_parameters()}
@@ -453,7 +458,7 @@ def load(
         for number in range(len(parameters))
         if (name := ours.format(number)) in parameters
     }
-    if not any(name.startswith("scalar_mix_") for name in tensors):  # a biLM alone: its mixes are new
+    if not any(name.startswith("scalar_mix_") for name in tensors):  # a biLM without mixes: the model's stay new
         rows = {name: row for name, row in rows.items() if name not in mixes}
     if parameters.keys() - rows.keys() - mixes:
         raise ValueError(f"the table and {type(model).__name__} do not name the same parameters")
@@ -470,8 +475,7 @@ def load(
             expected = conversion.shape(tuple(parameter.shape))
             if tensor.shape != expected or tensor.dtype != np.float32:
                 raise InputError(
-                    f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, where the options mean float32 "
-                    f"{expected}"
+                    f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, but the options need float32 {expected}"
                 )
             if not np.isfinite(tensor).all():
                 raise InputError(
@@ -483,20 +487,22 @@ def load(
 
 @dataclass(frozen=True)
 class ConvertArguments:
+    """The arguments of the command, those of `convert`."""
+
     options: str = HfArg(help="options.json")
     weights: str = HfArg(help="the HDF5 file, the path that a TensorFlow checkpoint's files share, or AllenNLP's .th")
     output: str = HfArg(help="the folder to write; must be new or empty")
     vocab: str | None = HfArg(default=None, help="the words of the softmax, one a line")
-    softmax: str | None = HfArg(default=None, help="the softmax, where it is an HDF5 file of its own")
+    softmax: str | None = HfArg(default=None, help="the softmax, if it is in a separate HDF5 file")
     state: Literal["zero", "warm", "carry"] = HfArg(
         default="warm",
-        help="where sentences start: from zeros, from the stored state, or, as in the released code, from where the "
-        "row of the batch before ended (default: warm)",
+        help="the state that sentences start from: zeros, the stored state or, as in the released code, the state "
+        "in which the same row of the batch before ended (default: warm)",
     )
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command line; an error is its one line and exit status 1."""
+    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
     command_line(convert, ConvertArguments, argv)
 
 

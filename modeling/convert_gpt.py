@@ -5,14 +5,15 @@
         --output ../../openai-gpt
 
 The release (https://github.com/openai/finetune-transformer-lm, folder model/) is one long vector of float32 numbers,
-cut into params_0.npy to params_9.npy, and params_shapes.json, the shapes of the tensors that stand in it one after
-another. The numbers have no checksum: what is noticed is a piece that is missing or cut and a number that is not
-finite, not a flipped bit.
+cut into params_0.npy to params_9.npy, and params_shapes.json, the shapes of the tensors in the vector, in their order.
+The numbers have no checksum. A missing or shortened piece and a number that is not finite are errors, but a flipped
+bit goes unnoticed.
 
-No file says how many heads share the width: one for every 64, as in the paper, unless `--num_attention_heads` does.
+No file says how many attention heads there are: it is one for every 64 of the width, as in the paper, unless
+`--num_attention_heads` says otherwise.
 
-What the released train.py saves after fine-tuning, best_params.jl, is not converted: its matrix of words holds the
-three special tokens and the positions, too, and it is a pickle, which can run any code when it is read.
+best_params.jl, which the released train.py saves after fine-tuning, is not converted. It is a pickle, which can run
+any code when it is read, and its matrix of words also holds the three special tokens and the positions.
 """
 
 import math
@@ -24,9 +25,9 @@ import numpy as np
 import torch
 from transformers.hf_argparser import HfArg
 
-from training.errors import FileError, InputError, MissingFileError, Parameter, refusals
+from training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 
-from .conversion import command_line, new_folder, parse_json, read_json, read_text, write_folder
+from .conversion import command_line, new_folder, parse_json, read_json, read_text, write_model
 from .gpt.configuration_gpt import ZooGPTConfig
 from .gpt.modeling_gpt import ZooGPTLMHeadModel
 from .gpt.tokenization_gpt import ZooGPTTokenizer
@@ -34,15 +35,15 @@ from .gpt.tokenization_gpt import ZooGPTTokenizer
 
 Shape = tuple[int, ...]
 
-# The tensors in the order in which the vector holds them: train.py's name, ours, and whether it is the kernel of a
-# convolution one position wide, (1, in, out), of which ours is the (in, out). The order alone says which is which:
-# six tensors of a layer have one shape. It is that of train.py, which assigns them to its variables in the order in
-# which its code makes these: `block` calls `attn`, `norm`, `mlp` and `norm` again, `conv1d` makes w, then b, and
-# `norm` makes g, then b. https://github.com/huggingface/pytorch-openai-transformer-lm lists the same order in its
-# parameters_names.json. The two embeddings, which train.py joins to one variable, come first.
+# The tensors in the vector's order: train.py's name, ours, and whether it is the kernel of a convolution one position
+# wide, (1, in, out), which is (in, out) in our model. Only the order tells the tensors apart, since six tensors of a
+# layer have the same shape. train.py assigns them to its variables in the order in which its code makes these: `block`
+# calls `attn`, `norm`, `mlp` and `norm` again, `conv1d` makes w, then b, and `norm` makes g, then b.
+# https://github.com/huggingface/pytorch-openai-transformer-lm lists the same order in its parameters_names.json. The
+# two embeddings, which train.py joins into one variable, come first.
 EMBEDDINGS = (
     ("positions", "transformer.positions_embed.weight", False),
-    ("words", "transformer.tokens_embed.weight", False),  # the language model's output matrix, too
+    ("words", "transformer.tokens_embed.weight", False),  # also the output matrix of the language model
 )
 LAYER = (
     ("h{}/attn/c_attn/w", "transformer.h.{}.attn.c_attn.weight", True),  # query, key and value, side by side
@@ -69,12 +70,12 @@ AGAIN = "download it again from https://github.com/openai/finetune-transformer-l
 def convert(params: str, encoder: str, merges: str, output: str, num_attention_heads: int | None = None) -> None:
     """Writes the folder `output`, which must be new or empty: the language model, its tokenizer, and our code.
 
-    `num_attention_heads` None means one for every 64 of the width. Whatever is wrong with a file leaves no folder
-    behind.
+    If `num_attention_heads` is None, there is one head for every 64 of the width. If a file is broken, no folder is
+    written.
 
     Raises:
         OSError: when a file is missing or damaged, or `output` holds something.
-        ValueError: when a file does not hold what the release has, or they do not fit together.
+        ValueError: when a file differs from the release's, or the files do not fit together.
     """
     new_folder(output)
     shapes_file = Path(params) / SHAPES
@@ -87,18 +88,14 @@ def convert(params: str, encoder: str, merges: str, output: str, num_attention_h
             "take both from the same release"
         )
     pairs = read_merges(Path(merges), vocabulary)
-    with refusals():
+    with as_user_errors():
         tokenizer = ZooGPTTokenizer(
             vocab=vocabulary, merges=pairs, words="released", model_max_length=config.n_positions
         )
     config.pad_token_id = tokenizer.pad_token_id
     model = build_model(read_vector(Path(params), shapes), config, shapes, Path(params))
 
-    def save(folder: Path) -> None:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-
-    write_folder(output, save)
+    write_model(output, model, tokenizer)
     print(f"{output}: {config.n_layer} layers, {config.n_head} heads, {model.num_parameters():,} parameters")
 
 
@@ -106,7 +103,7 @@ def convert(params: str, encoder: str, merges: str, output: str, num_attention_h
 
 
 def read_shapes(path: Path) -> list[Shape]:
-    """params_shapes.json: the shapes of the tensors in the vector's order."""
+    """The shapes in params_shapes.json, in the order of the vector's tensors."""
     shapes = parse_json(path)
     if not isinstance(shapes, list):
         raise InputError(f"{path} must hold a JSON list of shapes, not {type(shapes).__name__}")
@@ -117,7 +114,7 @@ def read_shapes(path: Path) -> list[Shape]:
 
 
 def read_config(shapes: list[Shape], path: Path, heads: int | None) -> ZooGPTConfig:
-    """The sizes that `shapes`, those of the file `path`, and the number of heads mean."""
+    """The configuration that follows from the `shapes` in the file `path` and the number of `heads`."""
     layers, rest = divmod(len(shapes) - len(EMBEDDINGS), len(LAYER))
     if layers < 1 or rest:
         raise InputError(
@@ -127,20 +124,20 @@ def read_config(shapes: list[Shape], path: Path, heads: int | None) -> ZooGPTCon
     positions, words = shapes[: len(EMBEDDINGS)]
     if not len(positions) == len(words) == 2 or positions[1] != words[1]:
         raise InputError(
-            f"{path} begins with {positions} and {words}, but GPT with its positions and its words, two matrices of "
-            "one width"
+            f"{path} begins with the shapes {positions} and {words}, but must begin with those of the positions and "
+            "the words, two matrices of one width"
         )
     width = words[1]
     if heads is None and width % HEAD_SIZE:
         raise InputError(
-            f"{path} says a width of {width}, no multiple of {HEAD_SIZE}, the size of the paper's heads: give the "
+            f"{path} has the width {width}, not a multiple of {HEAD_SIZE}, the size of the paper's heads: give the "
             "number of heads by ",
             HEADS,
         )
     if heads is None:
         heads = width // HEAD_SIZE
     if heads < 1 or width % heads:
-        raise InputError(HEADS, f" {heads} does not divide the width that {path} says, {width}")
+        raise InputError(HEADS, f" {heads} does not divide the width in {path}, {width}")
     return ZooGPTConfig(vocab_size=words[0], n_positions=positions[0], n_embd=width, n_layer=layers, n_head=heads)
 
 
@@ -148,7 +145,7 @@ def read_config(shapes: list[Shape], path: Path, heads: int | None) -> ZooGPTCon
 
 
 def read_encoder(path: Path) -> dict[str, int]:
-    """The ids of the tokens, 0 to their number less one."""
+    """The tokens with their ids. Raises ValueError unless n tokens have the ids 0 to n - 1, the unknown token 0."""
     encoder = read_json(path)
     tokens = {}
     for token, number in encoder.items():
@@ -158,7 +155,7 @@ def read_encoder(path: Path) -> dict[str, int]:
                 f"{len(encoder) - 1}. Is it the encoder_bpe_40000.json of the release?"
             )
         if number in tokens:
-            raise InputError(f"{path}: {tokens[number]!r} and {token!r} have one id, {number}: {AGAIN}")
+            raise InputError(f"{path}: {tokens[number]!r} and {token!r} have the same id, {number}: {AGAIN}")
         tokens[number] = token
     if tokens.get(0) != UNKNOWN:  # the id that train.py gives to every unknown symbol
         raise InputError(f"{path}: the id 0 must be that of {UNKNOWN!r}, not of {tokens.get(0)!r}")
@@ -166,7 +163,10 @@ def read_encoder(path: Path) -> dict[str, int]:
 
 
 def read_merges(path: Path, encoder: dict[str, int]) -> list[tuple[str, str]]:
-    """The pairs that become one token, first things first; every token longer than one character is made by one."""
+    """The pairs of tokens that are merged into one, in the order of their priority.
+
+    Raises ValueError if a pair has unknown tokens, and if no pair makes a token of more than one character.
+    """
     version, *lines = read_text(path).removesuffix("\n").split("\n")
     if not version.startswith("#version"):
         raise InputError(f"{path} must begin with #version, not {version[:40]!r}: is it the vocab_40000.bpe?")
@@ -178,14 +178,14 @@ def read_merges(path: Path, encoder: dict[str, int]) -> list[tuple[str, str]]:
         unknown = [token for token in (*pair, "".join(pair)) if token not in encoder]
         if unknown:
             raise InputError(
-                f"{path}: line {number}, {line!r}, needs the token {unknown[0]!r}, which the encoder has not: take "
+                f"{path}: line {number}, {line!r}, needs the token {unknown[0]!r}, which the encoder lacks: take "
                 "both from the same release"
             )
         merges.append(pair)
         made.add("".join(pair))
-    lost = [token for token in encoder if len(token.removesuffix(WORD_END)) > 1 and token not in made]
-    if lost:
-        raise InputError(f"{path} has no line that makes {lost[0]!r}, one of {len(lost)} such tokens: {AGAIN}")
+    unmade = [token for token in encoder if len(token.removesuffix(WORD_END)) > 1 and token not in made]
+    if unmade:
+        raise InputError(f"{path} has no line that makes {unmade[0]!r}, one of {len(unmade)} such tokens: {AGAIN}")
     return merges
 
 
@@ -193,19 +193,22 @@ def read_merges(path: Path, encoder: dict[str, int]) -> list[tuple[str, str]]:
 
 
 def read_vector(folder: Path, shapes: list[Shape]) -> np.ndarray:
-    """The float32 numbers of params_0.npy, params_1.npy and so on, joined; as many as tensors of these shapes have."""
-    names = [re.fullmatch(r"params_(0|[1-9]\d*)\.npy", path.name) for path in folder.iterdir()]
-    last = max((int(name[1]) for name in names if name), default=0)
+    """The joined float32 numbers of params_0.npy, params_1.npy and so on.
+
+    Raises OSError if a piece is missing, ValueError if there are not as many numbers as the shapes need.
+    """
+    matches = [re.fullmatch(r"params_(0|[1-9]\d*)\.npy", path.name) for path in folder.iterdir()]
+    last = max((int(match[1]) for match in matches if match), default=0)
     paths = [folder / f"params_{number}.npy" for number in range(last + 1)]
     for path in paths:
         if not path.is_file():
-            raise MissingFileError(f"{path}: no such file, but a piece of the numbers: {AGAIN}")
+            raise MissingFileError(f"{path}: no such file, but the numbers need this piece: {AGAIN}")
     pieces = [open_piece(path) for path in paths]
-    held, meant = sum(map(len, pieces)), sum(map(math.prod, shapes))
-    if held != meant:
+    count, expected = sum(map(len, pieces)), sum(map(math.prod, shapes))
+    if count != expected:
         raise InputError(
-            f"{folder}: params_0.npy to {paths[-1].name} hold {held:,} numbers, but {SHAPES} means {meant:,}. The "
-            "release has params_0.npy to params_9.npy: a piece is missing, or of another model"
+            f"{folder}: params_0.npy to {paths[-1].name} hold {count:,} numbers, but {SHAPES} needs {expected:,}. The "
+            "release has params_0.npy to params_9.npy: a piece is missing, or is that of another model"
         )
     return np.concatenate(pieces)
 
@@ -214,9 +217,9 @@ def open_piece(path: Path) -> np.ndarray:
     """The numbers of one piece, which stay in the file until they are read."""
     try:
         piece = np.load(path, mmap_mode="r", allow_pickle=False)  # a pickle could run any code
-    except Exception as error:  # of any type: OSError, ValueError, EOFError, SyntaxError, tokenize's
+    except Exception as error:  # numpy raises many: OSError, ValueError, EOFError, SyntaxError, tokenize's
         raise FileError(
-            f"{path} is no array of numbers, or a damaged one ({type(error).__name__}): {AGAIN}"
+            f"{path} is not an array of numbers, or is damaged ({type(error).__name__}): {AGAIN}"
         ) from error
     if not isinstance(piece, np.ndarray) or piece.ndim != 1 or piece.dtype != np.float32:
         kind = f"{piece.dtype} {piece.shape}" if isinstance(piece, np.ndarray) else type(piece).__name__
@@ -225,10 +228,10 @@ def open_piece(path: Path) -> np.ndarray:
 
 
 def build_model(vector: np.ndarray, config: ZooGPTConfig, shapes: list[Shape], folder: Path) -> ZooGPTLMHeadModel:
-    """The model of `config` with all of `vector` in it, tensors of these `shapes`; `folder` is where all came from."""
-    with torch.device("meta"):  # nothing to initialise: all values come from the vector
+    """The model of `config` with the weights of `vector`, tensors of these `shapes`. Errors name their `folder`."""
+    with torch.device("meta"):  # nothing is initialised, because the vector holds all values
         model = ZooGPTLMHeadModel(config)
-    parameters = dict(model.named_parameters())  # tied ones once
+    parameters = dict(model.named_parameters())  # tied parameters under one name
     rows = [*EMBEDDINGS]
     for layer in range(config.n_layer):
         rows += [(original.format(layer), ours.format(layer), kernel) for original, ours, kernel in LAYER]
@@ -240,7 +243,7 @@ def build_model(vector: np.ndarray, config: ZooGPTConfig, shapes: list[Shape], f
         expected = tuple(parameters[ours].shape)
         if shape != (1,) * kernel + expected:
             raise InputError(
-                f"{folder / SHAPES}: {original} is {shape}, where a GPT of width {config.n_embd} has "
+                f"{folder / SHAPES}: {original} is {shape}, but a GPT of width {config.n_embd} needs "
                 f"{(1,) * kernel + expected}"
             )
         if not np.isfinite(values).all():
@@ -253,6 +256,8 @@ def build_model(vector: np.ndarray, config: ZooGPTConfig, shapes: list[Shape], f
 
 @dataclass(frozen=True)
 class ConvertArguments:
+    """The arguments of the command, those of `convert`."""
+
     params: str = HfArg(help="the folder that has params_shapes.json and params_0.npy, params_1.npy, ...")
     encoder: str = HfArg(help="encoder_bpe_40000.json")
     merges: str = HfArg(help="vocab_40000.bpe")
@@ -261,7 +266,7 @@ class ConvertArguments:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command line; an error is its one line and exit status 1."""
+    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
     command_line(convert, ConvertArguments, argv)
 
 

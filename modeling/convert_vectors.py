@@ -1,18 +1,22 @@
-"""Word vectors for ELMo's task networks -> a folder that every `AutoModelFor...` of theirs reads.
+"""Word vectors for ELMo's task networks -> a folder that the `AutoModelFor...` classes of these networks read.
 
     python -m modeling.convert_vectors --model elmo-original --vectors glove.6B.100d.txt \\
         --texts train.conll dev.conll test.conll --output elmo-with-glove
 
-`--model` is a checkpoint of ELMo, whose biLM goes into the folder, or a configuration JSON, whose biLM, if it has one,
-gets random weights. `--vectors` are GloVe's or fastText's text files, word2vec's text or binary ones or fastText's
-models (.bin), compressed by gzip or not, which the content tells.
+`--model` is a model folder of ELMo, whose biLM is copied, or a configuration JSON, whose biLM, if it has one, gets
+random weights. `--vectors` is a text file of GloVe or fastText, a text or binary file of word2vec, or a model of
+fastText (.bin). The format, and whether gzip compressed the file, is told by its content.
 
-With `--texts`, only words that are in these files are kept, as they are or in lower case, so that little of a file of
-gigabytes is ever in memory. Of .json, they are in the strings. Of a .conll file, and of any other that begins with
-columns whose last holds tags of entities, as CoNLL-2003's eng.train and train.txt, they are in the first column, as
-`run_ner.py` reads it. Any other file is text, and the tokenizer splits text and strings. Without `--vectors`, words
-that the texts have often enough (`--min_count`) get random vectors, to be learned. Any other word is unknown, and its
-vector the mean of the known ones.
+With `--texts`, only the vectors of words in these files are kept, of their spelling there and in lower case, so that
+little of a file of gigabytes is ever in memory. The words are found as follows:
+
+- in a .json or .jsonl file, in the strings;
+- in a .conll file, and in any other that begins with columns whose last holds tags of entities, such as CoNLL-2003's
+  eng.train and train.txt, in the first column, as `run_ner.py` reads it;
+- in any other file, in its text. The tokenizer splits texts and strings into words.
+
+Without `--vectors`, the words that occur at least `--min_count` times in the texts get random vectors, to be learned.
+All other words are unknown. Their vector is the mean of the others.
 """
 
 import gzip
@@ -38,7 +42,7 @@ from safetensors.torch import save_file
 from transformers.hf_argparser import HfArg
 
 from tasks.columns import look_tagged, read_columns
-from training.errors import FileError, InputError, MissingFileError, Parameter, refusals
+from training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from training.files import shown
 from training.folders import check_indices
 
@@ -49,15 +53,15 @@ from .elmo.tokenization_elmo import ElmoTokenizer, split_words
 
 
 FASTTEXT = struct.pack("<i", 793712314)  # the first four bytes of its models
-SUPERVISED = 3  # the number of that kind of model in them
+SUPERVISED = 3  # in these models, the number of the supervised kind
 SENTENCE_END = "</s>"  # fastText's, the only word without subwords
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')  # of JSON
-BLOCK = 1 << 20  # bytes read at a time
-# No file of vectors has more, and without limits a small one could claim, or unpack to, more than any memory holds.
+BLOCK = 1 << 20  # bytes that are read at a time
+# No published file exceeds these limits. Without them, a small file could claim, or unpack to, more than memory holds.
 LONGEST_VECTOR = 1 << 16  # numbers
 LONGEST_WORD = 1 << 16  # bytes
 LONGEST_SUBWORD = 100  # characters
-LONGEST_LINE = 1 << 28  # bytes of a text; SQuAD's files are a line each
+LONGEST_LINE = 1 << 28  # bytes of a text; each of SQuAD's files is one line
 
 SIZE, TEXTS = Parameter("size"), Parameter("texts")
 
@@ -74,11 +78,11 @@ def convert(
 ) -> None:
     """Writes the folder `output`, which must be new or empty: configuration, tokenizer, weights, and our code.
 
-    Whatever is wrong with a file leaves no folder behind.
+    If a file is broken, no folder is written.
 
     Raises:
         OSError: when a file is missing or damaged, or `output` holds something.
-        ValueError: when a file does not hold what it should.
+        ValueError: when a file does not have its format, or arguments contradict each other.
     """
     new_folder(output)
     counts = None if texts is None else count_words([Path(path) for path in texts])
@@ -90,14 +94,14 @@ def convert(
     elif counts is not None:
         words, table = random_vectors(counts, min_count, 100 if size is None else size)
     else:
-        raise InputError("neither ", Parameter("vectors"), " nor ", TEXTS, ": from what should the words be?")
+        raise InputError("give ", Parameter("vectors"), " or ", TEXTS, ", which have the words")
     config, weights = read_model(model)
     tokenizer = make_tokenizer(model, config, words)
     mean = table.mean(0, keepdims=True, dtype=np.float64)
     rows = np.concatenate([np.zeros_like(mean), mean, table], dtype=np.float32)
     weights["word_vectors.weight"] = torch.from_numpy(rows)
     config.num_word_vectors, config.word_vector_size = rows.shape
-    config.architectures = None  # any of them
+    config.architectures = None  # the folder is for all of them
 
     def write(folder: Path) -> None:
         config.save_pretrained(folder)
@@ -113,7 +117,7 @@ def convert(
 
 
 def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
-    """The configuration, and the biLM's weights under their names in a task network; none without `use_elmo`."""
+    """The configuration, and the biLM's weights by their names in a task network; no weights without `use_elmo`."""
     if model.endswith(".json"):
         values = read_json(Path(model))
         if values.pop("model_type", None) != ElmoConfig.model_type:
@@ -121,40 +125,43 @@ def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
         unknown = sorted(values.keys() - ElmoConfig().to_dict().keys())
         if unknown:
             raise InputError(f"{model}: ELMo has no {', '.join(unknown)}")
-        with refusals(f"{model}: ", StrictDataclassError):
+        with as_user_errors(f"{model}: ", StrictDataclassError):
             config = ElmoConfig(**values)
         elmo = ElmoModel(config) if config.use_elmo else None
     else:
-        with refusals():
-            found, _ = ElmoConfig.get_config_dict(model)
-        if found.get("model_type") != ElmoConfig.model_type:
-            raise InputError(f"{model} is no checkpoint of ELMo, but of {found.get('model_type')}")
-        with refusals(f"{model}: ", StrictDataclassError):
+        with as_user_errors():
+            values, _ = ElmoConfig.get_config_dict(model)
+        if values.get("model_type") != ElmoConfig.model_type:
+            raise InputError(f"{model} must be a model of ELMo, not of {values.get('model_type')}")
+        with as_user_errors(f"{model}: ", StrictDataclassError):
             config = ElmoConfig.from_pretrained(model)
         elmo = read_bilm(model) if config.use_elmo else None
     return config, {} if elmo is None else {f"elmo.{name}": tensor for name, tensor in elmo.state_dict().items()}
 
 
 def read_bilm(model: str) -> ElmoModel:
+    """The biLM of a model folder. Raises ValueError if the folder lacks some of its weights."""
     check_indices(Path(model))
     try:
         elmo, info = ElmoModel.from_pretrained(model, output_loading_info=True, ignore_mismatched_sizes=True)
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
         raise FileError(f"cannot load {model}: {' '.join(str(error).split())}") from error
-    lacking = sorted(info["missing_keys"]) + [name for name, *_ in info["mismatched_keys"]]
-    if lacking:
-        raise InputError(f"{model} does not hold {', '.join(lacking[:4])}, or not in the size of its config.json")
+    missing = sorted(info["missing_keys"]) + [name for name, *_ in info["mismatched_keys"]]
+    if missing:
+        raise InputError(f"{model} does not hold {', '.join(missing[:4])}, or not in the size of its config.json")
     return elmo
 
 
 def make_tokenizer(model: str, config: ElmoConfig, words: list[str]) -> ElmoTokenizer:
-    """The checkpoint's tokenizer, or a new one, with these words."""
+    """The tokenizer of the model folder, or a new one for a configuration JSON, with these words."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "words.txt")
         path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8", newline="\n")
-        given = {"words_file": str(path), "max_characters_per_token": config.max_characters_per_token}
-        with refusals():
-            return ElmoTokenizer(**given) if model.endswith(".json") else ElmoTokenizer.from_pretrained(model, **given)
+        options = {"words_file": str(path), "max_characters_per_token": config.max_characters_per_token}
+        with as_user_errors():
+            if model.endswith(".json"):
+                return ElmoTokenizer(**options)
+            return ElmoTokenizer.from_pretrained(model, **options)
 
 
 # The texts
@@ -172,22 +179,23 @@ def count_words(paths: list[Path]) -> Counter[str]:
 
 
 def _decoded(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a text in UTF-8 with their numbers. A byte order mark is dropped."""
     for number, line in _lines(file, path, LONGEST_LINE):
         try:
             yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}: line {number} is no text: {error}") from error
+            raise InputError(f"{path}: line {number} is not text: {error}") from error
 
 
 def _words(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[str]:
-    """The words of a file: in columns the first, in JSON those of strings, whose escapes are undone, else all."""
+    """Yields the words of a file: of its first column, of JSON's strings with escapes undone, or of all its text."""
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix in (".json", ".jsonl"):
         texts = chain.from_iterable(_strings(number, line, path) for number, line in lines)
     else:
         lines, head = tee(lines)
         in_columns = suffix == ".conll" or look_tagged(line for _, line in islice(head, 100))
-        del head  # or it would keep every line for itself
+        del head  # or tee would keep every line for it
         if in_columns:
             for sentence in read_columns(lines, path, tagged=False):
                 yield from sentence.words if sentence else ()
@@ -199,19 +207,20 @@ def _words(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[str]:
 
 
 def _strings(number: int, line: str, path: Path) -> Iterator[str]:
+    """Yields the strings in a line of JSON."""
     try:
         yield from map(json.loads, STRING.findall(line))
     except ValueError as error:
-        raise InputError(f"{path}: line {number} is no text: {error}") from error
+        raise InputError(f"{path}: line {number} is not text: {error}") from error
 
 
 def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
-    """Vectors of variance 1 / size of the words seen `min_count` times or more, the most frequent first."""
+    """Random vectors of variance 1 / size for the words seen at least `min_count` times, the most frequent first."""
     if not 0 < size <= LONGEST_VECTOR:
         raise InputError(SIZE, f" {size} must be 1 to {LONGEST_VECTOR:,}")
     words = [word for word, count in counts.most_common() if count >= min_count]
     if not words:
-        raise InputError("no word of ", TEXTS, " occurs ", Parameter("min_count"), f" {min_count} times")
+        raise InputError("no word of ", TEXTS, " occurs as often as ", Parameter("min_count"), f" {min_count}")
     bound = (3 / size) ** 0.5
     return words, np.random.default_rng(0).uniform(-bound, bound, (len(words), size)).astype(np.float32)
 
@@ -220,7 +229,7 @@ def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
 
 
 def read_vectors(path: Path, wanted: set[str] | None = None) -> Vectors:
-    """The words of the file, or those that are also in `wanted`; the first vector of one that is there twice."""
+    """The words of the file, or those that are also in `wanted`, and their vectors. A repeated word has the first."""
     with _opened(path) as file:
         start = file.read(len(FASTTEXT))
         file.seek(0)
@@ -229,7 +238,7 @@ def read_vectors(path: Path, wanted: set[str] | None = None) -> Vectors:
         else:
             words, table = _collect(_rows(file, path, wanted))
     if not words:
-        raise InputError(f"{path} holds no vector", () if wanted is None else (" of any word in ", TEXTS))
+        raise InputError(f"{path} holds no vector", () if wanted is None else (" for any word in ", TEXTS))
     broken = ~np.isfinite(table).all(1)
     if broken.any():
         raise InputError(f"{path}: the vector of {words[int(broken.argmax())]!r} is not finite")
@@ -238,7 +247,7 @@ def read_vectors(path: Path, wanted: set[str] | None = None) -> Vectors:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The file's bytes, uncompressed. What a reader then raises because they end too early is one OSError."""
+    """The file, uncompressed. If the caller raises because its bytes end too early, that becomes an OSError."""
     if not path.is_file():
         raise MissingFileError(f"{path}: no such file")
     with open(path, "rb") as file:
@@ -251,7 +260,9 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _lines(file: BinaryIO, path: Path, longest: int, first: int = 1) -> Iterator[tuple[int, bytes]]:
-    """The file's lines with their numbers, from `first` on; none of more than `longest` bytes is ever in memory."""
+    """Yields the file's lines with their numbers, from `first` on. Raises ValueError for one with more than `longest`
+    bytes, without reading it whole.
+    """
     for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=first):
         if len(line) > longest:
             raise InputError(f"{path}: line {number} has more than {longest:,} bytes: is it a file of this kind?")
@@ -259,6 +270,7 @@ def _lines(file: BinaryIO, path: Path, longest: int, first: int = 1) -> Iterator
 
 
 def _collect(rows: Iterator[tuple[str, np.ndarray]]) -> Vectors:
+    """The words and their vectors as one table. A repeated word has its first vector."""
     vectors = {}
     for word, vector in rows:
         vectors.setdefault(word, vector)
@@ -266,7 +278,7 @@ def _collect(rows: Iterator[tuple[str, np.ndarray]]) -> Vectors:
 
 
 def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple[str, np.ndarray]]:
-    """Words and vectors of word2vec's formats and of text that has no first line with their numbers."""
+    """Yields the words and vectors of a file of word2vec, or of a text file without word2vec's first line."""
     first = file.readline(BLOCK)
     header = re.fullmatch(rb"(\d{1,20}) (\d{1,20})\s*", first)
     if not header:
@@ -275,7 +287,7 @@ def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple
     count, size = int(header[1]), int(header[2])
     _check_size(size, path)
     place = file.tell()
-    # Numbers that are written out have two bytes or more, so these are of one vector, and text or not.
+    # A number in text has at least two bytes, a digit and a space, so this many bytes are of one vector in any format.
     sample = file.read(BLOCK).partition(b" ")[2][: 2 * size]
     file.seek(place)
     if re.fullmatch(rb"[\t\n\r\x20-\x7e]*", sample):
@@ -284,6 +296,7 @@ def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple
 
 
 def _check_size(size: int, path: Path) -> None:
+    """Raises ValueError for a size that no vector has."""
     if not 0 < size <= LONGEST_VECTOR:
         raise InputError(f"{path} says that a vector has {size} numbers, but it must be 1 to {LONGEST_VECTOR:,}")
 
@@ -291,7 +304,11 @@ def _check_size(size: int, path: Path) -> None:
 def _text(
     file: BinaryIO, path: Path, size: int, count: int | None, wanted: set[str] | None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """A line each: the word, in which GloVe's largest file has spaces, and `size` numbers."""
+    """Yields the words and vectors of a text file, where a line is a word and `size` numbers.
+
+    `count` is the number of words in word2vec's first line; None: there is no such line. Words may hold spaces, as
+    some of GloVe's largest file do.
+    """
     seen = 0
     for number, line in _lines(file, path, BLOCK, first=1 if count is None else 2):
         if not line.endswith(b"\n"):
@@ -321,10 +338,10 @@ def _text(
 
 
 def _spelled(word: bytes, path: Path) -> str:
-    """The word as it can be a line of words.txt."""
+    """The word as a line of words.txt. Raises ValueError for a word with a line feed."""
     if b"\n" in word:
         raise InputError(f"{path} is damaged: the word {shown(word)} holds a line feed")
-    return word.decode("utf-8", "replace").rstrip("\r")  # which would be lost at the end of a line
+    return word.decode("utf-8", "replace").rstrip("\r")  # a carriage return would be lost at the end of a line
 
 
 def _is_number(text: bytes) -> bool:
@@ -336,35 +353,37 @@ def _is_number(text: bytes) -> bool:
 
 
 class _Pieces:
-    """A file piece by piece. Raises EOFError where it ends within one."""
+    """Reads a file piece by piece. Raises EOFError if it ends within a piece."""
 
     def __init__(self, file: BinaryIO):
         self.file, self.read, self.place = file, b"", 0
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Takes the next `count` bytes."""
         while len(self.read) - self.place < count:
             self._more(count)
         self.place += count
         return self.read[self.place - count : self.place]
 
     def until(self, end: bytes) -> bytes:
-        """What stands before the next byte `end`, which is taken, too."""
-        while (found := self.read.find(end, self.place)) < 0:
+        """Takes the bytes before the next byte `end`, and this byte, which is not returned."""
+        while (stop := self.read.find(end, self.place)) < 0:
             if len(self.read) - self.place > LONGEST_WORD:
                 raise EOFError(f"a word of more than {LONGEST_WORD:,} bytes")
             self._more(BLOCK)
-        piece, self.place = self.read[self.place : found], found + 1
+        piece, self.place = self.read[self.place : stop], stop + 1
         return piece
 
     def unpack(self, form: str) -> tuple:
+        """Takes the next values, in a format of `struct`."""
         return struct.unpack(form, self.take(struct.calcsize(form)))
 
     def rest(self) -> bytes:
-        """What has been read, and a little more, but not taken; empty at the end."""
+        """The bytes that have been read but not taken, and two more; empty at the end of the file."""
         return self.read[self.place :] + self.file.read(2)
 
     def _more(self, count: int) -> None:
+        """Reads at least `count` bytes."""
         block = self.file.read(max(count, BLOCK))
         if not block:
             raise EOFError("it ends too early")
@@ -374,33 +393,33 @@ class _Pieces:
 def _binary(
     pieces: _Pieces, path: Path, size: int, count: int, wanted: set[str] | None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """word2vec's binary file after its first line: the word, a space, `size` floats, and sometimes a line feed."""
+    """Yields the words and vectors of word2vec's binary format: a word, a space, `size` floats, maybe a line feed."""
     for _ in range(count):
         word = _spelled(pieces.until(b" ").lstrip(b"\n"), path)
         numbers = pieces.take(4 * size)
         if wanted is None or word in wanted:
             yield word, np.frombuffer(numbers, "<f4").astype(np.float32)
     if pieces.rest().strip(b"\n"):
-        raise InputError(f"{path} goes on after the {count} words that its first line says: download it again")
+        raise InputError(f"{path} goes on after the {count} words of its first line: download it again")
 
 
 def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vectors:
-    """A fastText model: a word's vector is the mean of its own row and those of its subwords.
+    """The words and vectors of a fastText model, where a word's vector is the mean of its row and its subwords' rows.
 
-    The format is that of `FastText::saveModel` (github.com/facebookresearch/fastText, src/fasttext.cc): its arguments,
-    its dictionary, and the input matrix, whose rows are the words' and then the buckets' of subwords.
+    The format is that of `FastText::saveModel` (github.com/facebookresearch/fastText, src/fasttext.cc): the arguments,
+    the dictionary, and the input matrix, which has the rows of the words and then those of the subwords' buckets.
     """
     _, version, size, *_, kind, buckets, shortest, longest, _, _ = pieces.unpack("<2i12id")
-    if version == 11 and kind == SUPERVISED:  # they had none
+    if version == 11 and kind == SUPERVISED:  # supervised models of version 11 have no subwords
         longest = 0
     _check_size(size, path)
     if longest > (LONGEST_SUBWORD if buckets > 0 else 0):
         raise InputError(f"{path} is damaged: subwords of {longest} characters, in {buckets} buckets")
     entries, words, _, _, pruned = pieces.unpack("<3i2q")
-    kept, members = {}, []  # and for each: rows of its mean
+    kept, members = {}, []  # words, and for each the rows whose mean is its vector
     for number in range(entries):
         spelled = pieces.until(b"\0")
-        pieces.unpack("<qb")  # its count, and whether it is a label, as those after the words are
+        pieces.unpack("<qb")  # its count, and whether it is a label; labels follow the words
         word = _spelled(spelled, path)
         if number < words and word not in kept and (wanted is None or word in wanted):
             kept[word] = len(kept)
@@ -416,7 +435,7 @@ def read_fasttext(pieces: _Pieces, path: Path, wanted: set[str] | None) -> Vecto
 
 
 def _means(pieces: _Pieces, members: list[np.ndarray], rows: int, size: int) -> np.ndarray:
-    """(n, size): the mean of the rows in each of n lists, of a matrix that is read once, some rows at a time."""
+    """(n, size): the mean of the rows in each of n lists, of a matrix that is read once, a block of rows at a time."""
     if not members:
         return np.empty((0, size), np.float32)
     counts = torch.tensor([len(rows_of_word) for rows_of_word in members])
@@ -435,9 +454,10 @@ def _means(pieces: _Pieces, members: list[np.ndarray], rows: int, size: int) -> 
 
 
 def _buckets(word: bytes, shortest: int, longest: int, buckets: int) -> Iterator[int]:
-    """Those of a word's subwords: all strings of `shortest` to `longest` characters of <word>, but "<" and ">".
+    """Yields the buckets of a word's subwords: all strings of `shortest` to `longest` characters of <word>, except "<"
+    and ">".
 
-    A bucket is a string's FNV-1a hash of 32 bits, in which fastText takes bytes as signed.
+    A bucket is the 32-bit FNV-1a hash of a string, modulo `buckets`. fastText's hash takes bytes as signed.
     """
     word = b"<" + word + b">"
     starts = [place for place, byte in enumerate(word) if byte & 0xC0 != 0x80]  # of UTF-8 characters
@@ -454,16 +474,18 @@ def _buckets(word: bytes, shortest: int, longest: int, buckets: int) -> Iterator
 
 @dataclass(frozen=True)
 class ConvertArguments:
-    model: str = HfArg(help="a checkpoint of ELMo, or a configuration JSON")
+    """The arguments of the command, those of `convert`."""
+
+    model: str = HfArg(help="a model folder of ELMo, or a configuration JSON")
     output: str = HfArg(help="the folder to write; must be new or empty")
     vectors: str | None = HfArg(default=None, help="a file of GloVe, word2vec or fastText")
-    texts: list[str] | None = HfArg(default=None, help="files whose words are kept, or get vectors to be learned")
-    size: int | None = HfArg(default=None, help="numbers of a vector to be learned (default: 100)")
-    min_count: int = HfArg(default=2, help="how often a word to be learned must occur in --texts (default: 2)")
+    texts: list[str] | None = HfArg(default=None, help="files whose words are kept, or get random vectors")
+    size: int | None = HfArg(default=None, help="numbers of a random vector (default: 100)")
+    min_count: int = HfArg(default=2, help="how often --texts must have a word with a random vector (default: 2)")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command line; an error is its one line and exit status 1."""
+    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
     command_line(convert, ConvertArguments, argv)
 
 

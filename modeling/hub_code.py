@@ -11,8 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What the zoo's classes need to be at home in transformers from a saved folder as well, where this package is not
-installed: the code of the model in the folder, and the names of its classes where transformers looks them up.
+"""Lets transformers load the zoo's models from a saved folder where this package is not installed.
+
+The folder gets a copy of the model's code, and transformers' tables get the names of the model's classes.
 """
 
 import ast
@@ -23,13 +24,13 @@ from transformers.models.auto import modeling_auto
 
 
 def copy_code(module: str, auto_map: dict[str, str], folder: str | Path, others: Iterable[str] = ()) -> dict[str, str]:
-    """Copies the code of a family into `folder`, and returns what of `auto_map` is then in there.
+    """Copies the code of a family into `folder`, and returns the entries of `auto_map` whose files are there.
 
-    Copied are the files of the classes that `auto_map` and `others` name, as "modeling_x.XModel", which stand in one
-    folder with `module`, the configuration's `__file__`; and each file that these import. A folder on the Hub is flat:
-    an import from another folder becomes one from a sibling. Code that runs from a saved folder is copied unchanged.
+    `auto_map` and `others` name classes as "modeling_x.XModel", whose files are in the folder of `module`, the
+    configuration's `__file__`. These files are copied, and every file that they import. A folder on the Hub is flat,
+    so an import from another folder becomes one from a sibling. Code of a saved folder is copied unchanged.
 
-    A process that itself runs on a folder's code has only the files of the classes that it loaded.
+    In a process that runs on the code of a saved folder, only the files of the classes that it loaded are available.
     """
     source, folder = Path(module).parent, Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,10 +44,10 @@ def copy_code(module: str, auto_map: dict[str, str], folder: str | Path, others:
 
 
 def flatten(paths: list[Path]) -> dict[str, str]:
-    """The texts of the files and of all that they import from this package, by file name, as for one flat folder.
+    """The texts, by file name, of the files and of all files that they import from this package, for a flat folder.
 
     Raises:
-        ValueError: when two of the files have the same name, or when an import is not one from a file.
+        ValueError: if two of the files have the same name, or if an import does not name a file.
     """
     places, texts, waiting = {}, {}, list(paths)
     while waiting:
@@ -60,7 +61,7 @@ def flatten(paths: list[Path]) -> dict[str, str]:
 
 
 def flatten_imports(path: Path) -> tuple[str, list[Path]]:
-    """The text of a file in which each relative import is from a sibling, and the files that it imports."""
+    """The text of a file with all relative imports changed to imports from siblings, and the files it imports."""
     text = path.read_bytes().decode("utf-8")
     lines, imported = text.split("\n"), []
     for node in ast.walk(ast.parse(text)):
@@ -75,24 +76,25 @@ def flatten_imports(path: Path) -> tuple[str, list[Path]]:
 
 
 class SavedWithCode:
-    """A base of the configurations and models of a family, whose code a configuration saves."""
+    """Base of all configurations and models, whose code their configuration saves."""
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str | type | None = None) -> None:
-        """As in transformers, which then copies a class's code when it is saved, and knows imports from siblings only.
+        """As in transformers, for classes outside this package; for those in it, does nothing.
 
-        In this package nothing is left to do: `copy_code` saves the code of all classes, whether registered or not.
+        transformers would copy the code of a registered class, but supports imports from siblings only. Here,
+        `copy_code` saves the code of all classes, whether registered or not.
         """
-        if cls.__module__.split(".")[:-2] != __package__.split("."):  # a saved folder's class, or a user's subclass
+        if cls.__module__.split(".")[:-2] != __package__.split("."):  # a class of a saved folder, or a user's subclass
             super().register_for_auto_class(*([] if auto_class is None else [auto_class]))
 
 
 def announce_names(auto_map: dict[str, str]) -> None:
-    """Adds the class names of `auto_map` to the tables in which transformers looks a model's class up by its name.
+    """Adds the class names of `auto_map` to the tables of names in which transformers looks up a model's class.
 
-    Trainer shifts the labels of the language models that are named there when it smooths them, pipelines warn of
-    classes that are not, and transformers' server sorts models by them. Auto classes look their tables up by model
-    types, and a reference such as "modeling_gpt.ZooGPTLMHeadModel" is none: what they resolve stays as it is.
+    By these names, Trainer decides whether to shift labels when it smooths them, pipelines warn of classes that are
+    missing, and transformers' server sorts models. Auto classes look up model types in the same tables. A key here is
+    a reference such as "modeling_gpt.ZooGPTLMHeadModel", which is not a model type, so Auto classes are not affected.
     """
     for auto, reference in auto_map.items():
         if auto.startswith("AutoModel"):

@@ -1,6 +1,7 @@
-"""CoNLL columns: a line a word, tabs or spaces between its columns, a blank line after each sentence.
+"""CoNLL columns: one line for each word, tabs or spaces between its columns, a blank line after each sentence.
 
-A mistake is a ValueError that names its place. Nothing heavy is imported here, so that a converter can read them too.
+A mistake in a file is a ValueError that names its place. This module imports nothing heavy, because a converter uses
+it too.
 """
 
 import re
@@ -11,8 +12,8 @@ from pathlib import Path
 from training.errors import InputError, Parameter
 
 
-# A line with one of these in the first column begins a document, BREAK only where a sentence could begin. CoNLL-2003
-# has the first; conlleval counts its line as a word outside entities, but takes the second for the end of a sentence.
+# A line with one of these in the first column begins a document; BREAK only does so between sentences. CoNLL-2003 uses
+# DOCUMENT, which conlleval counts as a word outside entities. It takes BREAK for the end of a sentence.
 DOCUMENT, BREAK = "-DOCSTART-", "-X-"
 TAG = re.compile("O|[BIES](-.+)?")
 TEXT_COLUMN = Parameter("text_column", "text_column_name")
@@ -21,14 +22,17 @@ LABEL_COLUMN = Parameter("label_column", "label_column_name")
 
 @dataclass
 class Sentence:
+    """A sentence, and where it stands in its source."""
+
     words: list[str]
     tags: list[str] | None
-    source: str  # with the line, the place
+    source: str  # the beginning of each place, before the line
     line: int
     lines_a_word: int = 0
     document: int = 0
 
     def place(self, word: int) -> str:
+        """Where the word of this number stands, for errors."""
         return f"{self.source}{self.line + word * self.lines_a_word}"
 
 
@@ -39,7 +43,11 @@ def read_columns(
     label_column: str | None = None,
     tagged: bool = True,
 ) -> Iterator[Sentence | None]:
-    """Yields the sentences of a file's numbered `lines`, and None where a document begins."""
+    """Yields the sentences of a file's numbered `lines`, and None where a document begins.
+
+    `text_column` and `label_column` are numbers, 1 for the first column, -1 for the last. Without `tagged`, a file of
+    one column is a list of words without tags.
+    """
     sentence, width = None, 0
     for line, content in lines:
         if "\r" in content.rstrip("\r\n"):
@@ -69,7 +77,7 @@ def read_columns(
 
 
 def split_columns(content: str) -> list[str]:
-    """The columns of a line. Other white space than tabs and spaces, as U+00A0, is part of a word."""
+    """The columns of a line. White space other than tabs and spaces, such as U+00A0, is part of a word."""
     content = content.rstrip("\r\n")
     if not content.strip(" \t"):
         return []
@@ -81,10 +89,10 @@ def split_columns(content: str) -> list[str]:
 def _positions(
     path: Path, line: int, width: int, text_column: str | None, label_column: str | None, tagged: bool
 ) -> tuple[int, int | None]:
-    """Which of a file's `width` columns are the words' and the tags'. A test set of words alone has no tags."""
+    """The indices of the words' and the tags' columns, of a file's `width` columns. None: the file has no tags."""
     if width == 1 and not tagged and label_column is None:
         return 0, None
-    found = []
+    positions = []
     for parameter, column in [(TEXT_COLUMN, text_column or "1"), (LABEL_COLUMN, label_column or "-1")]:
         number = int(column) if re.fullmatch(r"-?\d{1,9}", column) else 0
         if not 1 <= abs(number) <= width:
@@ -93,23 +101,25 @@ def _positions(
                 parameter,
                 f" {column} is none of the {width} columns: they have numbers, 1 for the first, -1 for the last",
             )
-        found.append(number - 1 if number > 0 else width + number)
-    if found[0] == found[1]:
+        positions.append(number - 1 if number > 0 else width + number)
+    if positions[0] == positions[1]:
         raise InputError(
-            f"{path}:{line}: words and tags are both in column {found[0] + 1} of {width}: a line is a word, a tab or "
-            "a space, and its tag; ",
+            f"{path}:{line}: words and tags are both in column {positions[0] + 1} of {width}: a line is a word, a tab "
+            "or a space, and its tag; ",
             TEXT_COLUMN,
             " and ",
             LABEL_COLUMN,
             " give other columns by their numbers",
         )
-    return tuple(found)
+    return tuple(positions)
 
 
 def look_tagged(lines: Iterable[str]) -> bool:
-    """Whether lines are columns whose last holds tags of entities; the first that does not fit settles it.
+    """Whether these are lines of columns whose last holds tags of entities. One line that does not fit is enough to
+    say no.
 
-    A tag without a type says too little: lines of text may all end with the word "I".
+    Prefixes alone are not enough to say yes, because lines of text may all end with the word "I": some tag must be O
+    or have a type.
     """
     width, typed, rows = 0, False, 0
     for row in map(split_columns, lines):

@@ -1,14 +1,17 @@
-"""TriviaQA (Joshi et al. 2017, arXiv 1705.03551) -> the official JSON of SQuAD 1.1, on which BERT may learn first.
+"""TriviaQA (Joshi et al. 2017, arXiv 1705.03551) -> the official JSON of SQuAD 1.1, as data to fine-tune on first.
 
     python -m tasks.convert_triviaqa --questions qa/wikipedia-train.json --evidence evidence/wikipedia \\
         --output triviaqa-train.json
 
-BERT's paper (arXiv 1810.04805, section 4.2) takes the first 400 tokens of each Wikipedia document of a question, where
-they contain at least one of its answers. What a token is it does not say; here, a word or a single punctuation mark.
-Answers are the value, its aliases, also as normalised, and what humans said: whole words in any case, each where it
-occurs first. The earliest, and there the longest, is the first of the question's answers.
-Of a file of verified questions, only those and their verified documents are kept. An id is the question's and the
-document's file name, as the release's own evaluation joins them. Search results, of the web questions, are not read.
+BERT's paper (arXiv 1810.04805, section 4.2) uses the first 400 tokens of each Wikipedia document of a question, if
+they contain at least one of its answers. It does not say what a token is; here, it is a word or a punctuation mark.
+
+The answers to a question are its value, the aliases, the normalised aliases, and the human answers. Each is taken
+where it first occurs as whole words, in any case. The earliest of them is the first answer of the output; if several
+begin at one place, the longest.
+
+Of a file of verified questions, only the verified questions and documents are kept. An id joins the question's id and
+the document's file name, as in the release's evaluation. Search results, which web questions have, are not read.
 """
 
 import json
@@ -32,7 +35,7 @@ from training.files import shown, write_text
 
 
 LAYOUT = "a file of TriviaQA is one object with Data, a list of questions, each with EntityPages, its documents"
-# An accent may be a character of its own, which is not of \w.
+# An accent may be a separate character, which \w does not match.
 MARKS = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c).startswith("M"))
 WORD = re.compile(rf"[\w{MARKS}]+")
 TOKEN = re.compile(rf"{WORD.pattern}|[^\w\s]")
@@ -40,40 +43,44 @@ TOKEN = re.compile(rf"{WORD.pattern}|[^\w\s]")
 
 @dataclass(frozen=True)
 class Question:
+    """A question and its possible answers."""
+
     id: str
     text: str
-    answers: list[str]  # folded
+    answers: list[str]  # as `fold` returns them
 
 
 @dataclass
 class Document:
+    """A document, and the questions about it by their ids."""
+
     title: str
     questions: dict[str, Question] = field(default_factory=dict)
 
 
 @dataclass
 class Counts:
-    """Of questions, and of pairs of a question and one of its documents."""
+    """How many questions, and how many pairs of a question and one of its documents, are kept and left out."""
 
     questions: int = 0
-    unverified: int = 0
+    unverified: int = 0  # questions
     pairs: int = 0
-    without_evidence: int = 0
-    without_answer: int = 0
-    missing: list[str] = field(default_factory=list)  # files
+    without_evidence: int = 0  # pairs whose document is missing
+    without_answer: int = 0  # pairs whose document holds no answer
+    missing: list[str] = field(default_factory=list)  # file names of documents
     kept: set[str] = field(default_factory=set)  # ids of questions
 
 
 def convert(questions: str, evidence: str, output: str, max_tokens: int = 400) -> None:
-    """Writes the file `output`, whole or not at all, and prints what was kept.
+    """Writes the file `output`, whole or not at all, and prints how much was kept.
 
     Raises:
-        OSError: when a file or all the evidence is missing, or `output` cannot be written.
-        ValueError: when a file does not hold what it should, or no document holds an answer.
+        OSError: when a file or all of the evidence is missing, or `output` cannot be written.
+        ValueError: when a file does not have TriviaQA's layout, or no document holds an answer.
     """
     folder, path = Path(evidence), Path(output)
     if max_tokens < 1:
-        raise InputError(Parameter("max_tokens"), f" {max_tokens}: a context has at least one")
+        raise InputError(Parameter("max_tokens"), f" must be positive, not {max_tokens}")
     if not folder.is_dir():
         raise MissingFileError(Parameter("evidence"), f" {folder}: no such folder")
     if path.is_dir() or not path.parent.is_dir():
@@ -83,9 +90,9 @@ def convert(questions: str, evidence: str, output: str, max_tokens: int = 400) -
     articles = list(_articles(documents, folder, max_tokens, counts))
     if len(counts.missing) == len(documents):
         raise MissingFileError(
-            f"none of the {len(documents)} documents, as {plain(counts.missing[0])}, is in {folder}: ",
+            f"none of the {len(documents)} documents, such as {plain(counts.missing[0])}, is in {folder}: ",
             Parameter("evidence"),
-            " is the release's folder evidence/wikipedia",
+            " must be the release's folder evidence/wikipedia",
         )
     if not articles:
         raise InputError(f"{questions}: no answer occurs in the first {max_tokens} tokens of any document in {folder}")
@@ -97,7 +104,7 @@ def convert(questions: str, evidence: str, output: str, max_tokens: int = 400) -
 
 
 def _read_questions(path: Path, counts: Counts) -> dict[str, Document]:
-    """The documents of all questions, by the names of their files."""
+    """The documents of all questions in a file, by their file names."""
     file, documents, places = read_json(path), {}, {}
     verified = isinstance(file, dict) and file.get("VerifiedEval") is True
     for row, where in members(file, "Data", str(path), "question", LAYOUT):
@@ -122,6 +129,7 @@ def _read_questions(path: Path, counts: Counts) -> dict[str, Document]:
 
 
 def _question(row: dict, where: str) -> Question:
+    """The question of an object of Data, at the place `where`."""
     if lacking := [name for name in ("QuestionId", "Question", "Answer") if name not in row]:
         raise InputError(f"{where}: no {', '.join(lacking)} (the release's test questions come without answers)")
     identifier = check_text(row["QuestionId"], "QuestionId", where)
@@ -130,27 +138,28 @@ def _question(row: dict, where: str) -> Question:
 
 
 def _answers(answer: Any, where: str) -> list[str]:
+    """The different answers in the object Answer, folded."""
     if not isinstance(answer, dict):
         raise InputError(f"{where}: Answer is {shown(answer)}, not an object with Value and Aliases")
-    found = [answer["Value"]] if "Value" in answer else []
+    texts = [answer["Value"]] if "Value" in answer else []
     for name in ("Aliases", "HumanAnswers", "NormalizedAliases"):
         aliases = answer.get(name, [])
         if not isinstance(aliases, list):
             raise InputError(f"{where}: {name} is {shown(aliases)}, not a list of texts")
-        found += aliases
-    if unknown := [alias for alias in found if not isinstance(alias, str)]:
-        raise InputError(f"{where}: the answer {shown(unknown[0])} is not text")
-    known = [alias for alias in dict.fromkeys(fold(alias.strip()) for alias in found) if alias]
-    if not known:
+        texts += aliases
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise InputError(f"{where}: the answer {shown(wrong[0])} is not text")
+    answers = [text for text in dict.fromkeys(fold(text.strip()) for text in texts) if text]
+    if not answers:
         raise InputError(f"{where}: Answer {shown(answer)} has neither Value nor Aliases: leave the question out")
-    return known
+    return answers
 
 
 # Documents
 
 
 def _articles(documents: dict[str, Document], folder: Path, max_tokens: int, counts: Counts) -> Iterator[dict]:
-    """One for each document that holds an answer to one of its questions at least."""
+    """Yields an article of SQuAD for each document that answers one of its questions, and counts what is left out."""
     for name, document in documents.items():
         path = _find(folder, name)
         if path is None:
@@ -158,58 +167,58 @@ def _articles(documents: dict[str, Document], folder: Path, max_tokens: int, cou
             counts.without_evidence += len(document.questions)
             continue
         context = beginning("".join(line for _, line in read_lines(path)), max_tokens)
-        folded, asked = fold(context), []
+        folded, answered = fold(context), []
         for question in document.questions.values():
             spans = find_answers(folded, question.answers)
             answers = [{"text": context[start:end], "answer_start": start} for start, end in spans]
             if answers:
                 counts.kept.add(question.id)
-                asked.append({"id": f"{question.id}--{name}", "question": question.text, "answers": answers})
-        counts.without_answer += len(document.questions) - len(asked)
-        if asked:
-            yield {"title": document.title, "paragraphs": [{"context": context, "qas": asked}]}
+                answered.append({"id": f"{question.id}--{name}", "question": question.text, "answers": answers})
+        counts.without_answer += len(document.questions) - len(answered)
+        if answered:
+            yield {"title": document.title, "paragraphs": [{"context": context, "qas": answered}]}
 
 
 def _find(folder: Path, name: str) -> Path | None:
-    """The file, whose name may have been written with accents as characters of their own, or the other way.
+    """The document's file; None if it is missing. Its accents may be separate characters or parts of letters.
 
-    Raises ValueError where it is not in the folder, by its name or as a link: only what was given is read.
+    Raises ValueError if the name, or a link, leads out of the folder.
     """
-    names = dict.fromkeys([name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))])
-    path = next((folder / known for known in names if os.path.isfile(folder / known)), None)
+    spellings = dict.fromkeys([name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))])
+    path = next((folder / spelling for spelling in spellings if os.path.isfile(folder / spelling)), None)
     if path is not None and not path.resolve().is_relative_to(folder.resolve()):
         raise InputError(
             f"the Filename {shown(name)} leads out of {folder}, to {path.resolve()}: only files in the folder of the "
-            "evidence are read. Take it out of the questions, or put a copy there"
+            "evidence are read. Remove it from the questions, or put a copy there"
         )
     return path
 
 
 def beginning(text: str, max_tokens: int) -> str:
-    """From the first token to the last of `max_tokens`, as it stands."""
+    """The part of the text from its first token to token number `max_tokens`, unchanged."""
     tokens = list(islice(TOKEN.finditer(text), max_tokens))
     return text[tokens[0].start() : tokens[-1].end()] if tokens else ""
 
 
 def fold(text: str) -> str:
-    """In lower case, with every character where it was: only that of İ would be two."""
+    """The text in lower case, of the same length: İ, whose lower case is two characters, becomes i."""
     return text.replace("İ", "i").lower()
 
 
 def find_answers(folded: str, answers: list[str]) -> list[tuple[int, int]]:
     """Start and end of the first occurrence of each answer as whole words; the earliest first, then the longest."""
-    found = set()
+    spans = set()
     for answer in answers:
         start = folded.find(answer)
         while start >= 0 and (_cuts(folded, start) or _cuts(folded, start + len(answer))):
             start = folded.find(answer, start + 1)
         if start >= 0:
-            found.add((start, start + len(answer)))
-    return sorted(found, key=lambda span: (span[0], -span[1]))
+            spans.add((start, start + len(answer)))
+    return sorted(spans, key=lambda span: (span[0], -span[1]))
 
 
 def _cuts(text: str, place: int) -> bool:
-    """Whether a word goes on from before `place` to after it."""
+    """Whether a cut before the character at `place` would divide a word."""
     return 0 < place < len(text) and all(WORD.match(text[at]) for at in (place - 1, place))
 
 
@@ -217,6 +226,7 @@ def _cuts(text: str, place: int) -> bool:
 
 
 def _summary(counts: Counts, max_tokens: int, output: Path) -> str:
+    """One line for the console that says how much was kept and left out."""
     pairs = counts.pairs - counts.without_evidence - counts.without_answer
     missing = ", ".join([*map(plain, counts.missing[:3]), *(["..."] if len(counts.missing) > 3 else [])]) or "none"
     return (
@@ -231,11 +241,11 @@ class ConvertArguments:
     questions: str = HfArg(help="the release's qa/wikipedia-train.json, wikipedia-dev.json or verified-...")
     evidence: str = HfArg(help="the release's folder evidence/wikipedia")
     output: str = HfArg(help="the JSON file to write; is replaced where it exists")
-    max_tokens: int = HfArg(default=400, help="of each document's beginning (default: 400)")
+    max_tokens: int = HfArg(default=400, help="tokens of each document that are kept (default: 400)")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The command line; an error is its one line and exit status 1."""
+    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
     command_line(convert, ConvertArguments, argv)
 
 

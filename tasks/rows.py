@@ -1,7 +1,8 @@
-"""Rows of files, whatever the task: unquoted tab-separated, csv, or JSON with one object a line; and Hub data sets.
+"""Readers of rows for all tasks: tab-separated without quoting, csv, JSON with one object a line, and data sets of the
+Hub.
 
-A broken file is a ValueError that names it, the line and the mistake. Values stay what the file says: "null" and "NA"
-are text.
+A broken file is a ValueError that names the file, the line and the mistake. Values stay as the file has them: "null"
+and "NA" are text.
 """
 
 import csv
@@ -22,22 +23,24 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 
-DATA_DIR = Parameter("data_dir")  # of the functions read_folder
-PUBLISHED = (DATA_DIR, " with the published files")
+DATA_DIR = Parameter("data_dir")  # of every read_folder
+PUBLISHED = (DATA_DIR, " with the published files")  # a remedy where the Hub fails
 
 
 def listed(names: Collection[str]) -> str:
-    """Names in an error, of a row's columns or of labels: not all where there are many."""
+    """The first 20 of these names of columns or labels, for an error."""
     first = [plain(name) for name in islice(names, 20)]
     return ", ".join([*first, "..."] if len(names) > len(first) else first)
 
 
 def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: Text) -> "DatasetDict":
-    """A data set of the Hub; `otherwise` names another source of it, for the error.
+    """A data set of the Hub. `otherwise` is the source of the data that errors recommend instead.
 
-    Raises OSError where the Hub is out of reach, ValueError where it has no such configuration, or a script, no data.
+    Raises:
+        OSError: when the Hub is out of reach.
+        ValueError: when the data set has no such configuration, or is a script, which datasets no longer runs.
     """
-    from datasets import load_dataset  # takes seconds, which a reader of local files does without
+    from datasets import load_dataset  # the import takes seconds, which readers of local files do not need
 
     try:
         return load_dataset(name, configuration, revision=revision)
@@ -50,6 +53,13 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
         raise InputError(f"cannot read {name} from the Hub: {error}. Or give ", otherwise, ".") from error
 
 
+def check_split(hub: Collection[str], name: str, split: str) -> None:
+    """Raises ValueError if the data set `name` of the Hub, with the splits `hub`, lacks the split."""
+    if split not in hub:
+        problem = f"{name} has no {split} split, but {', '.join(hub)}"
+        raise InputError(problem, ": give ", split_file(split), " and the others")
+
+
 def check_folder(data_dir: Path) -> None:
     """Raises FileNotFoundError where there is no such folder."""
     if not data_dir.is_dir():
@@ -57,12 +67,12 @@ def check_folder(data_dir: Path) -> None:
 
 
 def split_file(split: str) -> Parameter:
-    """The file of a split, in errors."""
+    """The parameter for the file of a split, for errors."""
     return Parameter(f"{split}_file")
 
 
 def needed_files(files: Mapping[str, str | None]) -> Iterator[tuple[str, Path]]:
-    """The splits that a run needs, each with its file. Raises ValueError where one is missing."""
+    """Yields the splits that a run needs, each with its file. Raises ValueError for a split without a file."""
     for split, file in files.items():
         if file is None:
             raise InputError("this run needs ", split_file(split))
@@ -70,7 +80,7 @@ def needed_files(files: Mapping[str, str | None]) -> Iterator[tuple[str, Path]]:
 
 
 def unbroken(rows: Iterable[tuple[int, dict | str]], path: Path) -> Iterator[tuple[int, dict]]:
-    """What the readers below yield of the file `path`; raises ValueError for a row that is broken."""
+    """Yields the rows of a reader below, with their lines in the file `path`. Raises ValueError for a broken row."""
     for line, row in rows:
         if isinstance(row, str):
             raise InputError(f"{path}:{line}: {row}")
@@ -78,16 +88,17 @@ def unbroken(rows: Iterable[tuple[int, dict | str]], path: Path) -> Iterator[tup
 
 
 def read_tsv(path: Path, header: tuple[str, ...] | None = None) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Yields (line number, row) of an unquoted tab-separated file; of a broken row (line number, what is wrong).
+    """Yields (line number, row) for each row of a tab-separated file without quoting, and for a broken row (line
+    number, what is wrong).
 
-    `header` names the columns where the file's first line does not. Byte order mark and carriage returns are dropped.
+    `header` names the columns if the file's first line does not. A byte order mark and carriage returns are dropped.
     """
     lines = ((line, content.rstrip("\r\n").split("\t")) for line, content in read_lines(path))
     return _rows(lines, path, header)
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """As `read_tsv`, of a csv file. A row has the number of the line it begins in."""
+    """Like `read_tsv`, for a csv file. A row has the number of the line that it begins in."""
     return _rows(_csv_lines(path), path)
 
 
@@ -120,13 +131,13 @@ def _rows(
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
-    """As `read_tsv`, of a file with one JSON object a line."""
+    """Like `read_tsv`, for a file with one JSON object a line."""
     for line, content in read_lines(path):
         if not content.strip():
             continue
         try:
             row = parse_json(content, _no_number)
-            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair, \ud83d, is no text
+            json.dumps(row, ensure_ascii=False).encode()  # raises for half a surrogate pair, such as \ud83d
         except ValueError as error:
             yield line, f"not JSON ({error}); a file holds one object a line"
             continue
@@ -134,7 +145,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
 
 
 def read_json(path: Path) -> Any:
-    """The value that a whole file holds."""
+    """The JSON value that a whole file holds."""
     content = "".join(line for _, line in read_lines(path))
     try:
         return parse_json(content)
@@ -148,7 +159,7 @@ def _no_number(constant: str) -> None:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields (line number, line with its end) of a file in UTF-8; a byte order mark is dropped."""
+    """Yields (line number, line with its end) for each line of a file in UTF-8. A byte order mark is dropped."""
     try:
         file = open_file(path)
     except OSError as error:  # missing, a folder, a device, not allowed
@@ -166,7 +177,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy: Text = "") -> list:
-    """The row's values under `names`."""
+    """The row's values under `names`. Raises ValueError, which ends with `remedy`, if it lacks one of them."""
     missing = [name for name in names if name not in row]
     if missing:
         raise InputError(f"{path}:{line}: no column {', '.join(missing)} among {listed(row)}", remedy)
@@ -174,6 +185,7 @@ def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy
 
 
 def to_dataset(rows: list[dict], path: Path) -> "Dataset":
+    """The rows as a data set. Raises ValueError if the file `path` had none."""
     from datasets import Dataset
 
     if not rows:
@@ -182,13 +194,13 @@ def to_dataset(rows: list[dict], path: Path) -> "Dataset":
 
 
 def note_total(examples: "Dataset", number: int) -> None:
-    """Keeps with `examples` how many their source has, for `total`."""
+    """Notes in `examples` how many examples their source has; `total` reads it."""
     from datasets.splits import SplitDict, SplitInfo
 
     examples.info.splits = SplitDict({"source": SplitInfo("source", num_examples=number)})
 
 
 def total(examples: "Dataset") -> int | None:
-    """How many examples the source of `examples` has; None: more than were read."""
+    """How many examples the source of `examples` has; None: more than were read, since the reader stopped early."""
     splits = examples.info.splits
     return None if splits is None else splits.total_num_examples

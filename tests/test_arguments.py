@@ -14,8 +14,8 @@ import run_swag
 from tests.tiny_run import Arguments, recipe
 from training import aliases
 from training.arguments import RunArguments, public_arguments
-from training.checkpoints import FREE
 from training.flags import parse_arguments
+from training.identity import FREE
 
 
 def error_of(argv: list[str], capsys) -> str:
@@ -45,7 +45,7 @@ def test_arguments_are_read_only(run):
     ("text", "message"),
     [
         ("learning_rat: 1", "recipe.yaml: key learning_rat; did you mean learning_rate?"),
-        ("zzz: 1", "recipe.yaml: key zzz; --help lists what exists"),
+        ("zzz: 1", "recipe.yaml: key zzz; --help lists all flags"),
         ("learning_rate: fast", "recipe.yaml: argument --learning_rate: invalid float value: 'fast'"),
         ("mixed_precision: fp8", "recipe.yaml: argument --mixed_precision: invalid choice: 'fp8'"),
         ("seed: 1.5", "invalid int value: '1.5'"),
@@ -55,7 +55,7 @@ def test_arguments_are_read_only(run):
         ("x" * 300 + ": 1", "recipe.yaml: key " + "x" * 60 + "; --help lists"),
         ("- seed", "a recipe is a YAML mapping"),
         ("seed: [", "cannot read the recipe"),
-        ("seed: 1\nlearning_rate: 1\nseed: 2", "seed stands there twice"),
+        ("seed: 1\nlearning_rate: 1\nseed: 2", "seed occurs twice"),
         ("seed: {a: 1}", "more than one value, or a list of them"),
         ("deepspeed: x", "recipe.yaml: key deepspeed: accelerate launch"),
     ],
@@ -166,7 +166,7 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--fp16 --bf16", "argument --bf16 contradicts --fp16: both say what --mixed_precision is, give one of them"),
+        ("--fp16 --bf16", "argument --bf16 contradicts --fp16: both set --mixed_precision, give only one of them"),
         ("--fp16 --mixed_precision bf16", "--mixed_precision contradicts --fp16"),
         ("--warmup_steps 5 --warmup_ratio 0.1", "both say how long the learning rate rises: give one of them"),
         ("--warmup_steps 5 --lr_scheduler_type constant", "--warmup_steps needs another --lr_scheduler_type"),
@@ -174,17 +174,17 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--eval_strategy steps --do_eval", "--eval_strategy steps needs --eval_steps"),
         (
             "--eval_strategy epoch",
-            "--eval_strategy says when training stops to evaluate: give --do_train and --do_eval",
+            "--eval_strategy says when to evaluate during training: give --do_train and --do_eval",
         ),
         ("--eval_strategy no --do_eval --load_best_model_at_end", "--load_best_model_at_end needs evaluations"),
         ("--report_to mlflow", "--report_to mlflow is none of none, all, tensorboard, wandb, trackio"),
-        ("--report_to all wandb", "none and all stand alone"),
-        ("--eval_steps 0.1", "argument --eval_steps: 0.1 would be a share of the updates, which is not known here"),
+        ("--report_to all wandb", "none and all cannot be combined with other names"),
+        ("--eval_steps 0.1", "argument --eval_steps: 0.1 would be a share of the updates: give a number"),
         ("--fp16 2", "argument --fp16: --mixed_precision no, fp16 or bf16"),
         ("--overwrite_cach", "unknown argument --overwrite_cach; did you mean --overwrite_cache?"),
         ("--torch_compile", "--torch_compile: the scripts do not compile"),
         ("--hub_token hf_secret", "--hub_token: log in with `hf auth login`"),
-        ("--resume_form_the_last_one", "unknown argument --resume_form_the_last_one; --help lists what exists"),
+        ("--resume_form_the_last_one", "unknown argument --resume_form_the_last_one; --help lists all flags"),
     ],
 )
 def test_what_has_no_place_here_says_what_to_use_instead(capsys, flags, message):
@@ -256,7 +256,7 @@ def test_resume_from_checkpoint_takes_the_checkpoint_that_resume_would(tmp_path,
         assert parse_arguments(Arguments, [*argv, str(path)]).resume
     assert "its newest checkpoint, which is checkpoint-10" in error_of([*argv, str(out / "checkpoint-9")], capsys)
     for path in (out / "checkpoint-11", tmp_path / "other" / "checkpoint-3"):
-        assert "in its own --output_dir; to train on from another" in error_of([*argv, str(path)], capsys)
+        assert "in its own --output_dir; to train from another" in error_of([*argv, str(path)], capsys)
 
 
 # --help

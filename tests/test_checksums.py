@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from training import files
-from training.checksums import NAME, damage, verify_checksums, write_checksums
+from training.checksums import SHA256SUMS, damage, verify_checksums, write_checksums
 from training.files import sync
 
 
@@ -29,7 +29,7 @@ def folder(tmp_path):
 def sha256sum(folder) -> int:
     if shutil.which("sha256sum") is None:
         pytest.skip("there is no sha256sum")
-    command = ["sha256sum", "--check", "--strict", "--status", NAME]
+    command = ["sha256sum", "--check", "--strict", "--status", SHA256SUMS]
     return subprocess.run(command, cwd=folder, check=False).returncode
 
 
@@ -39,7 +39,7 @@ def test_a_whole_folder_is_whole_for_us_and_for_sha256sum(folder):
 
 
 def test_every_file_is_listed_but_the_card_and_the_list(folder):
-    lines = (folder / NAME).read_text(encoding="utf-8").splitlines()
+    lines = (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines()
     assert [line[66:] for line in lines if line[0] != "#"] == ["below/empty file", "config.json", "model.safetensors"]
 
 
@@ -119,8 +119,8 @@ def test_what_nobody_reads_beside_a_model_is_no_damage(folder):
 
 def relist(folder, name):
     """SHA256SUMS with one file more, as whoever planted that file would write it."""
-    text = (folder / NAME).read_text(encoding="utf-8")
-    (folder / NAME).write_text(f"# 0 bytes  {name}\n{text}{'0' * 64}  {name}\n", encoding="utf-8")
+    text = (folder / SHA256SUMS).read_text(encoding="utf-8")
+    (folder / SHA256SUMS).write_text(f"# 0 bytes  {name}\n{text}{'0' * 64}  {name}\n", encoding="utf-8")
 
 
 def test_a_list_that_names_what_is_no_file_of_the_folder_is_told_at_once(folder):
@@ -129,7 +129,7 @@ def test_a_list_that_names_what_is_no_file_of_the_folder_is_told_at_once(folder)
     for name in ("pipe", "device"):
         write_checksums(folder)
         relist(folder, name)
-        assert damage(folder) == f"{name} is no file"
+        assert damage(folder) == f"{name} is not a file"
     for name in ("/etc/passwd", "../outside", "below/../../outside", "/dev/zero"):
         write_checksums(folder)
         relist(folder, name)
@@ -143,11 +143,11 @@ def test_a_list_that_names_what_is_no_file_of_the_folder_is_told_at_once(folder)
 
 
 def test_a_list_that_is_no_file_or_endless_is_damaged(folder):
-    (folder / NAME).unlink()
-    os.mkfifo(folder / NAME)
+    (folder / SHA256SUMS).unlink()
+    os.mkfifo(folder / SHA256SUMS)
     assert damage(folder) == "SHA256SUMS itself is damaged"
-    (folder / NAME).unlink()
-    with (folder / NAME).open("wb") as file:
+    (folder / SHA256SUMS).unlink()
+    with (folder / SHA256SUMS).open("wb") as file:
         file.truncate(1 << 40)
     assert damage(folder) == "SHA256SUMS itself is damaged"
 
@@ -161,27 +161,27 @@ def test_links_to_files_as_in_the_hubs_cache_are_followed(folder, tmp_path):
 
 
 def test_a_folder_without_a_list_is_not_whole_but_may_be_loaded(folder):
-    (folder / NAME).unlink()
+    (folder / SHA256SUMS).unlink()
     assert damage(folder) == "there is no SHA256SUMS"
     verify_checksums(folder)
 
 
 def test_a_list_of_sha256sums_own_is_understood(folder):
-    sums = [line for line in (folder / NAME).read_text(encoding="utf-8").splitlines(True) if line[0] != "#"]
+    sums = [line for line in (folder / SHA256SUMS).read_text(encoding="utf-8").splitlines(True) if line[0] != "#"]
     for mark in ("  ", " *"):  # text and binary mode
-        (folder / NAME).write_text("".join(sums).replace("  ", mark), encoding="utf-8")
+        (folder / SHA256SUMS).write_text("".join(sums).replace("  ", mark), encoding="utf-8")
         assert damage(folder) is None
     cut(folder / "model.safetensors")
     assert damage(folder) == "model.safetensors was changed"
 
 
 def test_a_list_that_is_cut_anywhere_or_changed_is_no_list(folder):
-    whole = (folder / NAME).read_bytes()
+    whole = (folder / SHA256SUMS).read_bytes()
     for size in range(len(whole)):
-        (folder / NAME).write_bytes(whole[:size])
+        (folder / SHA256SUMS).write_bytes(whole[:size])
         assert damage(folder) is not None, size
     for place in range(len(whole)):
-        (folder / NAME).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        (folder / SHA256SUMS).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         assert damage(folder) is not None, place
 
 

@@ -164,21 +164,25 @@ HEADER = "context,choice0,choice1,label\n"
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", HEADER + "a,b,c,0\na,b,c,2\n", "a.csv:3: the label '2' is none of 0, 1, as the choices are called"),
+        ("a.csv", HEADER + "a,b,c,0\na,b,c,2\n", "a.csv:3: the label '2' is none of 0, 1, the labels of the choices"),
         ("a.csv", HEADER + "a,b,c,yes\n", "a.csv:2: the label 'yes' is none of 0, 1"),
         ("a.csv", HEADER + "a,,c,0\n", "a.csv:2: choice0 is empty: give it a text, or leave the example out"),
         ("a.csv", HEADER + " ,b,c,0\n", "a.csv:2: context is empty"),
         ("a.csv", HEADER + "a,b,c\n", "a.csv:2: 3 columns instead of 4"),
         ("a.csv", HEADER, "a.csv holds no examples"),
         ("a.csv", "context,choice0,choice1\na,b,c\n", "a.csv:2: no column label among context, choice0, choice1"),
-        ("a.csv", "context,choice0,label\na,b,0\n", "a.csv:2: 1 of the two choices that there must be at least"),
+        ("a.csv", "context,choice0,label\na,b,0\n", "a.csv:2: an example must have at least two choices, not 1"),
         ("a.csv", "context,choice0,choice2,label\na,b,c,0\n", "the columns are context, choice0, choice2, label, but"),
         ("a.csv", "context,label\na,0\n", "a.csv:2: the columns are context, label, but should be label, context, "),
         ("a.csv", "text,choice0,choice1,label\na,b,c,0\n", "the columns are text, choice0, choice1, label, but"),
         ("a.csv", "context,choices,label\na,b,0\n", "choices is 'b', not a list; csv has choice0, choice1, ..."),
         ("a.csv", "context,choice0,choice0,label\na,b,c,0\n", "a.csv:1: the header has choice0 more than once"),
         ("a.json", '{"context": "a", "choices": ["b", "c"]', "a.json:1: not JSON"),
-        ("a.json", '{"context": "a", "choices": ["b"], "label": 0}', "a.json:1: 1 of the two choices"),
+        (
+            "a.json",
+            '{"context": "a", "choices": ["b"], "label": 0}',
+            "a.json:1: an example must have at least two",
+        ),
         (
             "a.json",
             '{"context": "a", "choices": ["b", null], "label": 0}',
@@ -187,7 +191,7 @@ HEADER = "context,choice0,choice1,label\n"
         ("a.json", '{"context": "a", "choices": ["b", ""], "label": 0}', "a.json:1: choice 1 of choices is empty"),
         ("a.json", '{"context": true, "choices": ["b", "c"], "label": 0}', "context is True, neither text nor a num"),
         ("a.json", '{"context": "a", "choices": ["b", "c"], "label": true}', "the label 'True' is none of 0, 1"),
-        ("a.txt", "", "a.txt: a file of your own is one of .csv, .json, .jsonl"),
+        ("a.txt", "", "a.txt: your own file must be one of .csv, .json, .jsonl"),
         ("a.csv", '"a\nb",c\nd,e\n', "the columns are 'a\\nb', c, but"),
         ("a.json", '{"context": "a", "choices": "%s", "label": 0}' % ("b" * 9999), "choices is 'bbb"),
         ("a.json", '{"context": "a", "choices": ["b", "c"], "label": "%s"}' % ("d" * 9999), "the label 'ddd"),
@@ -202,7 +206,7 @@ def test_a_broken_file_of_ones_own_is_one_clear_error(tmp_path, name, content, m
 
 def test_examples_with_other_numbers_of_choices_do_not_share_a_file(tmp_path):
     rows = [{"context": "a", "choices": choices(0, number), "label": 0} for number in (3, 3, 2)]
-    with pytest.raises(ValueError, match="a.json:3: 2 choices, but the first example has 3: give examples with anoth"):
+    with pytest.raises(ValueError, match="a.json:3: 2 choices, but the first example has 3: put examples with anoth"):
         read_files({"train": write_json(tmp_path / "a.json", rows)})
 
 
@@ -241,9 +245,15 @@ def test_a_folder_of_race_without_files_is_an_error(tmp_path):
     [
         ("{", "0.txt: not JSON"),
         ("[]", "0.txt: a file of RACE is one object with article"),
-        ('{"article": "a", "questions": ["b"], "options": [], "answers": ["A"]}', "equally long, the lists questions"),
-        ('{"article": "a", "questions": ["b"], "options": [["c", "d"]], "answers": ["C"]}', "'C' is none of A, B, as"),
-        ('{"article": "a", "questions": ["b"], "options": [["c"]], "answers": ["A"]}', "question 1: 1 of the two cho"),
+        (
+            '{"article": "a", "questions": ["b"], "options": [], "answers": ["A"]}',
+            "equal length, the lists questions",
+        ),
+        (
+            '{"article": "a", "questions": ["b"], "options": [["c", "d"]], "answers": ["C"]}',
+            "'C' is none of A, B, th",
+        ),
+        ('{"article": "a", "questions": ["b"], "options": [["c"]], "answers": ["A"]}', "question 1: an example must"),
         ('{"article": "a", "questions": ["b"], "options": ["c"], "answers": ["A"]}', "options is 'c', not a list"),
         ("\xff", "0.txt:1: not UTF-8"),
         ("[" * 200_000, "nested too deeply"),

@@ -317,7 +317,7 @@ FILES = {
     "sizes disagree": (
         configure(intermediate_size=24),
         ValueError,
-        r"layer_0/intermediate/dense/kernel is float32 \(15, 23\), where .* \(15, 24\)",
+        r"layer_0/intermediate/dense/kernel is float32 \(15, 23\), but .* \(15, 24\)",
     ),
     "a layer too few": (configure(num_hidden_layers=3), ValueError, "lacks bert/encoder/layer_2/.* and 12 more"),
     "a layer too many": (configure(num_hidden_layers=1), ValueError, "unknown bert/encoder/layer_1/.* and 12 more"),
@@ -344,11 +344,11 @@ TENSORS = {
     "extra": ({"bert/turns": NEW}, "has the unknown bert/turns"),
     "half precision": (
         {"cls/predictions/output_bias": np.zeros(31, np.float16)},
-        r"cls/predictions/output_bias is float16 \(31,\), where .* float32 \(31,\)",
+        r"cls/predictions/output_bias is float16 \(31,\), but .* float32 \(31,\)",
     ),
     "transposed": (
         {"cls/seq_relationship/output_weights": NEW},
-        r"cls/seq_relationship/output_weights is float32 \(15, 2\), where .* \(2, 15\)",
+        r"cls/seq_relationship/output_weights is float32 \(15, 2\), but .* \(2, 15\)",
     ),
     "fine-tuned": (
         {name: None for name in released_variables() if name.startswith("cls/")} | {"output_weights": NEW},

@@ -540,8 +540,8 @@ FILES = {
     "no weights": (remove("weights.hdf5"), OSError, "weights.hdf5: no such file, nor a TensorFlow checkpoint"),
     "no vocabulary": (remove("vocab.txt"), OSError, "No such file.*vocab.txt"),
     "no softmax": (remove("softmax.hdf5"), OSError, "softmax.hdf5: no such file"),
-    "weights cut": (cut("weights.hdf5"), OSError, "weights.hdf5 is no HDF5 file, or a damaged one .*again"),
-    "weights empty": (cut("weights.hdf5", 0), OSError, "weights.hdf5 is no HDF5 file"),
+    "weights cut": (cut("weights.hdf5"), OSError, "weights.hdf5 is not an HDF5 file, or is damaged .*again"),
+    "weights empty": (cut("weights.hdf5", 0), OSError, "weights.hdf5 is not an HDF5 file"),
     "options cut": (cut("options.json"), ValueError, "options.json is not JSON"),
     "options a list": (write("options.json", "[1]"), ValueError, "one JSON object, not list"),
     "options empty": (write("options.json", "{}"), ValueError, "lacks the object lstm"),
@@ -557,7 +557,7 @@ FILES = {
     "sizes disagree": (
         configure(dim=8),
         ValueError,
-        r"weights.hdf5 does not fit .*options.json: RNN_0/.*/W_0 is float32 \(10, 28\), where .* \(10, 32\)",
+        r"weights.hdf5 does not fit .*options.json: RNN_0/.*/W_0 is float32 \(10, 28\), but .* \(10, 32\)",
     ),
     "a layer too few": (configure(n_layers=3), ValueError, "lacks RNN_0/RNN/MultiRNNCell/Cell2/.* and 2 more"),
     "a layer too many": (configure(n_layers=1), ValueError, "unknown RNN_0/RNN/MultiRNNCell/Cell1/.* and 2 more"),
@@ -566,7 +566,7 @@ FILES = {
     "half precision": (
         tensors(char_embed=np.ones((261, 3), np.float16)),
         ValueError,
-        r"char_embed is float16 \(261, 3\), where .* float32 \(261, 3\)",
+        r"char_embed is float16 \(261, 3\), but .* float32 \(261, 3\)",
     ),
     "not finite": (tensors(**{"CNN/b_cnn_1": broken_bias()}), ValueError, "not all numbers of CNN/b_cnn_1 are finite"),
     "no <S>": (words("<s>", *(w for w in WORDS if w != "<S>")), ValueError, "vocab.txt has no line <S>"),
@@ -576,7 +576,7 @@ FILES = {
     "a softmax of another size": (
         tensors(True, **{"softmax/W": np.ones((17, 4), np.float32)}),
         ValueError,
-        r"softmax/W is float32 \(17, 4\), where .* \(17, 5\)",
+        r"softmax/W is float32 \(17, 4\), but .* \(17, 5\)",
     ),
 }
 
@@ -599,7 +599,7 @@ def test_a_file_cut_anywhere_never_gives_a_model(release):
     content = (release / "weights.hdf5").read_bytes()
     for place in np.random.default_rng(0).integers(len(content), size=20):
         (release / "weights.hdf5").write_bytes(content[:place])
-        assert_refused(release, OSError, "weights.hdf5 is no HDF5 file, or a damaged one")
+        assert_refused(release, OSError, "weights.hdf5 is not an HDF5 file, or is damaged")
 
 
 def external_storage(file):
@@ -645,11 +645,11 @@ HOSTILE = {
     external_link: "the values of char_embed are in another file",
     external_group: "the values of CNN are in another file",
     virtual_data_set: "the values of char_embed are in another file",
-    nothing_stored: "say that they have 12,000,000,000 bytes, the file has 1,400: ",
-    many_chunks: "say that they have 12,000,000,000 bytes, the file has 1,400: ",
+    nothing_stored: "claim to have 12,000,000,000 bytes, but the file has 1,400: ",
+    many_chunks: "claim to have 12,000,000,000 bytes, but the file has 1,400: ",
     well_compressed: "unpack it with h5repack -f NONE",
-    text: "char_embed holds no numbers, but object",
-    no_value: "char_embed holds no numbers, but float32",
+    text: "char_embed must hold numbers, not object",
+    no_value: "char_embed must hold numbers, not float32",
 }
 
 
@@ -693,7 +693,7 @@ STATES = {
     "a mix too short": (
         prefixed(allennlp_state(released_tensors(OPTIONS)), "_elmo_lstm.")
         | {name: value for name, value in MIXES.items() if name != "scalar_mix_1.scalar_parameters.2"},
-        r"scalar_mix_1.scalar_parameters is float32 \(2,\), where .* \(3,\)",
+        r"scalar_mix_1.scalar_parameters is float32 \(2,\), but .* \(3,\)",
     ),
 }
 
@@ -707,9 +707,9 @@ def test_another_state_dict_is_one_clear_error(state, message, release):
 def test_a_damaged_state_dict_and_one_that_could_run_code_are_refused(release):
     torch.save(allennlp_state(released_tensors(OPTIONS)), release / "best.th")
     cut("best.th")(release)
-    assert_refused(release, OSError, "best.th is no state dict that torch.save wrote", weights="best.th")
+    assert_refused(release, OSError, "best.th is not a state dict that torch.save wrote", weights="best.th")
     torch.save({"weight": Path("harmless")}, release / "best.th")
-    assert_refused(release, OSError, "best.th is no state dict that torch.save wrote", weights="best.th")
+    assert_refused(release, OSError, "best.th is not a state dict that torch.save wrote", weights="best.th")
 
 
 def test_a_folder_in_use_is_refused_and_left_as_it_is(release):

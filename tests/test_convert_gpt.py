@@ -298,17 +298,17 @@ FILES = {
     "last piece missing": (
         remove("params_4.npy"),
         ValueError,
-        "params_0.npy to params_3.npy hold 17,837 numbers, but params_shapes.json means 22,296.*a piece is missing",
+        "params_0.npy to params_3.npy hold 17,837 numbers, but params_shapes.json needs 22,296.*a piece is missing",
     ),
     "a piece too many": (
         lambda folder: shutil.copy(folder / "params_0.npy", folder / "params_5.npy"),
         ValueError,
-        "params_0.npy to params_5.npy hold .* numbers, but params_shapes.json means .*of another model",
+        "params_0.npy to params_5.npy hold .* numbers, but params_shapes.json needs .*of another model",
     ),
-    "piece short": (piece(lambda values: values[:-1]), ValueError, "hold .* numbers, but params_shapes.json means"),
-    "piece cut": (cut("params_3.npy"), OSError, "params_3.npy is no array of numbers, or a damaged one.*download"),
-    "piece empty": (write("params_3.npy", b""), OSError, "params_3.npy is no array of numbers, or a damaged one"),
-    "piece a text": (write("params_3.npy", b"404: Not Found"), OSError, "params_3.npy is no array of numbers, or a"),
+    "piece short": (piece(lambda values: values[:-1]), ValueError, "hold .* numbers, but params_shapes.json needs"),
+    "piece cut": (cut("params_3.npy"), OSError, "params_3.npy is not an array of numbers, or is damaged.*download"),
+    "piece empty": (write("params_3.npy", b""), OSError, "params_3.npy is not an array of numbers, or is damaged"),
+    "piece a text": (write("params_3.npy", b"404: Not Found"), OSError, "params_3.npy is not an array of numbers, or"),
     "piece an archive": (archive, ValueError, "params_0.npy is NpzFile, but .* vectors of float32"),
     "float64": (piece(np.float64), ValueError, r"params_1.npy is float64 \(.*,\), but .* vectors of float32"),
     "float16": (piece(np.float16), ValueError, r"params_1.npy is float16 \(.*,\), but .* vectors of float32"),
@@ -334,25 +334,25 @@ FILES = {
     "no shape": (write_json(SHAPES_FILE, []), ValueError, "has 0 shapes, but GPT has 2 embeddings and 12 tensors a "),
     "no layer": (write_json(SHAPES_FILE, shapes(layers=0)), ValueError, "has 2 shapes, but GPT has 2 embeddings and "),
     "shape missing": (write_json(SHAPES_FILE, shapes()[:-1]), ValueError, "has 37 shapes, but GPT has 2 embeddings"),
-    "widths disagree": (reshape({0: [11, 25]}), ValueError, r"begins with \(11, 25\) and \(15, 24\), but GPT .*width"),
-    "no matrix": (reshape({1: [15 * 24]}), ValueError, r"begins with \(11, 24\) and \(360,\), but GPT"),
-    "one embedding": (reshape({0: [1, 11, 24]}), ValueError, r"begins with \(1, 11, 24\) and \(15, 24\), but GPT"),
+    "widths disagree": (reshape({0: [11, 25]}), ValueError, r"begins with .* \(11, 25\) and \(15, 24\), but .*width"),
+    "no matrix": (reshape({1: [15 * 24]}), ValueError, r"begins with .* \(11, 24\) and \(360,\), but must"),
+    "one embedding": (reshape({0: [1, 11, 24]}), ValueError, r"begins with .* \(1, 11, 24\) and \(15, 24\), but"),
     "a tensor on its side": (
         reshape({8: [1, 96, 24]}),
         ValueError,
-        r"params_shapes.json: h0/mlp/c_fc/w is \(1, 96, 24\), where a GPT of width 24 has \(1, 24, 96\)",
+        r"params_shapes.json: h0/mlp/c_fc/w is \(1, 96, 24\), but a GPT of width 24 needs \(1, 24, 96\)",
     ),
-    "a wide convolution": (reshape({14: [3, 8, 72]}), ValueError, r"h1/attn/c_attn/w is \(3, 8, 72\), where"),
-    "no convolution": (reshape({14: [24, 72]}), ValueError, r"h1/attn/c_attn/w is \(24, 72\), where"),
+    "a wide convolution": (reshape({14: [3, 8, 72]}), ValueError, r"h1/attn/c_attn/w is \(3, 8, 72\), but"),
+    "no convolution": (reshape({14: [24, 72]}), ValueError, r"h1/attn/c_attn/w is \(24, 72\), but"),
     "too many positions": (
         reshape({0: [10**30, 24]}),
         ValueError,
-        "22,296 numbers, but params_shapes.json means 24,0",
+        "22,296 numbers, but params_shapes.json needs 24,0",
     ),
     "another model": (
         write_json(SHAPES_FILE, shapes(layers=2)),
         ValueError,
-        "params_4.npy hold .* numbers, but params_shapes.json means .*of another model",
+        "params_4.npy hold .* numbers, but params_shapes.json needs .*of another model",
     ),
     # The encoder
     "encoder cut": (cut(ENCODER_FILE), ValueError, "encoder_bpe_40000.json is not JSON"),
@@ -362,7 +362,7 @@ FILES = {
     "an id below 0": (encode(a=-1), ValueError, "'a' has the id -1, but 15 entries have"),
     "an id no integer": (encode(a=1.0), ValueError, "'a' has the id 1.0, but"),
     "an id a truth": (encode(a=True), ValueError, "'a' has the id True, but"),
-    "an id twice": (encode(a=2), ValueError, "'a' and 'b' have one id, 2"),
+    "an id twice": (encode(a=2), ValueError, "'a' and 'b' have the same id, 2"),
     "no unknown": (
         write_json(ENCODER_FILE, {token.replace("<unk>", "?"): number for token, number in ENCODER.items()}),
         ValueError,
@@ -382,7 +382,7 @@ FILES = {
     "three tokens": (merge("a b c"), ValueError, "line 8 must be two tokens .* not 'a b c'"),
     "two spaces": (merge("a "), ValueError, "line 8 must be two tokens .* not 'a '"),
     "unknown part": (merge("a x</w>"), ValueError, "line 8, 'a x</w>', needs the token 'x</w>', which the encoder"),
-    "unknown whole": (merge("a c"), ValueError, "line 8, 'a c', needs the token 'ac', which the encoder has not"),
+    "unknown whole": (merge("a c"), ValueError, "line 8, 'a c', needs the token 'ac', which the encoder lacks"),
     "merges short": (
         write_merges("#version: 0.2", *MERGES[:2]),
         ValueError,
@@ -411,7 +411,7 @@ def test_a_file_that_is_missing_damaged_or_of_another_model_is_one_clear_error(d
     [
         (
             None,
-            "params_shapes.json says a width of 24, no multiple of 64.* heads by num_attention_heads",
+            "params_shapes.json has the width 24, not a multiple of 64.* heads by num_attention_heads",
         ),
         (5, "^num_attention_heads 5 does not divide .* 24"),
         (0, "^num_attention_heads 0 does not divide .* 24"),
@@ -442,7 +442,7 @@ def test_a_pickle_is_refused_and_not_read(kind, release):
         path.write_bytes(pickle.dumps(trap))
         pickle.loads(path.read_bytes())
     trap.folder.rmdir()  # sprung by the lines above, as it would be by a careless reader
-    assert_refused(release, OSError, "params_0.npy is no array of numbers")
+    assert_refused(release, OSError, "params_0.npy is not an array of numbers")
 
 
 def test_a_damaged_header_of_a_piece_is_one_clear_error(release):

@@ -226,7 +226,7 @@ def test_a_question_that_occurs_twice_is_an_error(tmp_path, capsys):
 
 def test_evidence_that_is_not_there_at_all_is_an_error(tmp_path, capsys):
     flags = write_release(tmp_path, [datum(1, PINA, "Lost.txt", "Gone.txt")])
-    assert "none of the 2 documents, as Lost.txt, is in " in fails(capsys, flags)
+    assert "none of the 2 documents, such as Lost.txt, is in " in fails(capsys, flags)
     flags[3] = str(tmp_path / "nowhere")
     assert "nowhere: no such folder" in fails(capsys, flags)
 
@@ -256,7 +256,7 @@ def test_an_output_that_cannot_be_is_told_before_anything_is_read(tmp_path):
     for output in (tmp_path, tmp_path / "nowhere" / "a.json"):
         with pytest.raises(FileNotFoundError, match="must be a file in a folder that exists"):
             convert("questions.json", str(tmp_path), str(output))
-    with pytest.raises(ValueError, match="^max_tokens 0: a context has at least one"):
+    with pytest.raises(ValueError, match="^max_tokens must be positive, not 0"):
         convert("questions.json", str(tmp_path), str(tmp_path / "a.json"), 0)
 
 

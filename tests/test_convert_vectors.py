@@ -415,7 +415,7 @@ FILES = {
     "binary with more": (
         in_binary().replace(b"7 4", b"6 4", 1),
         ValueError,
-        "goes on after the 6 words that its first",
+        "goes on after the 6 words of its first",
     ),
     "a binary word of two lines": (
         in_binary(["a\nb", *WORDS[1:]]),
@@ -472,19 +472,19 @@ def test_a_small_file_that_unpacks_to_one_huge_line_stays_small_in_memory(path):
 
 
 CALLS = {
-    "nothing to read": ({"vectors": None}, "neither vectors nor texts"),
+    "nothing to read": ({"vectors": None}, "give vectors or texts"),
     "another size": ({"size": 5}, "^size 5, but the vectors of .* have 4 numbers"),
-    "no word in common": ({"texts": ["other.txt"]}, "holds no vector of any word in texts"),
+    "no word in common": ({"texts": ["other.txt"]}, "holds no vector for any word in texts"),
     "a text without words": ({"texts": ["empty.conll"]}, "no word in .*empty.conll"),
-    "a text that is no JSON": ({"texts": ["escape.json"]}, "escape.json: line 1 is no text: Invalid"),
-    "a text that is not UTF-8": ({"texts": ["latin.txt"]}, "latin.txt: line 2 is no text: 'utf-8' codec"),
+    "a text that is no JSON": ({"texts": ["escape.json"]}, "escape.json: line 1 is not text: Invalid"),
+    "a text that is not UTF-8": ({"texts": ["latin.txt"]}, "latin.txt: line 2 is not text: 'utf-8' codec"),
     "a text cut short": ({"texts": ["cut.txt.gz"]}, "cut.txt.gz is cut short or damaged"),
     "vectors without numbers": ({"vectors": None, "texts": ["other.txt"], "size": 0}, "^size 0"),
     "vectors of more numbers than any": (
         {"vectors": None, "texts": ["other.txt"], "size": 10**11},
         "^size 100000000000 ",
     ),
-    "words too rare": ({"vectors": None, "texts": ["other.txt"]}, "no word of texts occurs min_count 2 times"),
+    "words too rare": ({"vectors": None, "texts": ["other.txt"]}, "no word of texts occurs as often as min_count 2"),
 }
 
 
@@ -522,7 +522,7 @@ def test_a_checkpoint_of_another_family_or_one_that_lacks_weights_is_one_clear_e
     path.write_bytes(FORMATS["GloVe"])
     for changes, message in (
         ({"num_hidden_layers": 3}, "does not hold .*layers.2"),
-        ({"model_type": "bert"}, "but of bert"),
+        ({"model_type": "bert"}, "must be a model of ELMo, not of bert"),
     ):
         saved = json.loads((checkpoint / "config.json").read_text())
         (checkpoint / "config.json").write_text(json.dumps(saved | changes))
@@ -548,7 +548,7 @@ def test_an_index_that_names_files_outside_the_checkpoint_is_one_clear_error(che
 def test_an_index_that_names_no_files_is_one_clear_error(checkpoint, path, tmp_path, name, said):
     path.write_bytes(FORMATS["GloVe"])
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(ValueError, match=f"index.json names {said}, which is no file"):
+    with pytest.raises(ValueError, match=f"index.json names {said}, which is not a file"):
         convert(str(checkpoint), str(tmp_path / "out"), str(path))
 
 

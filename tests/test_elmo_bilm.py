@@ -256,7 +256,7 @@ def test_the_first_values_of_the_word_layer_are_those_of_the_released_training()
 
 
 def test_rows_that_share_a_number_are_told_apart(monkeypatch):
-    monkeypatch.setattr(characters, "numbers_of", lambda rows: rows[:, 0])  # all words begin alike
+    monkeypatch.setattr(characters, "hash_rows", lambda rows: rows[:, 0])  # all words begin alike
     model = small_model()
     found = layers_of(model, SENTENCES)
     monkeypatch.undo()

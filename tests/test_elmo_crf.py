@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from modeling.elmo.modeling_elmo_crf import LOWEST, ConditionalRandomField, ruled_out
+from modeling.elmo.modeling_elmo_crf import LOWEST, ConditionalRandomField, forbidden_transitions
 
 
 UNKNOWN = -100
@@ -147,7 +147,7 @@ def test_sequences_that_break_the_scheme_have_no_part_in_the_loss(scheme):
         slow = slow_loss(crf, row[mask], tags[mask], names, language)
         torch.testing.assert_close(loss, slow, atol=1e-5, rtol=0)
     losses.sum().backward()
-    assert crf.unlawful.any() and not crf.transitions.grad[crf.unlawful[:-1, :-1]].any()
+    assert crf.forbidden.any() and not crf.transitions.grad[crf.forbidden[:-1, :-1]].any()
 
 
 @pytest.mark.parametrize("labels", [["O", "I-X", "O"], ["O", "B-X", "I-Y"], ["I-X", UNKNOWN, "O"]])
@@ -216,7 +216,7 @@ def test_what_is_ruled_out_is_what_no_sequence_of_the_scheme_has(scheme):
         for pair in itertools.pairwise([outside, *sequence, outside]):
             seen[pair] = True
     seen[outside, outside] = True  # a sentence without words
-    assert torch.equal(ruled_out(names), ~seen)
+    assert torch.equal(forbidden_transitions(names), ~seen)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_what_is_ruled_out_is_what_no_sequence_of_the_scheme_has(scheme):
     ],
 )
 def test_names_of_no_scheme_rule_nothing_out(names):
-    assert ruled_out(names) is None
+    assert forbidden_transitions(names) is None
     crf = make_crf(names)
     emissions, labels = torch.randn(1, 2, len(names)), torch.tensor([[1, 2]])
     loss = crf.negative_log_likelihood(emissions, labels, torch.ones(1, 2).bool())
@@ -241,7 +241,7 @@ def test_names_of_no_scheme_rule_nothing_out(names):
 
 
 def test_tags_without_a_type_have_a_scheme_too():
-    assert ruled_out(["B", "I", "O"]).nonzero().tolist() == [[2, 1], [3, 1]]
+    assert forbidden_transitions(["B", "I", "O"]).nonzero().tolist() == [[2, 1], [3, 1]]
 
 
 def test_scores_far_apart_stay_exact():

@@ -196,9 +196,9 @@ def test_without_a_crf_each_tag_is_scored_alone():
 
 
 def test_the_constraint_comes_from_the_names_of_the_tags_and_can_be_left_off():
-    assert make_model().crf.unlawful.any()
-    assert make_model(constrain_tags=False).crf.unlawful is None
-    assert make_model(id2label={0: "NOUN", 1: "VERB"}, label2id={"NOUN": 0, "VERB": 1}).crf.unlawful is None
+    assert make_model().crf.forbidden.any()
+    assert make_model(constrain_tags=False).crf.forbidden is None
+    assert make_model(id2label={0: "NOUN", 1: "VERB"}, label2id={"NOUN": 0, "VERB": 1}).crf.forbidden is None
 
 
 @pytest.mark.parametrize("use_crf", [True, False])

@@ -25,7 +25,15 @@ from tests.ner_sample import write_elmo
 from tests.ner_sample import write_folder as write_conll
 from tests.squad_sample import write_folder as write_squad
 from training import errors, runs
-from training.errors import FileError, InputError, MissingFileError, Parameter, UserError, flags_in_errors, refusals
+from training.errors import (
+    FileError,
+    InputError,
+    MissingFileError,
+    Parameter,
+    UserError,
+    as_user_errors,
+    flags_in_errors,
+)
 
 
 STRIDE = Parameter("stride", "doc_stride")
@@ -60,15 +68,15 @@ def test_a_mistake_that_comes_from_another_process_says_the_same():
 
 @pytest.mark.parametrize(("raised", "kind"), [(ValueError("of\n two"), InputError), (OSError("of\n two"), FileError)])
 def test_what_a_library_refuses_is_one_line_of_ours(raised, kind):
-    with pytest.raises(kind, match="^a.json: of two$") as error, refusals("a.json: "):
+    with pytest.raises(kind, match="^a.json: of two$") as error, as_user_errors("a.json: "):
         raise raised
     assert error.value.__cause__ is raised
 
 
 def test_a_mistake_keeps_its_words_among_refusals():
-    with pytest.raises(FileError, match="^of ours$"), refusals("a.json: "):
+    with pytest.raises(FileError, match="^of ours$"), as_user_errors("a.json: "):
         raise FileError("of ours")
-    with pytest.raises(KeyError), refusals():
+    with pytest.raises(KeyError), as_user_errors():
         raise KeyError("a bug")
 
 
@@ -189,7 +197,7 @@ MISTAKES = [
     (run_ner, ner, ["--features", "concat_last_four"], "--features concat_last_four: "),
     (run_ner, ner, ["--text_column_name", "5"], "--text_column_name 5 is none of the 3 columns"),
     (run_ner, ner, ["--label_column_name", "2"], "let --label_column_name name the column"),
-    (run_ner, ner, ["--state_cache", "cache"], "--state_cache keeps what a frozen base model gives"),
+    (run_ner, ner, ["--state_cache", "cache"], "--state_cache keeps the states of a frozen base model"),
     (run_squad, squad, ["--version_2_with_negative"], "to read SQuAD 1.1, leave --version_2_with_negative out"),
     (run_squad, squad, ["--max_seq_length", "99"], "--max_seq_length 99 is more than the model's 40 positions"),
     (run_swag, swag, ["--data_dir", "nowhere"], "--data_dir nowhere: no such folder"),

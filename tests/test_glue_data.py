@@ -405,9 +405,9 @@ def test_csv_tsv_and_json_say_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "", "a.txt: a file of your own is one of .csv, .tsv, .json, .jsonl"),
-        ("a.csv", "words,label\nx,y\n", "a.csv has the columns words, label: the text's must be sentence, text"),
-        ("a.csv", "text,class\nx,y\n", "a.csv:2: no column label among text, class: .* and label_column name them"),
+        ("a.txt", "", "a.txt: your own file must be one of .csv, .tsv, .json, .jsonl"),
+        ("a.csv", "words,label\nx,y\n", "a.csv has the columns words, label: the texts must be in sentence, in text"),
+        ("a.csv", "text,class\nx,y\n", "a.csv:2: no column label among text, class: .* and label_column choose other"),
         ("a.csv", "text,label\0\nx,y\n", "a.csv:1: a NUL byte"),
         ("a.csv", "text,label\nx,y\nz\n", "a.csv:3: 1 columns instead of 2"),
         ("a.csv", 'text,label\nx,y\n"z,y\nx,y\n', "a.csv:3: not csv .*: close each quote"),
@@ -423,7 +423,7 @@ def test_csv_tsv_and_json_say_the_same(tmp_path):
         ("a.json", "[1]", "a.json:1: not a JSON object"),
         ("a.json", '{"text": "x", "label": NaN}', "a.json:1: not JSON .NaN is no JSON value"),
         ("a.json", '{"text": "\\ud83d", "label": 1}', "a.json:1: not JSON .*surrogates not allowed"),
-        ("a.csv", '"a\nb",c\nd,e\n', r"a.csv has the columns 'a\\nb', c: the text's"),
+        ("a.csv", '"a\nb",c\nd,e\n', r"a.csv has the columns 'a\\nb', c: the texts must be"),
         ("a.csv", ",".join(map(str, range(999))) + "\n" + "," * 998, "a.csv has the columns .{,400}$"),
         ("a.csv", "text,label\nx,1.5\nz," + "y" * 9999 + "\n", "a.csv, example 2: the label .{,400}$"),
     ],

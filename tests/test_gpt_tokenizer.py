@@ -501,7 +501,7 @@ def test_given_words_fall_apart_further_but_know_their_number(words):
 
 
 def test_words_are_chosen_once():
-    with pytest.raises(ValueError, match="words='spacy': text falls into words by one of 'bert', 'released'"):
+    with pytest.raises(ValueError, match="words='spacy': text is split into words by one of 'bert', 'released'"):
         tiny(words="spacy")
     with pytest.raises(AttributeError):
         tiny().words = "released"

@@ -1,6 +1,7 @@
 """`import modeling` offers every class and registers every model, and imports a model when it is first used."""
 
 import ast
+import importlib
 import json
 import pickle
 import subprocess
@@ -88,13 +89,26 @@ def test_every_name_is_offered_to_programs_people_and_type_checkers():
     assert set(modeling.__all__) == names.keys() - {"__builtins__"} <= set(dir(modeling))
     assert modeling.MODULES.keys() <= names.keys()
     tree = ast.parse((ROOT / "modeling" / "__init__.py").read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    shown = {alias.name: f"modeling.{node.module}" for node in block.body for alias in node.names}
-    assert shown == modeling.MODULES
+    imports, lookup = [node for node in tree.body if isinstance(node, ast.If)]
+    shown = {alias.name: f"modeling.{node.module}" for node in imports.body for alias in node.names}
+    assert ast.unparse(imports.test) == "TYPE_CHECKING" and shown == modeling.MODULES
+    # Type checkers accept any name of a module whose `__getattr__` they see.
+    assert ast.unparse(lookup.test) == "not TYPE_CHECKING" and lookup.body[0].name == "__getattr__"
 
 
 def test_a_class_is_the_same_object_each_time_and_survives_pickling():
     assert modeling.ElmoModel is modeling.ElmoModel is pickle.loads(pickle.dumps(modeling.ElmoModel))
+
+
+def test_a_reload_keeps_the_classes_and_where_they_are_registered():
+    """As `%autoreload 2` of IPython reloads a package whose file has changed."""
+    classes = {name: getattr(modeling, name) for name in modeling.__all__ if name not in ("register", "unregister")}
+    importlib.reload(modeling)
+    assert {name: getattr(modeling, name) for name in classes} == classes
+    for config, auto_map, _ in modeling.MODELS:
+        for auto, reference in auto_map.items():
+            if auto.startswith("AutoModel"):
+                assert getattr(transformers, auto)._model_mapping[config] is classes[reference.split(".")[1]]
 
 
 def test_a_name_that_the_zoo_does_not_have_is_an_attribute_error():

@@ -79,12 +79,12 @@ def test_the_attention_implementation_is_passed_on(run):
 
 
 UNREADABLE = [
-    ({"hidden_size": 12}, "must be a JSON object that names its family"),
+    ({"hidden_size": 12}, "must be a JSON object that names its model"),
     ({"model_type": "gert"}, "does not know the \"model_type\" 'gert'"),
-    ({"model_type": ["bert"]}, "must be a JSON object that names its family"),
+    ({"model_type": ["bert"]}, "must be a JSON object that names its model"),
     ({"model_type": "bert", "hidden_size": "12"}, "hidden_size.* expected int, got str"),
     ({"model_type": "bert", "hidden_size": 10, "num_attention_heads": 3}, "not a multiple"),
-    ([1], "must be a JSON object that names its family"),
+    ([1], "must be a JSON object that names its model"),
     ("{", "is not JSON"),
     ("[" * 100_000, "is not JSON"),
     ("", "is not JSON"),
@@ -158,7 +158,7 @@ def test_a_vocab_file_is_read_in_the_casing_asked_for(run):
         ("\n".join(VOCABULARY).replace("[UNK]", "<unk>").encode(), r"it has no \[UNK\]"),
         ("\n".join(VOCABULARY).replace("[CLS]", "<cls>").encode(), r"it has no \[CLS\]"),
         ("\n".join(VOCABULARY).encode("utf-16"), "utf-8"),
-        ("\r".join(VOCABULARY).encode(), "no line of it ends with a line feed: convert it, e.g. with mac2unix"),
+        ("\r".join(VOCABULARY).encode(), "none of its lines ends with a line feed: convert it, e.g. with mac2unix"),
     ],
 )
 def test_a_vocab_file_that_is_not_berts_is_an_error(run, tmp_path, content, message):

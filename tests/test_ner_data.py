@@ -206,7 +206,7 @@ def test_what_the_hub_lacks_is_one_error(hub):
     with pytest.raises(ValueError, match="hub has no test split, but train, validation: give test_file and"):
         read_hub(hub, ["train", "test"])
     with pytest.raises(
-        ValueError, match="hub, train:0: no column pos among id, tokens, ner_tags: .* and label_column name"
+        ValueError, match="hub, train:0: no column pos among id, tokens, ner_tags: .* and label_column choose"
     ):
         read_hub(hub, ["train"], label_column="pos")
     with pytest.raises(

@@ -148,9 +148,9 @@ RESULTS = Results.read(ENTRIES)
 
 def test_a_types_scores_are_told_from_those_of_the_whole():
     assert RESULTS.flat() == ENTRIES
-    assert RESULTS.validation[""].whole == {"f1": 0.5, "accuracy": 0.75, "loss": 0.3}
-    assert RESULTS.validation["_mm"].whole == {"accuracy": 0.25}
-    assert RESULTS.test[""].whole == {"f1": 0.5, "f1_loss": 0.5}
+    assert RESULTS.validation[""].overall == {"f1": 0.5, "accuracy": 0.75, "loss": 0.3}
+    assert RESULTS.validation["_mm"].overall == {"accuracy": 0.25}
+    assert RESULTS.test[""].overall == {"f1": 0.5, "f1_loss": 0.5}
     assert type_table(RESULTS.validation[""].types).splitlines() == [
         "",
         "",

@@ -121,6 +121,6 @@ def test_a_hub_that_fails_after_the_work_costs_nothing_but_one_command(hub, end,
 def test_of_several_seeds_the_best_goes_up_alone(hub, flags, tmp_path):
     run_glue.main([*flags, "--seeds", "2"])
     files = hub.files("me/out")
-    assert "All of them:" in files["README.md"].decode() and "model.safetensors" in files
+    assert "All seeds:" in files["README.md"].decode() and "model.safetensors" in files
     assert not [name for name in files if name.startswith("seed")]
     assert not [name for name, content in files.items() if str(tmp_path).encode() in content]

@@ -21,7 +21,7 @@ from training.checksums import verify_checksums, write_checksums
 from training.clock import Clock
 from training.files import write_text
 from training.flags import parse_arguments
-from training.output_folder import note_results
+from training.output_folder import record_result_files
 from training.results import Results, Scores
 from training.task import Description
 
@@ -61,7 +61,7 @@ def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
     go += [f"{name}{split}.json" for name in squad for split in ("", "_validation")]
     for name in [*go, *stay]:
         (tmp_path / "out" / name).touch()
-    note_results(tmp_path / "out", predictions=[*go[1:3], *go[4:]], outputs=[go[3]])
+    record_result_files(tmp_path / "out", predictions=[*go[1:3], *go[4:]], outputs=[go[3]])
     args = run(overwrite_output_dir=True)
     with launching.lock_output_folder(args):
         accelerator = launching.make_accelerator(args)
@@ -85,7 +85,7 @@ def test_metrics_json_never_holds_what_json_has_no_word_for(run):
     accelerator, tokenizer, model, _ = prepare(args)
     results = Results(validation={"": Scores({}, loss=float("nan"))})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        reporting.finish(model, tokenizer, results, Description("text-classification"), args, accelerator)
+        reporting.write_results(model, tokenizer, results, Description("text-classification"), args, accelerator)
     assert not (Path(args.output_dir) / "metrics.json").exists()
 
 

@@ -1,5 +1,6 @@
 """Runs that are killed, interrupted, damaged or out of space, and go on as if nothing had been."""
 
+import errno
 import json
 import os
 import pickle
@@ -24,6 +25,7 @@ from tests.tiny_run import checkpoint_names, computation, prepare, tiny_task
 from training import checkpoints, command_line, files, loop, reporting, results, seeds
 from training.checksums import write_checksums
 from training.command_line import Interrupted
+from training.errors import FileError
 from training.pickles import danger
 
 
@@ -42,7 +44,7 @@ def outcome(folder: Path) -> tuple[bytes, dict]:
     """The model's bytes, and what metrics.json says of the run itself."""
     record = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     other = {name for name in record if name.endswith("_runtime") or name.startswith("predict_")}
-    other |= set(results.RUN)
+    other |= set(results.RUN_KEYS)
     return (folder / "model.safetensors").read_bytes(), {k: v for k, v in record.items() if k not in other}
 
 
@@ -263,10 +265,10 @@ def test_no_planted_pickle_of_a_sharded_checkpoint_runs(tmp_path):
     assert "optimizer_0/.metadata" in danger(folder)
     (folder / "optimizer_0").rename(tmp_path / "elsewhere")
     (folder / "optimizer_0").symlink_to(tmp_path / "elsewhere")
-    assert danger(folder) == "optimizer_0 is no file"
+    assert danger(folder) == "optimizer_0 is not a file"
     (folder / "optimizer_0").unlink()
     os.mkfifo(folder / "scaler.pt")
-    assert danger(folder) == "scaler.pt is no file"
+    assert danger(folder) == "scaler.pt is not a file"
     shards(Planted(mark))
     dist_cp.load({"optimizer": {"lr": 0.0}}, checkpoint_id=folder / "optimizer_0", no_dist=True)
     assert mark.exists()  # torch itself would have run it
@@ -331,7 +333,7 @@ def test_versions_and_threads_may_change_and_that_is_said(stopped, capsys):
 def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(flags, tmp_path, monkeypatch):
     argv = [*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "2", "--save_strategy", "no", "--seeds", "2"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(seeds, "_keep_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(seeds, "_remove_all_but_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr(seeds, "goodness", lambda scores, metric: 0.0)
         run_glue.main(argv)
     shutil.rmtree(tmp_path / "out" / "seed-43")
@@ -349,7 +351,7 @@ def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(flag
 def test_nothing_begins_again_where_all_checkpoints_are_damaged(stopped, tmp_path):
     for name in ("checkpoint-15", "checkpoint-18"):
         cut(tmp_path / "out" / name / "model.safetensors")
-    with pytest.raises(OSError, match=r"no checkpoint is whole \(.*checkpoint-18.*checkpoint-15.*remove them"):
+    with pytest.raises(OSError, match=r"all checkpoints are damaged \(.*checkpoint-18.*checkpoint-15.*remove them"):
         run_glue.main([*stopped, "--resume"])
 
 
@@ -409,17 +411,17 @@ def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(flags, tmp_path, sho
         (
             "--lr_scheduler_type constant --warmup_ratio 0",
             "--max_steps 6",
-            "7 updates, and goes on to as many or more",
+            "7 updates, and can only be resumed with as many or more",
         ),
         (
             "--lr_scheduler_type constant_with_warmup",
             "--max_steps 20",
-            "its warm-up has 1 updates, not 2; --warmup_steps keeps it",
+            "its warm-up has 1 updates, not 2; --warmup_steps sets it",
         ),
         (
             "--lr_scheduler_type constant --warmup_ratio 0 --load_best_model_at_end --eval_steps 2",
             "--max_steps 9",
-            "it chose among models after update 7, its last, where a longer run evaluates none. To train on from",
+            "it evaluated its model after update 7, its last, where a longer run does not. To train further",
         ),
         ("", "--max_steps 9 --per_device_train_batch_size 3", "--lr_scheduler_type linear"),
         ("", "--per_device_train_batch_size 3", "with per_device_train_batch_size 2, not 3"),
@@ -493,12 +495,30 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(stopped, 
     assert wait(fork(lambda: with_files_of_at_most(limit, lambda: run_glue.main([*stopped, "--resume"])))) == [1]
     error = capfd.readouterr().err.splitlines()[-1]
     assert "cannot write" in error and "checkpoint-21" in error
-    assert f"{out / 'checkpoint-18'} is whole: the same command with --resume goes on from it" in error
+    assert f"{out / 'checkpoint-18'} is complete: the same command with --resume continues from it" in error
     assert checkpoint_names(out) == ["checkpoint-15", "checkpoint-18"]
     assert not list(out.glob(".checkpoint-*"))
     run_glue.main([*stopped, "--resume"])
     run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
     assert outcome(out) == outcome(tmp_path / "whole")
+
+
+def test_of_two_processes_one_with_a_full_disk_ends_both_with_one_line(flags, tmp_path, monkeypatch, capfd):
+    save_state = checkpoints.Accelerator.save_state
+
+    def second_is_full(self, folder: str) -> None:
+        save_state(self, folder)
+        if self.process_index == 1:
+            time.sleep(1)  # the first process waits for it
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def run() -> None:
+        with pytest.raises(FileError, match=r"cannot write .*checkpoint-3: .*No checkpoint has been saved yet"):
+            run_glue.main([*flags, "--output_dir", str(tmp_path / "out")])
+
+    monkeypatch.setattr(checkpoints.Accelerator, "save_state", second_is_full)
+    assert wait(fork(run, 2)) == [0, 0], capfd.readouterr().err
+    assert not list((tmp_path / "out").glob("*checkpoint-*"))
 
 
 def test_a_disk_too_full_for_the_model_keeps_the_earlier_one_and_the_checkpoint(flags, tmp_path, capfd):
@@ -510,7 +530,7 @@ def test_a_disk_too_full_for_the_model_keeps_the_earlier_one_and_the_checkpoint(
     # Resumed after its end, the run writes nothing but the model.
     assert wait(fork(lambda: with_files_of_at_most(limit, lambda: run_glue.main([*argv, "--resume"])))) == [1]
     error = capfd.readouterr().err.splitlines()[-1]
-    assert "cannot save the model" in error and "--resume finishes from the last checkpoint" in error
+    assert "cannot save the model" in error and "--resume continues from the last checkpoint" in error
     assert (out / "model.safetensors").read_bytes() == before[0] and not (out / ".saving").exists()
     run_glue.main([*argv, "--resume"])
     assert outcome(out) == before
@@ -533,7 +553,7 @@ def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(loop._Training, "update", told_at_7)
         with pytest.raises(
-            command_line.Interrupted, match=r"stopped at update 7 of 40.*checkpoint-7 is whole.*--resume"
+            command_line.Interrupted, match=r"stopped at update 7 of 40.*checkpoint-7 is complete.*--resume"
         ):
             run_glue.main(argv)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
@@ -565,7 +585,7 @@ def test_workers_let_a_run_that_is_told_to_stop_with_them_save_and_go_on(flags, 
     os.killpg(started.pid, signal.SIGTERM)  # all processes of the run, as a scheduler does
     assert wait([started]) == [130]
     error = capfd.readouterr().err
-    assert "checkpoint-7 is whole" in error and error.count("stopping after this update") == 1
+    assert "checkpoint-7 is complete" in error and error.count("stopping after this update") == 1
     run_glue.main([*argv, "--resume"])  # without workers
     run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")

@@ -45,14 +45,14 @@ def predictions(folder: Path) -> list[str]:
     [
         ([], "either --task_name or --train_file"),
         (["--task_name", "xnli"], "--task_name xnli is none of cola, sst2"),
-        (["--data_dir", "x", "--train_file", "y"], "--data_dir holds the data of a --task_name"),
+        (["--data_dir", "x", "--train_file", "y"], "--data_dir holds the data of a task: give its --task_name"),
         (["--task_name", "rte", "--train_file", "y"], "either --task_name or --train_file"),
         (["--task_name", "rte", "--problem_type", "regression"], "--problem_type says what to train"),
         (["--task_name", "rte", "--max_train_samples", "0"], "--max_train_samples must be positive, not 0"),
         (["--task_name", "rte", "--max_predict_samples", "-1"], "--max_predict_samples must be positive, not -1"),
-        (["--task_name", "ax"], "--task_name ax is nothing to train on: train on mnli"),
-        (["--task_name", "hans"], "--task_name hans is nothing to train on: train on mnli"),
-        (["--task_name", "rte", "--label_column_name", "x"], "--label_column_name are for files of your own"),
+        (["--task_name", "ax"], "--task_name ax has no data to train on: train on mnli"),
+        (["--task_name", "hans"], "--task_name hans has no data to train on: train on mnli"),
+        (["--task_name", "rte", "--label_column_name", "x"], "--label_column_name are for your own files"),
         (["--train_file", "y", "--text_column_names", "a,label"], "a,label has the column of the labels, label"),
         (
             ["--train_file", "y", "--text_column_names", "a", "--label_column_name", "a"],
@@ -166,7 +166,7 @@ def test_the_classes_have_the_checkpoints_order_and_the_tasks_spelling():
 def test_an_order_of_the_classes_that_is_only_assumed_is_said(capsys):
     names_for("rte", {0: "LABEL_0", 1: "LABEL_1"})
     assert capsys.readouterr().out == (
-        "m does not name its classes: taken for entailment, not_entailment, in this order\n"
+        "m does not name its classes: they are taken for entailment, not_entailment, in this order\n"
     )
     names_for("rte", {0: "LABEL_0", 1: "LABEL_1"}, train=True)
     names_for("rte", {0: "ENTAILMENT", 1: "NOT_ENTAILMENT"})
@@ -234,7 +234,7 @@ def test_a_checkpoint_without_names_for_its_classes_is_evaluated_by_their_number
 
 def test_predictions_do_not_overwrite_the_folder_of_the_model_they_come_from(tmp_path):
     folders = {"model_name_or_path": str(tmp_path), "output_dir": f"{tmp_path}/.", "overwrite_output_dir": True}
-    with pytest.raises(ValueError, match="give another --output_dir, or, .* --do_predict --resume"):
+    with pytest.raises(ValueError, match="choose another --output_dir; .* --do_predict --resume"):
         run_glue.GlueArguments(**folders, task_name="rte", do_predict=True)
     run_glue.GlueArguments(**folders, task_name="rte", do_train=True)
 

@@ -329,7 +329,7 @@ def test_a_tagger_on_features_is_told_the_sentence_only_where_there_is_context(f
 
 def test_data_that_do_not_tell_documents_apart_give_no_context(tmp_path, flags):
     folder = write_folder(tmp_path / "conll", document=0)
-    with pytest.raises(ValueError, match="--document_context needs data that tell their documents apart"):
+    with pytest.raises(ValueError, match="--document_context needs documents: lines with -DOCSTART-, or a column"):
         run_ner.main([*flags, "--data_dir", str(folder), "--do_eval", "--do_train", "--document_context"])
 
 
@@ -426,7 +426,7 @@ def test_a_bilm_whose_states_change_is_not_cached(tmp_path, elmo, conll, overrid
     [
         ([], "give the data by one of --dataset_name, --data_dir, or --train_file"),
         (["--data_dir", "x", "--train_file", "y"], "give the data by one of"),
-        (["--data_dir", "x", "--dataset_config_name", "y"], "--dataset_config_name is for a --dataset_name"),
+        (["--data_dir", "x", "--dataset_config_name", "y"], "--dataset_config_name belongs to a data set of the Hub"),
         (["--data_dir", "x", "--tag_scheme", "iob1"], "invalid choice: 'iob1'"),
         (["--data_dir", "x", "--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
         (["--train_file", "y", "--text_column_name", "1", "--label_column_name", "1"], "are both 1"),
@@ -441,7 +441,7 @@ def test_flags_that_contradict_the_data_are_refused(flags, capsys, extra, messag
 def test_features_are_for_training(flags, capsys):
     with pytest.raises(SystemExit):
         run_ner.main([*flags, "--data_dir", "x", "--do_eval", "--features", "last"])
-    assert "a trained tagger knows its own" in capsys.readouterr().err
+    assert "--features is for training: a trained tagger has" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--gradient_checkpointing", "--reinit_layers", "--layerwise_lr_decay"])
@@ -530,7 +530,7 @@ def test_a_checkpoint_that_does_not_know_the_datas_entities_is_refused(tmp_path,
 def test_a_checkpoint_of_no_tags_is_not_evaluated(flags, conll):
     args = parse_arguments(run_ner.NerArguments, [*flags, *conll, "--do_eval"])
     _, data = run_ner.load_data(args)
-    with pytest.raises(ValueError, match="tells LABEL_0, LABEL_1 apart, which are no tags of entities: train it with"):
+    with pytest.raises(ValueError, match="tells LABEL_0, LABEL_1 apart, which are not tags of entities: train it"):
         class_names(data, AutoConfig.for_model("bert"), train=False, tag_scheme="iob2", model_name="m")
 
 

@@ -69,7 +69,7 @@ def read(argv: list[str]):
         (["--n_best_size", "0"], "--n_best_size must be positive, not 0"),
         (["--max_answer_length", "-1"], "--max_answer_length must be positive, not -1"),
         (["--doc_stride", "-1"], "--doc_stride must not be negative, not -1"),
-        (["--null_score_diff_threshold", "1"], "is for questions without answers: --version_2_with_negative"),
+        (["--null_score_diff_threshold", "1"], "is for questions without answers: add --version_2_with_negative"),
         (["--null_score_diff_threshold", "nan", "--version_2_with_negative"], "must be a finite number, not nan"),
         (["--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
         (["--window_cache="], "--window_cache is empty"),
@@ -89,7 +89,7 @@ def test_flags_that_make_no_sense_are_one_line(flags, capsys, extra, message):
         ([], "this run needs --train_file"),
         (["--data_dir", "nowhere"], "--data_dir nowhere: no such folder"),
         (["--train_file", "nowhere.json"], "cannot read nowhere.json: No such file or directory"),
-        (["--train_file", "train.csv"], "train.csv: a file is .json or .jsonl"),
+        (["--train_file", "train.csv"], "train.csv: a file must be .json, with the official layout, or .jsonl"),
         (["DATA", "--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
         (["DATA", "--max_seq_length", "3"], "--max_seq_length 3 must be more than the 3 special tokens"),
         (["DATA", "--doc_stride", "24"], "leaves no more than --doc_stride 24 tokens of --max_seq_length for its"),
@@ -124,7 +124,7 @@ BROKEN = {
     "question is empty ('')": question(question=""),
     "no context among": question(context=None),
     "no answers among": question(answers=None),
-    "there is no answer: this is SQuAD 2.0, which --version_2_with_negative reads": question(
+    "there is no answer: to read SQuAD 2.0, add --version_2_with_negative": question(
         answers={"text": [], "answer_start": []}
     ),
     "answer_start of 'film' is 99, but the context has 16 characters": question(
@@ -147,7 +147,7 @@ def test_a_broken_question_is_one_line_that_names_it(tmp_path, flags, message):
 
 
 def test_squad_2_is_not_read_as_squad_1(tmp_path, flags):
-    with pytest.raises(ValueError, match="is_impossible is true: this is SQuAD 2.0, which --version_2_with_negative"):
+    with pytest.raises(ValueError, match="is_impossible is true: to read SQuAD 2.0, add --version_2_with_negative"):
         run_squad.main([*flags, "--train_file", write_squad(tmp_path / "a.json", "2.0"), "--do_train"])
 
 
@@ -167,7 +167,7 @@ def test_sample_limits_count_questions_and_not_windows(flags, squad):
     limits = ["--max_train_samples", "6", "--max_eval_samples", "2", "--max_predict_samples", "99"]
     args, tokenizer, data = read([*flags, *squad, *ALL, *limits])
     assert {split: len(rows) for split, rows in data.items()} == {"train": 6, "validation": 2, "test": 5}
-    windows = features.make_features(data, tokenizer, **args.shape)
+    windows = features.make_features(data, tokenizer, **args.window_shape)
     assert {split: windows[split].question[-1] + 1 for split in data} == {"train": 6, "validation": 2, "test": 5}
     assert len(windows["train"].question) > 6
 
@@ -239,8 +239,8 @@ def test_windows_are_kept_for_runs_with_the_same_data_tokenizer_and_lengths_only
     def calls(*extra: str) -> int:
         before = len(made)
         args, tokenizer, data = read([*common, *extra])
-        windows = features.make_features(data, tokenizer, **args.shape, window_cache=Path(args.window_cache))
-        alone = make(data["train"], tokenizer, **args.shape, train=True)
+        windows = features.make_features(data, tokenizer, **args.window_shape, window_cache=Path(args.window_cache))
+        alone = make(data["train"], tokenizer, **args.window_shape, train=True)
         assert windows["train"].features.to_list() == alone.features.to_list()
         assert windows["train"].spans.tolist() == alone.spans.tolist()
         assert "start_positions" not in windows["validation"].features.column_names
@@ -261,7 +261,7 @@ def test_windows_are_kept_for_runs_with_the_same_data_tokenizer_and_lengths_only
 def test_a_batch_is_padded_on_the_right_where_answers_are_columns(flags, squad):
     args, tokenizer, data = read([*flags, *squad, "--do_train"])
     tokenizer.padding_side = "left"
-    rows = list(features.make_features(data, tokenizer, **args.shape)["train"].features)
+    rows = list(features.make_features(data, tokenizer, **args.window_shape)["train"].features)
     short, long = min(rows, key=lambda row: len(row["input_ids"])), max(rows, key=lambda row: len(row["input_ids"]))
     batch = features.collate([short, long], tokenizer)
     size = len(short["input_ids"])

@@ -80,8 +80,8 @@ def scores(results: dict[str, float]) -> dict[str, float]:
         ([], "either --task_name or --train_file"),
         (["--task_name", "swag", "--train_file", "y"], "either --task_name or --train_file"),
         (["--task_name", "hellaswag"], "--task_name hellaswag is none of swag, race, storycloze"),
-        (["--data_dir", "x", "--train_file", "y"], "--data_dir holds the data of a --task_name"),
-        (["--task_name", "storycloze"], "the Hub does not have storycloze, whose authors give it to those who ask"),
+        (["--data_dir", "x", "--train_file", "y"], "--data_dir holds the data of a task: give its --task_name"),
+        (["--task_name", "storycloze"], "storycloze is not on the Hub: ask its authors for the data"),
         (["--task_name", "swag", "--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
     ],
 )
@@ -150,10 +150,10 @@ def test_a_batch_is_what_transformers_own_collator_makes_of_it(tokenizer):
     assert padded["input_ids"].shape == (1, 2, 20) and "labels" not in padded
 
 
-def choosing(examples: dict, features: Dataset) -> run_swag.Choosing:
+def choosing(examples: dict, features: Dataset) -> run_swag.MultipleChoice:
     """A task of one validation set."""
     data = DatasetDict({"validation": Dataset.from_dict(examples)})
-    return run_swag.Choosing(data, {"validation": features}, None, {}, Description("multiple-choice"))
+    return run_swag.MultipleChoice(data, {"validation": features}, None, {}, Description("multiple-choice"))
 
 
 def test_the_loss_and_the_accuracy_are_those_of_the_right_choices():
@@ -263,7 +263,7 @@ def test_every_model_learns_from_files_of_ones_own_with_any_number_of_choices(tm
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ([*choices(1, 3), "3"], "a.csv:3: the label '3' is none of 0, 1, 2, as the choices are called"),
+        ([*choices(1, 3), "3"], "a.csv:3: the label '3' is none of 0, 1, 2, the labels of the choices"),
         ([*choices(1, 3), "-1"], "a.csv:3: the label '-1' is none of 0, 1, 2"),
         ([*choices(1, 3), ""], "a.csv:3: the label '' is none of 0, 1, 2"),
         ([*choices(1, 2), "1"], "a.csv:3: 4 columns instead of 5"),

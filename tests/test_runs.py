@@ -25,7 +25,7 @@ from training.checksums import verify_checksums, write_checksums
 from training.clock import Clock
 from training.errors import DivergedError, InputError
 from training.flags import parse_arguments
-from training.identity import identity
+from training.identity import run_digest
 from training.results import Results, Scores
 
 
@@ -226,7 +226,7 @@ def test_matmul_precision_changes_only_when_asked(run):
 
 
 def test_the_time_of_a_run_is_split_without_gaps(flags, tmp_path, monkeypatch):
-    monkeypatch.setattr(Clock, "before", 0.0)
+    monkeypatch.setattr(Clock, "startup_seconds", 0.0)
     started = time.perf_counter()
     run_glue.main([*flags, "--do_predict"])
     passed = time.perf_counter() - started
@@ -366,7 +366,7 @@ def fake_run(scores: dict[int, tuple[float, int]]):
         results = Results(validation={"": Scores({"accuracy": accuracy}, predicted_classes=classes)})
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        record = results.flat() | {"seed": args.seed, "identity": identity(args)}
+        record = results.flat() | {"seed": args.seed, "identity": run_digest(args)}
         for name, text in (
             ("metrics.json", json.dumps(record)),
             ("README.md", "card"),
@@ -426,7 +426,7 @@ def test_the_model_of_one_seed_never_stands_beside_the_scores_of_another(run, tm
     runs.repeat(fake, run(do_eval=True, seeds=3))
     record = metrics_of(tmp_path / "out")
     assert record["seed"] == 42
-    with pytest.raises(ValueError, match="seed-44 was not the best .*its model is gone"):
+    with pytest.raises(ValueError, match="seed-44 was not the best .*its model was removed"):
         runs.repeat(fake, run(do_eval=True, seed=43, seeds=2, resume=True))
     assert metrics_of(tmp_path / "out") == record
 

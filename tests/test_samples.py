@@ -59,7 +59,7 @@ def test_a_score_on_part_of_the_data_is_published_as_that(train, tmp_path, scrip
     assert f"4 of {trained}" in printed and f"3 of {scored}" in printed and "2 of " in printed
     assert f"trained on the first 4 of {trained} examples of " in card.text
     assert f"| validation, the first 3 of {scored} examples | score |" in card.text
-    assert card.data.eval_results is None and "Beside the systems of" not in card.text
+    assert card.data.eval_results is None and "Compared with the systems of" not in card.text
 
 
 def test_sentences_that_were_not_read_are_not_counted(train, tmp_path):
@@ -68,7 +68,7 @@ def test_sentences_that_were_not_read_are_not_counted(train, tmp_path):
     assert not [name for name in record if name.endswith("_samples_total")]
     assert "train 4 (the rest was not read)" in printed and "trained on the first 4 examples of " in card.text
     assert "| validation, the first 3 examples | score |" in card.text
-    assert card.data.eval_results is None and "Beside the systems of" not in card.text
+    assert card.data.eval_results is None and "Compared with the systems of" not in card.text
 
 
 @pytest.mark.parametrize("script", TOTALS, ids=lambda script: script.__name__)
@@ -77,14 +77,14 @@ def test_a_score_on_all_of_the_data_is_the_data_sets(train, tmp_path, script):
     trained, scored, predicted = TOTALS[script]
     assert (record["train_samples"], record["eval_samples"], record["predict_samples"]) == TOTALS[script]
     assert " of " not in printed.split("train: ")[0] and "first" not in card.text
-    assert card.data.eval_results and "Beside the systems of" in card.text
+    assert card.data.eval_results and "Compared with the systems of" in card.text
 
 
 def test_training_on_part_of_the_data_is_not_beside_a_paper_that_trained_on_all(train, tmp_path):
     _, record, card = train(run_glue, *data_of(run_glue, tmp_path), "--max_train_samples", "4")
     assert record["eval_samples"] == record["eval_samples_total"] == 5
     assert "the first 4 of 9 examples" in card.text and "| validation | score |" in card.text
-    assert card.data.eval_results and "Beside the systems of" not in card.text
+    assert card.data.eval_results and "Compared with the systems of" not in card.text
 
 
 def test_each_part_of_mnli_says_how_much_of_it_was_scored(train, tmp_path):
@@ -95,8 +95,8 @@ def test_each_part_of_mnli_says_how_much_of_it_was_scored(train, tmp_path):
     assert counts == whole | cut and "validation 5, validation_mm 5 of 6" in printed
     assert "| validation; of the mismatched part, the first 5 of 6 examples | score |" in card.text
     assert [result.dataset_split for result in card.data.eval_results] == ["validation_matched"]
-    assert "| accuracy | " in card.text.split("Beside the systems of")[1]
-    assert "accuracy_mm" not in card.text.split("Beside the systems of")[1]
+    assert "| accuracy | " in card.text.split("Compared with the systems of")[1]
+    assert "accuracy_mm" not in card.text.split("Compared with the systems of")[1]
 
 
 def test_seeds_and_their_spread_say_so_too(train, tmp_path):

@@ -124,7 +124,7 @@ def test_a_test_file_may_come_without_any_answers(tmp_path, answers):
     assert read_one(tmp_path, data, "test").column_names == ["id", "title", "context", "question"]
     assert "q1" in error_of(tmp_path, data, "validation")
     some = [*data, *article("the film is good", question(id="q3"))]
-    assert "a.json has no answers to 2 of 3 questions: give them to all, or to none" in error_of(
+    assert "a.json has no answers to 2 of 3 questions: give answers to all, or to none" in error_of(
         tmp_path, some, "test"
     )
 
@@ -135,7 +135,7 @@ def test_in_2_0_no_answers_and_unknown_answers_are_two_things(tmp_path):
     assert [row["text"] for row in rows["answers"]] == [[], ["film"]]
     unknown = question(id="q3", answers=None)
     message = error_of(tmp_path, article("the film is good", impossible, unknown), "test", version_2=True)
-    assert "no answers to 1 of 2 questions" in message and message.endswith("say is_impossible with true")
+    assert "no answers to 1 of 2 questions" in message and message.endswith('need "is_impossible": true')
 
 
 @pytest.mark.parametrize("answers", NO_ANSWERS.values(), ids=NO_ANSWERS)
@@ -171,7 +171,7 @@ def test_data_to_learn_or_score_that_mark_no_question_as_impossible_have_answers
     message = error_of(tmp_path, data, split, version_2=True)
     assert message.endswith(
         "a.json: no question that was read has an answer, and 2 are not marked as impossible, the first is 'q1': "
-        "give answers or, where there are none, is_impossible with true"
+        'give answers or, if there are none, "is_impossible": true'
     )
     marked = article("the film is good", question(answers=[], is_impossible=True))
     assert len(read_one(tmp_path, marked, split, version_2=True)) == 1
@@ -245,25 +245,28 @@ def test_odd_text_stays_as_it_is(tmp_path, context, answer):
             {"answers": [{"text": "film"}]},
             "answers is [{'text': 'film'}], neither a list of objects with text and ans",
         ),
-        ({"answers": {"text": ["film"], "answer_start": []}}, "two lists of these names, equally long"),
-        ({"answers": {"text": "f", "answer_start": [4]}}, "two lists of these names, equally long"),
+        ({"answers": {"text": ["film"], "answer_start": []}}, "two lists of these names and equal lengths"),
+        ({"answers": {"text": "f", "answer_start": [4]}}, "two lists of these names and equal lengths"),
         ({"text": ""}, "id 'q1': an answer's text is empty ('')"),
         ({"text": 5}, "id 'q1': an answer's text is 5, not text"),
-        ({"start": "4"}, "id 'q1': answer_start of 'film' is '4', no integer"),
-        ({"start": 4.0}, "answer_start of 'film' is 4.0, no integer"),
-        ({"start": True}, "answer_start of 'film' is True, no integer"),
+        ({"start": "4"}, "id 'q1': answer_start of 'film' is '4', not an integer"),
+        ({"start": 4.0}, "answer_start of 'film' is 4.0, not an integer"),
+        ({"start": True}, "answer_start of 'film' is True, not an integer"),
         ({"start": -1}, "'film' is -1, but the context has 16 characters, counted from 0; the text occurs at 4"),
         ({"start": 16}, "answer_start of 'film' is 16, but the context has 16 characters"),
-        ({"start": 5}, "id 'q1': answer_start 5 leads to 'ilm ', not to 'film'; the text occurs at 4. Characters cou"),
+        ({"start": 5}, "id 'q1': answer_start 5 leads to 'ilm ', not to 'film'; the text occurs at 4. It counts char"),
         ({"start": 15}, "answer_start 15 leads to 'd', not to 'film'"),
         ({"text": "plot"}, "answer_start 4 leads to 'film', not to 'plot'; the text occurs nowhere in it."),
         ({"text": "m " * 10**6}, "leads to 'film is good', not to 'm m "),
-        ({"text": "\ud83d", "start": 0}, r"an answer's text holds '\ud83d', half a surrogate pair, which is no char"),
+        (
+            {"text": "\ud83d", "start": 0},
+            r"an answer's text holds '\ud83d', half a surrogate pair, which is not a c",
+        ),
         ({"question": "\udc00 ?"}, r"question holds '\udc00', half a surrogate pair"),
-        ({"answers": []}, "id 'q1': there is no answer: this is SQuAD 2.0, which version_2 reads"),
+        ({"answers": []}, "id 'q1': there is no answer: to read SQuAD 2.0, add version_2"),
         (
             {"answers": [], "is_impossible": True},
-            "is_impossible is true: this is SQuAD 2.0, which version_2 reads",
+            "is_impossible is true: to read SQuAD 2.0, add version_2",
         ),
         ({"is_impossible": True}, "is_impossible is true, but there is the answer 'film'"),
         ({"is_impossible": 1}, "is_impossible is 1, neither true nor false"),
@@ -296,12 +299,12 @@ def test_misplaced_answers_are_counted_and_the_first_one_shown(tmp_path):
     data = article("the film is the film", *(question(start=start, id=f"q{start}") for start in (4, 5, 6, 16)))
     message = error_of(tmp_path, data)
     assert "question 2, id 'q5': answer_start 5 leads to 'ilm ', not to 'film'; the text occurs at 4, 16." in message
-    assert message.endswith("So it is with 2 answers of this file.")
+    assert message.endswith("There are 2 such answers in this file.")
 
 
 def test_many_occurrences_of_a_misplaced_answer_are_cut_short(tmp_path):
     message = error_of(tmp_path, article("film " * 9, question(start=3)))
-    assert "the text occurs at 0, 5, 10, 15, 20 and elsewhere. Characters" in message
+    assert "the text occurs at 0, 5, 10, 15, 20 and elsewhere. It counts char" in message
 
 
 def test_places_that_count_bytes_are_an_error(tmp_path):
@@ -317,7 +320,7 @@ def test_an_id_that_occurs_twice_in_one_split_is_an_error_where_predictions_are_
     for split in ("validation", "test"):
         message = error_of(tmp_path, [*data, *data], split)
         assert "article 2, paragraph 1, question 1: its id 'q1' is also that of " in message
-        assert message.endswith("a.json, article 1, paragraph 1, question 1: give it its own")
+        assert message.endswith("a.json, article 1, paragraph 1, question 1: give it another id")
 
 
 def test_ids_may_occur_twice_in_training_data_as_in_sets_joined_to_one(tmp_path):
@@ -333,7 +336,7 @@ def test_an_answer_that_is_not_impossible_must_be_there_in_2_0(tmp_path):
 
 def test_2_0_read_as_1_1_names_the_parameter(tmp_path):
     message = error_of(tmp_path, make_articles("2.0"))
-    assert "article 1, paragraph 1, question 2, id '0-none': is_impossible is true: this is SQuAD 2.0" in message
+    assert "article 1, paragraph 1, question 2, id '0-none': is_impossible is true: to read SQuAD 2.0" in message
 
 
 LAYOUT = "the official layout is one object with data, a list of articles with paragraphs"
@@ -352,10 +355,10 @@ LAYOUT = "the official layout is one object with data, a list of articles with p
         ("a.json", "[]", f"a.json: no list data in []: {LAYOUT}"),
         ("a.json", '{"version": "1.1"}', "a.json: no list data in {'version': '1.1'}: the official layout"),
         ("a.json", '{"data": {"a": 1}}', "a.json: no list data in {'data': {'a': 1}}"),
-        ("a.json", '{"data": ["a"]}', f"a.json, article 1: 'a' is no object: {LAYOUT}"),
+        ("a.json", '{"data": ["a"]}', f"a.json, article 1: 'a' is not an object: {LAYOUT}"),
         ("a.json", '{"data": [{"title": "a"}]}', "a.json, article 1: no list paragraphs in {'title': 'a'}"),
         ("a.json", '{"data": [{"paragraphs": [{"context": "a"}]}]}', "article 1, paragraph 1: no list qas in"),
-        ("a.json", '{"data": [{"paragraphs": [{"qas": [1]}]}]}', "paragraph 1, question 1: 1 is no object"),
+        ("a.json", '{"data": [{"paragraphs": [{"qas": [1]}]}]}', "paragraph 1, question 1: 1 is not an object"),
         ("a.json", '{"data": [{"paragraphs": []}]}', "a.json holds no questions"),
         ("a.json", '{"data": []}', "a.json holds no questions"),
         ("a.json", '{"data": \n\0}', "a.json:2: a NUL byte"),
@@ -369,7 +372,7 @@ LAYOUT = "the official layout is one object with data, a list of articles with p
         pytest.param("a.jsonl", json.dumps({f"{n}": 1 for n in range(9999)}), "18, 19, ...", id="many names"),
         ("a.jsonl", '{"id": "1", "title": "a"}', "a.jsonl:1, id '1': no context, question, answers among id"),
         ("a.jsonl", '{"data": []}', "a.jsonl:1: this is the official layout, whose files are called .json"),
-        ("a.csv", "", "a.csv: a file is .json or .jsonl"),
+        ("a.csv", "", "a.csv: a file must be .json, with the official layout, or .jsonl"),
     ],
 )
 def test_a_broken_file_is_one_clear_error(tmp_path, name, content, message):

@@ -24,7 +24,7 @@ from tests.processes import fork, wait
 from tests.squad_sample import make_articles, rows_of, write_squad
 from tests.test_run_squad import ALL, SHAPE, SHORT, bert, folder, read
 from training import runs
-from training.ensembles import file_name
+from training.ensembles import outputs_file_name
 from training.flags import parse_arguments
 from training.results import Scores
 
@@ -306,7 +306,7 @@ def test_the_card_names_task_and_data_and_has_scores_in_percent(tmp_path, flags,
     for metric in ("exact_match", "f1"):
         assert told[metric].metric_value == results[f"eval_{metric}"] and results["eval_f1"] > 1
     assert not [metric for metric in told if metric.endswith(("total", "thresh", "loss"))]
-    assert f"| {'f1' if version == '1.1' else 'best_f1'} | " in card.text.partition("Beside the systems of")[2]
+    assert f"| {'f1' if version == '1.1' else 'best_f1'} | " in card.text.partition("Compared with the systems of")[2]
 
 
 def test_the_card_of_files_of_ones_own_names_no_data_set(tmp_path, flags):
@@ -326,8 +326,8 @@ def test_an_ensemble_answers_with_the_mean_of_its_runs(tmp_path, flags, version)
     results = run_squad.main(runs)
     args, tokenizer, data = read([*runs[:-2], "--overwrite_output_dir"])
     for split, suffix in (("validation", "_validation"), ("test", "")):
-        windows = make_features(data, tokenizer, **args.shape)[split]
-        kept = [load_file(out / f"seed-{seed}" / file_name(windows.features)) for seed in (42, 43)]
+        windows = make_features(data, tokenizer, **args.window_shape)[split]
+        kept = [load_file(out / f"seed-{seed}" / outputs_file_name(windows.features)) for seed in (42, 43)]
         assert not torch.equal(kept[0]["start_logits"], kept[1]["start_logits"])
         mean = {name: ((kept[0][name] + kept[1][name]) / 2).numpy() for name in ("start_logits", "end_logits")}
         ends = np.cumsum([len(row) for row in windows.features["input_ids"]])[:-1]
@@ -446,7 +446,7 @@ def test_the_threshold_for_the_test_file_is_the_best_for_the_validation_set(tmp_
     run_squad.main([*flags, *squad, "--do_train", *SHORT])
     argv = saved(out, *squad, "--do_eval", "--do_predict")
     args, tokenizer, data = read(argv)
-    labelled = make_windows(data["validation"], tokenizer, **args.shape, train=True).features
+    labelled = make_windows(data["validation"], tokenizer, **args.window_shape, train=True).features
     rng = np.random.default_rng(0)
 
     def predict(model, data_set, **options) -> dict[str, list[np.ndarray]]:

@@ -234,11 +234,11 @@ def test_predictions_for_other_questions_are_left_out_aloud(files, score):
     ("content", "message"),
     [
         ("{", "predictions.json: not JSON"),
-        (["good"], r"holds no JSON object, id -> text, but \['good'\]"),
+        (["good"], r"must hold a JSON object, id -> text, not \['good'\]"),
         ({"0-0": None}, "0-0 has None, which is no text"),
         ({"0-0": {"text": "good"}}, r"0-0 has \{'text': 'good'\}, which is no text"),
-        ({}, r"has no prediction for any of \d+ questions: is it of other data\?"),
-        ({"other": "good"}, r"has no prediction for any of \d+ questions: is it of other data\?"),
+        ({}, r"has no prediction for any of \d+ questions: is it for other data\?"),
+        ({"other": "good"}, r"has no prediction for any of \d+ questions: is it for other data\?"),
         pytest.param("[" * 10**6, r"predictions.json: not JSON \(nested too deeply\)$", id="deep"),
         ('{"0-0": "good", "0-0": "bad"}', r"not JSON \(an object has the name '0-0' 2 times: keep one of them\)$"),
         ({"\n" * 999: 1}, r"predictions.json: '[\\n]+\.\.\.[\\n]+' has 1, which is no text$"),
@@ -281,9 +281,9 @@ def test_a_missing_file_is_one_error(files, number):
     [
         (["--na_prob_thresh", "0.5"], False, "--na_prob_thresh 0.5 needs .* add --na_prob_file"),
         (["--out_image_dir", "plots"], False, "--out_image_dir plots needs .* add --na_prob_file"),
-        (["--na_prob_thresh", "nan"], True, "--na_prob_thresh nan is no number: inf leaves all predictions"),
-        (["--version", "1.1"], True, "null_odds.json is of SQuAD 2.0: leave it out, or --version 1.1"),
-        (["--version", "1.1"], False, "5 questions have no answer, the first is 0-none: SQuAD 1.1 has none of these"),
+        (["--na_prob_thresh", "nan"], True, "--na_prob_thresh nan is not a number: inf leaves all predictions"),
+        (["--version", "1.1"], True, "null_odds.json is for SQuAD 2.0: leave it out, or --version 1.1"),
+        (["--version", "1.1"], False, "5 questions have no answer, the first is 0-none: in SQuAD 1.1 every question"),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(files, flags, no_answer, message):
@@ -297,7 +297,7 @@ def test_the_command_ends_with_one_line(files, monkeypatch, capsys):
         run_command(squad_scores.main)
     odds = files.folder / "null_odds.json"
     remedy = "leave it out, or --version 1.1"
-    assert capsys.readouterr().err == f"squad_scores.py: error: --na_prob_file {odds} is of SQuAD 2.0: {remedy}\n"
+    assert capsys.readouterr().err == f"squad_scores.py: error: --na_prob_file {odds} is for SQuAD 2.0: {remedy}\n"
 
 
 def test_scoring_waits_for_no_package_that_takes_seconds_to_import(files):

@@ -217,7 +217,7 @@ def test_a_worker_without_this_processs_memory_reads_the_same_states(cached):
     tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])})
     collate = partial(ner.collate, tokenizer=tokenizer)
     rows = [{**data[row], "attention_mask": [1] * len(data[row]["input_ids"])} for row in (9, 0, 4)]
-    ours = state_cache.Reader(files(folder), collate)
+    ours = state_cache.CachedStates(files(folder), collate)
     sent = pickle.loads(pickle.dumps(ours))
     assert all(torch.equal(values, ours(rows)[name]) for name, values in sent(rows).items())
 

@@ -1,4 +1,4 @@
-"""The arguments of a run: what each may be, and which of them exclude each other; flags.py reads them."""
+"""The arguments of a run, with checks of their values and combinations. flags.py reads them from the command line."""
 
 import dataclasses
 import glob
@@ -16,23 +16,24 @@ from training.errors import InputError
 
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
-LONGEST_NAME = 255  # bytes, of a file on most systems
+LONGEST_NAME = 255  # bytes of a file name on most systems
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """Which values of its type a flag takes. It stands in `Annotated`, where the flags' parser sees the type alone."""
+    """The values that a flag accepts, as metadata of an `Annotated` type; the parser of flags sees only the type."""
 
     test: Callable[[Any], bool]
-    error: str  # goes on after the flag; {} stands for the value
+    error: str  # the rest of the message after the name of the flag; {} is replaced by the value
 
 
 def one_of(names: Collection[str]) -> Allowed:
+    """Accepts only these names."""
     return Allowed(lambda value: value in names, f"{{:.60}} is none of {', '.join(names)}")
 
 
 def _restrictions(hint: Any) -> Iterator[Allowed]:
-    """Those in the annotation of a field, an `Annotated` type or a union with one."""
+    """Yields the `Allowed` in the annotation of a field: an `Annotated` type, or a union with one."""
     for part in (hint, *get_args(hint)):
         yield from getattr(part, "__metadata__", ())
 
@@ -45,15 +46,14 @@ POSITIVE = Allowed(lambda number: number > 0, "must be positive, not {}")
 NOT_NEGATIVE = Allowed(lambda number: number >= 0, "must not be negative, not {}")
 
 PositiveInt = Annotated[int, POSITIVE]
-PositiveFloat = Annotated[float, POSITIVE]
-# More would be infinite, as a number of updates or as the learning rate of the lowest of many layers.
+# Above these limits a number of updates, or the learning rate of the lowest layer, could be infinite.
 LayerFactor = Annotated[float, POSITIVE, Allowed(lambda factor: factor <= 10, "must be at most 10, not {}")]
 Epochs = Annotated[float, Allowed(lambda epochs: epochs <= 1e9, "must be at most 1e9, not {}")]
 NonNegativeInt = Annotated[int, NOT_NEGATIVE]
 NonNegativeFloat = Annotated[float, NOT_NEGATIVE]
 Decay = Annotated[float, Allowed(lambda rate: 0 <= rate < 1, "must be at least 0 and below 1, not {}")]
 Share = Annotated[float, Allowed(lambda share: 0 <= share <= 1, "must be between 0 and 1, not {}")]
-# numpy takes twice that; further seeds and processes count on from it
+# numpy accepts twice as much; --seeds and processes add to it
 Seed = Annotated[int, Allowed(lambda seed: 0 <= seed <= 2**31, f"must be between 0 and {2**31}, not {{}}")]
 UpdateLimit = Annotated[
     int, Allowed(lambda number: number > 0 or number == -1, "must be positive, or -1 to count epochs, not {}")
@@ -63,118 +63,123 @@ PathOrName = Annotated[str, Allowed(_fits_file_names, f"{{:.20}}... has a name l
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model, its configuration and its tokenizer come from, and how they are read."""
+    """Where a model, its configuration and its tokenizer come from, and how to load them."""
 
     model_name_or_path: str
-    config_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of fields of its configuration
+    config_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # field -> value
     tokenizer_name: str | None = None  # None: the model's
-    do_lower_case: bool = True  # of a tokenizer that is a vocab.txt
+    do_lower_case: bool = True  # for a vocab.txt only
     attn_implementation: str | None = None
     trust_remote_code: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunArguments:
-    """What any run needs; a script subclasses it with its own few fields. Names and meanings are transformers'."""
+    """The arguments that all scripts share; a subclass adds a script's own. Names and meanings are transformers'."""
 
     model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
     config_overrides: str | None = HfArg(
-        default=None, help="other values of fields of its configuration, as in task_dropout=0.3,use_crf=false"
+        default=None, help="changes fields of the configuration, as in task_dropout=0.3,use_crf=false"
     )
     tokenizer_name: PathOrName | None = HfArg(
         default=None,
-        help="folder, Hub id or vocab.txt, where it differs from the model's; required with a config JSON",
+        help="folder, Hub id or vocab.txt; default: the model's; required with a config JSON",
     )
-    do_lower_case: bool = HfArg(default=True, help="casing for a vocab.txt; other tokenizers know their own")
+    do_lower_case: bool = HfArg(default=True, help="casing for a vocab.txt; other tokenizers have their own setting")
     implementation: Literal["zoo", "transformers"] = HfArg(
-        default="zoo", help="whose model code runs: this project's, or transformers' own for comparison"
+        default="zoo", help="which model code runs: this project's, or transformers' for comparison"
     )
     attn_implementation: str | None = HfArg(default=None, help="eager, sdpa, flash_attention_2, ...")
     trust_remote_code: bool = HfArg(default=False, help="run model code that comes with the checkpoint")
-    output_dir: PathOrName = HfArg(help="receives checkpoint, metrics.json, predictions and model card")
-    overwrite_output_dir: bool = HfArg(default=False, help="write into a folder that already holds something")
-    resume: bool = HfArg(default=False, help="go on from the newest whole checkpoint in OUTPUT_DIR, if there is one")
+    output_dir: PathOrName = HfArg(help="folder for model, checkpoints, metrics.json, predictions and model card")
+    overwrite_output_dir: bool = HfArg(default=False, help="write to a folder that is not empty")
+    resume: bool = HfArg(default=False, help="continue from the newest complete checkpoint in OUTPUT_DIR, if any")
     do_train: bool = HfArg(default=False, help="train on the train split")
     do_eval: bool = HfArg(default=False, help="evaluate, after each epoch when training")
     do_predict: bool = HfArg(default=False, help="write predictions for the test split")
     save_outputs: bool = HfArg(
-        default=False, help="keep what the final model gives for the validation and the test set, for --ensemble"
+        default=False, help="save the final model's outputs for the validation and the test set, for --ensemble"
     )
     ensemble: str | None = HfArg(
         default=None,
-        help="output folders of runs with --save_outputs, as in runs/a,runs/b or 'runs/a/seed-*': the mean of what "
-        "they kept takes the place of the model's outputs",
+        help="output folders of runs with --save_outputs, as in runs/a,runs/b or 'runs/a/seed-*': the mean of their "
+        "outputs is used instead of the model's",
     )
-    per_device_train_batch_size: PositiveInt = HfArg(default=8, help="examples a process and micro-batch")
-    per_device_eval_batch_size: PositiveInt = HfArg(default=32, help="examples a process and batch")
-    gradient_accumulation_steps: PositiveInt = HfArg(default=1, help="micro-batches an update")
+    per_device_train_batch_size: PositiveInt = HfArg(default=8, help="examples per process and micro-batch")
+    per_device_eval_batch_size: PositiveInt = HfArg(default=32, help="examples per process and batch")
+    gradient_accumulation_steps: PositiveInt = HfArg(default=1, help="micro-batches per update")
     optim: Literal["adamw", "bert_adam"] = HfArg(
         default="adamw", help="AdamW, or BERT's Adam of 2018, which does not correct the bias of its early averages"
     )
-    learning_rate: NonNegativeFloat = HfArg(default=5e-5, help="its peak")
+    learning_rate: NonNegativeFloat = HfArg(default=5e-5, help="peak learning rate")
     layerwise_lr_decay: LayerFactor = HfArg(
         default=1.0, help="factor of the learning rate from each layer to the one below it (Howard and Ruder 2018)"
     )
     reinit_layers: NonNegativeInt = HfArg(
         default=0, help="start this many top layers, and the pooler, from random weights (Zhang et al. 2021)"
     )
-    weight_decay: NonNegativeFloat = HfArg(default=0.0, help="on matrices only")
-    adam_beta1: Decay = HfArg(default=0.9, help="of the running mean of gradients")
-    adam_beta2: Decay = HfArg(default=0.999, help="of the running mean of their squares")
-    adam_epsilon: NonNegativeFloat = HfArg(default=1e-8, help="added to the root of the latter")
-    max_grad_norm: NonNegativeFloat = HfArg(default=1.0, help="clips the norm of the gradient; 0 does not clip")
+    weight_decay: NonNegativeFloat = HfArg(default=0.0, help="for matrices only")
+    adam_beta1: Decay = HfArg(default=0.9, help="decay of the running mean of gradients")
+    adam_beta2: Decay = HfArg(default=0.999, help="decay of the running mean of squared gradients")
+    adam_epsilon: NonNegativeFloat = HfArg(default=1e-8, help="added to the root of the mean of squares")
+    max_grad_norm: NonNegativeFloat = HfArg(default=1.0, help="norm to which gradients are clipped; 0: no clipping")
     num_train_epochs: Epochs = HfArg(default=3.0, help="fractions are possible")
-    max_steps: UpdateLimit = HfArg(default=-1, help="updates in all, instead of epochs")
+    max_steps: UpdateLimit = HfArg(default=-1, help="number of updates, instead of epochs")
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = HfArg(
-        default="linear", help="how the learning rate goes on after its peak"
+        default="linear", help="how the learning rate changes after its peak"
     )
-    warmup_ratio: Share = HfArg(default=0.0, help="share of the updates with a rising learning rate")
-    warmup_steps: NonNegativeInt = HfArg(default=0, help="updates with a rising learning rate, instead of their share")
+    warmup_ratio: Share = HfArg(default=0.0, help="share of the updates in which the learning rate rises")
+    warmup_steps: NonNegativeInt = HfArg(
+        default=0, help="number of updates in which the learning rate rises, instead of --warmup_ratio"
+    )
     max_loss_rise: NonNegativeFloat = HfArg(
         default=1.0,
-        help="stop when the loss (mean of 20 updates) is above its lowest by this many times the first; 0: never",
+        help="stop if the loss (mean of 20 updates) exceeds its lowest value by this many times the first; 0: never",
     )
     eval_strategy: Literal["no", "steps", "epoch"] | None = HfArg(
         default=None,
-        help="when to evaluate, beside at the end; default: steps where --eval_steps is given, or epoch",
+        help="when to evaluate, apart from the end; default: steps if --eval_steps is given, otherwise epoch",
     )
     eval_steps: PositiveInt | None = HfArg(default=None, help="updates between two evaluations")
     load_best_model_at_end: bool = HfArg(default=False, help="keep the best of the evaluated models, not the last")
-    metric_for_best_model: str | None = HfArg(default=None, help="what best means; default: the task's first metric")
+    metric_for_best_model: str | None = HfArg(
+        default=None, help="metric that chooses the best model; default: the task's first metric"
+    )
     early_stopping_patience: PositiveInt | None = HfArg(
         default=None, help="stop after this many evaluations in a row that are no better than the best"
     )
-    save_strategy: Literal["no", "steps", "epoch"] = HfArg(default="epoch", help="when to save what --resume needs")
+    save_strategy: Literal["no", "steps", "epoch"] = HfArg(default="epoch", help="when to save a checkpoint")
     save_steps: PositiveInt = HfArg(default=500, help="updates between two checkpoints with --save_strategy steps")
-    save_total_limit: PositiveInt = HfArg(default=2, help="checkpoints kept, beside the best")
-    seed: Seed = HfArg(default=42, help="of the order of examples, dropout and new weights")
+    save_total_limit: PositiveInt = HfArg(default=2, help="number of checkpoints to keep, apart from the best")
+    seed: Seed = HfArg(default=42, help="random seed for the order of examples, dropout and new weights")
     seeds: PositiveInt = HfArg(
-        default=1, help="repeat the run with this many seeds, from --seed on, and keep the best"
+        default=1, help="run with this many seeds, starting with --seed, and keep the best model"
     )
     max_restarts: NonNegativeInt = HfArg(
-        default=0, help="replace runs that predict one class only by runs with further seeds, at most so many"
+        default=0,
+        help="replace up to this many runs that diverge or predict one class only by runs with further seeds",
     )
     mixed_precision: Literal["no", "fp16", "bf16"] = HfArg(
-        default="no", help="what most products are computed in; weights stay in float32"
+        default="no", help="precision of most matrix products; weights stay in float32"
     )
     matmul_precision: Literal["highest", "high", "medium"] = HfArg(
-        default="highest", help="of float32 matrix products; below highest they may round to TF32 or bfloat16"
+        default="highest", help="precision of float32 matrix products; below highest they may use TF32 or bfloat16"
     )
     gradient_checkpointing: bool = HfArg(default=False, help="recompute activations: less memory, more time")
-    group_by_length: bool = HfArg(default=False, help="train on batches of similar lengths: less padding")
-    pad_to_max_length: bool = HfArg(default=False, help="one shape for every batch, for XLA and compile")
+    group_by_length: bool = HfArg(default=False, help="train on batches of similar length: less padding")
+    pad_to_max_length: bool = HfArg(default=False, help="pad every batch to one shape, for XLA and torch.compile")
     dataloader_num_workers: NonNegativeInt = HfArg(
-        default=0, help="processes that make batches ready beside each process that trains; 0: none"
+        default=0, help="processes that prepare batches, for each process that trains; 0: none"
     )
-    logging_steps: PositiveInt = HfArg(default=50, help="updates between two values of the training loss")
+    logging_steps: PositiveInt = HfArg(default=50, help="updates between two reports of the training loss")
     report_to: str = HfArg(
         default="none",
-        help=f"who draws the curves: {', '.join(TRACKERS)}, several of these, or all that are installed; "
-        "TensorBoard's are under OUTPUT_DIR/runs",
+        help=f"trackers that draw curves: {', '.join(TRACKERS)}, several of these, or all that are installed; "
+        "TensorBoard writes to OUTPUT_DIR/runs",
     )
     push_to_hub: bool = HfArg(default=False, help="upload the output folder at the end")
     hub_model_id: str | None = HfArg(default=None, help="repository to push to; default: the output folder's name")
-    hub_private_repo: bool = HfArg(default=False, help="make that repository, where it is new, a private one")
+    hub_private_repo: bool = HfArg(default=False, help="make a new repository private")
 
     def __post_init__(self) -> None:
         self._check_purpose()
@@ -203,7 +208,7 @@ class RunArguments:
             raise InputError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
 
     def _check_values(self) -> None:
-        """Each value by itself: numbers are finite, texts are not empty, and both are what their annotation allows."""
+        """Checks each value alone: numbers are finite, texts are not empty, and their annotation allows both."""
         for name, hint in get_type_hints(type(self), include_extras=True).items():
             value = getattr(self, name)
             if isinstance(value, float) and not math.isfinite(value):
@@ -216,7 +221,7 @@ class RunArguments:
 
     @property
     def source(self) -> ModelSource:
-        """What the flags of model and tokenizer say, for `load_config`, `load_tokenizer` and `load_model`."""
+        """The flags of model and tokenizer, for `load_config`, `load_tokenizer` and `load_model`."""
         return ModelSource(
             self.model_name_or_path,
             parse_overrides(self.config_overrides),
@@ -227,12 +232,12 @@ class RunArguments:
         )
 
     def _check_evaluations(self) -> None:
-        choosing = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
-        if choosing and not (self.do_train and self.do_eval):
+        chooses = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
+        if chooses and not (self.do_train and self.do_eval):
             raise InputError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
         for name in ["eval_steps", "eval_strategy"]:
             if getattr(self, name) not in (None, "no") and not (self.do_train and self.do_eval):
-                raise InputError(f"--{name} says when training stops to evaluate: give --do_train and --do_eval")
+                raise InputError(f"--{name} says when to evaluate during training: give --do_train and --do_eval")
         if self.eval_strategy == "steps" and self.eval_steps is None:
             raise InputError("--eval_strategy steps needs --eval_steps, the updates between two evaluations")
         for name in ["load_best_model_at_end", "early_stopping_patience"]:
@@ -250,16 +255,16 @@ class RunArguments:
                 raise InputError(f"--{name} needs another --lr_scheduler_type, e.g. constant_with_warmup")
 
     def _check_trackers(self) -> None:
-        chosen = self.report_to.split(",")
-        for name in chosen:
+        trackers = self.report_to.split(",")
+        for name in trackers:
             if name not in ("none", "all", *TRACKERS):
                 raise InputError(f"--report_to {name} is none of none, all, {', '.join(TRACKERS)}")
-        if len(chosen) > 1 and not {*chosen} <= {*TRACKERS}:
-            raise InputError(f"--report_to {self.report_to}: none and all stand alone")
+        if len(trackers) > 1 and not {*trackers} <= {*TRACKERS}:
+            raise InputError(f"--report_to {self.report_to}: none and all cannot be combined with other names")
 
 
 def parse_overrides(text: str | None) -> dict[str, Any]:
-    """--config_overrides a=1,b=true,c=word as a dictionary."""
+    """The dictionary of --config_overrides a=1,b=true,c=word."""
     values = {}
     for pair in text.split(",") if text else []:
         key, equals, value = pair.strip().partition("=")
@@ -274,55 +279,62 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class DataArguments(RunArguments):
-    """What the scripts share that read texts in three splits."""
+    """The arguments of scripts whose data have the splits train, validation and test."""
 
-    data_dir: PathOrName | None = HfArg(default=None, help="folder of the data as they were published")
-    train_file: PathOrName | None = HfArg(default=None, help="a file of your own")
-    validation_file: PathOrName | None = HfArg(default=None, help="another, to evaluate on")
-    test_file: PathOrName | None = HfArg(default=None, help="another, to predict; it needs no labels")
-    max_seq_length: int = HfArg(default=128, help="tokens; longer texts are cut")
-    max_train_samples: PositiveInt | None = HfArg(default=None, help="only the first examples to train on")
-    max_eval_samples: PositiveInt | None = HfArg(default=None, help="only the first to evaluate on")
-    max_predict_samples: PositiveInt | None = HfArg(default=None, help="only the first to predict")
+    data_dir: PathOrName | None = HfArg(default=None, help="folder of the data in its published format")
+    train_file: PathOrName | None = HfArg(default=None, help="your own file to train on")
+    validation_file: PathOrName | None = HfArg(default=None, help="your own file to evaluate on")
+    test_file: PathOrName | None = HfArg(default=None, help="your own file to predict; it needs no labels")
+    max_seq_length: int = HfArg(default=128, help="tokens of an input; longer texts are cut")
+    max_train_samples: PositiveInt | None = HfArg(default=None, help="train on only this many examples, the first")
+    max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on only this many examples, the first")
+    max_predict_samples: PositiveInt | None = HfArg(default=None, help="predict only this many examples, the first")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         model, output = Path(self.model_name_or_path), Path(self.output_dir)
         if self.overwrite_output_dir and not self.do_train and model.is_dir() and output.resolve() == model.resolve():
             raise InputError(
-                f"--overwrite_output_dir would lose the results of the run in {model}: give another --output_dir, or, "
-                "for its predictions, repeat its own command with --do_predict --resume"
+                f"--overwrite_output_dir would remove the results of the run in {model}: choose another --output_dir; "
+                "for its predictions, repeat its command with --do_predict --resume"
             )
 
     @property
-    def parts(self) -> dict[str, bool]:
-        """split -> does this run need it?"""
-        return {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
+    def splits(self) -> list[str]:
+        """The splits that this run needs."""
+        needed = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
+        return [split for split in needed if needed[split]]
+
+    @property
+    def files(self) -> dict[str, str | None]:
+        """The user's own file for each of these splits; None where no flag names one."""
+        return {split: getattr(self, f"{split}_file") for split in self.splits}
 
     @property
     def padding(self) -> dict[str, Any]:
-        """How a tokenizer is to pad a batch: to --max_seq_length where all batches are to have one shape."""
+        """The arguments of a tokenizer that pads a batch: with --pad_to_max_length, to --max_seq_length."""
         return {"padding": "max_length", "max_length": self.max_seq_length} if self.pad_to_max_length else {}
 
     @property
     def limits(self) -> dict[str, int | None]:
-        """split -> how many of its examples this run takes; None: all"""
+        """split -> the largest number of examples that this run uses; None: all"""
         return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_predict_samples}
 
 
 def hub_model_id(args: RunArguments) -> str:
+    """The repository to push to; by default the name of the output folder."""
     return args.hub_model_id or Path(args.output_dir).resolve().name
 
 
 def public_arguments(args: RunArguments) -> dict[str, Any]:
-    """The arguments as strangers may see them: of files and folders the names, without where they lie."""
+    """The arguments for publication: files and folders have only their names, without the path to them."""
     values = dataclasses.asdict(args)
     names = {name: _without_folders(value) for name, value in values.items() if isinstance(value, str)}
-    return values | names | {"hub_model_id": args.hub_model_id}  # a folder may have the same name
+    return values | names | {"hub_model_id": args.hub_model_id}  # a repository, even if a folder has the same name
 
 
 def _without_folders(value: str) -> str:
-    """Of each path in `value`, which --ensemble parts by commas, the last part; all else, as Hub ids, stays."""
+    """Reduces each path in `value` to its last part. --ensemble has commas between paths. Hub ids stay as they are."""
 
     def is_path(text: str) -> bool:
         return os.path.isabs(text) or text.startswith((".", "~")) or bool(glob.glob(text))

@@ -1,4 +1,4 @@
-"""Which examples a batch holds, in which order, and how they get there."""
+"""Chooses the examples of each batch and loads them."""
 
 import inspect
 import math
@@ -16,15 +16,15 @@ from training.arguments import RunArguments
 
 Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
 
-# The label of a token that has none, as torch's losses have it. modeling/ defines it for itself: its files go to the
-# Hub without this one, and a run with --implementation transformers does without modeling/.
+# The label that torch's losses ignore, for tokens without a label. modeling/ defines it again: its files go to the Hub
+# without this one, and a run with --implementation transformers does not import modeling/.
 IGNORED = -100
 
 
 def count_tokens(data_set: Dataset) -> list[int]:
-    """The length that each example asks of its batch: of its longest choice, where the model reads several choices.
+    """The number of tokens of each example; of its longest choice if the model reads several choices.
 
-    The mask tells: ids are nested too where a token has several, ELMo's characters, and take long to read then.
+    They are counted in the mask, because input ids may be nested for another reason: ELMo has several for each token.
     """
     if "attention_mask" not in data_set.column_names:
         return [len(ids) for ids in data_set["input_ids"]]
@@ -34,19 +34,20 @@ def count_tokens(data_set: Dataset) -> list[int]:
 
 
 def count_items(train_set: Dataset) -> list[int]:
-    """What the mean loss of each example is a mean over: 1, or its labelled tokens."""
+    """The number of losses that each example has: one, or one for each labelled token."""
     if "labels" not in train_set.column_names or not isinstance(train_set[0]["labels"], list):
         return [1] * len(train_set)
     return [sum(label != IGNORED for label in labels) for labels in train_set["labels"]]
 
 
 def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes: int) -> list[list[list[int]]]:
-    """The examples of one epoch as updates of micro-batches of indices, the same on every process.
+    """The indices of one epoch's examples as updates -> micro-batches -> indices, the same on every process.
 
-    The examples that share an update depend on their number alone, not on processes or accumulation. A micro-batch
-    holds those of all processes; process r takes [r::processes]. With group_by_length the shuffled examples are sorted
-    by length in blocks of 50 updates, and the updates shuffled again, an incomplete one staying last. With
-    pad_to_max_length the epoch's first examples fill the last update up, so that all batches have one shape.
+    Which examples share an update depends only on the number of examples in an update, not on processes or
+    accumulation. A micro-batch holds the examples of all processes; process r takes [r::processes].
+    With group_by_length, the shuffled examples are sorted by length in blocks of 50 updates and the updates are
+    shuffled again; an incomplete update stays last. With pad_to_max_length, the epoch's first examples fill up the
+    last update, so that all batches have one shape.
     """
     rng = np.random.default_rng((args.seed, epoch))
     micro = args.per_device_train_batch_size * processes
@@ -69,27 +70,27 @@ def in_pieces(indices: list[int], size: int) -> list[list[int]]:
 
 
 def load_batches(
-    data_set: Dataset, batches: list[list[int]], collate: Collate, workers: int = 0, pinned: bool = False
+    data_set: Dataset, batches: list[list[int]], collate: Collate, workers: int = 0, pin_memory: bool = False
 ) -> DataLoader:
-    """The `batches` of examples in their order; `workers` processes, if any, read and collate them ahead."""
+    """Loads the `batches`, each a list of indices, in order; `workers` processes, if any, prepare them in advance."""
     return DataLoader(
         data_set,
         batch_sampler=batches,
         collate_fn=collate,
         num_workers=workers,
         worker_init_fn=_ignore_signals,
-        pin_memory=pinned,
-        generator=torch.Generator(),  # of its own: to begin draws none of dropout's numbers
+        pin_memory=pin_memory,
+        generator=torch.Generator(),  # the loader draws a seed from it; dropout's generator stays as it is
     )
 
 
 def _ignore_signals(worker: int) -> None:
-    """What stops a run is sent to all its processes, but its last checkpoint still needs batches."""
+    """A signal that stops the run reaches its workers, too, but the update in progress still needs their batches."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
-def static_shapes(model: PreTrainedModel, one_shape: bool) -> dict[str, bool]:
-    """What keeps a model from leaving padding out where all batches are to have `one_shape`."""
+def padding_options(model: PreTrainedModel, one_shape: bool) -> dict[str, bool]:
+    """The arguments that keep a model from removing padding, if all batches are to have `one_shape`."""
     can_unpad = "unpad" in inspect.signature(model.base_model.forward).parameters
     return {"unpad": False} if one_shape and can_unpad else {}

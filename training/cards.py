@@ -1,7 +1,8 @@
-"""Model cards: the scores, where the weights come from, how the model is used, the recipe.
+"""Writes model cards: the scores, the origin of the weights, how to use the model, and the recipe.
 
-A card names no licence where none is known. Weights that began as random ones have this project's, like the code that
-is saved with them; others have that of the checkpoint they began as, if `LICENSES` or the card in its folder says it.
+The licence of weights that started from random ones is that of this project, like the licence of the code that is
+saved with them. Other weights have the licence of the checkpoint that they started from, if `LICENSES` or the card in
+its folder names it. Otherwise the card names no licence.
 """
 
 import dataclasses
@@ -23,29 +24,33 @@ from training.results import MISMATCHED, NUMBER, Results, SeedSpread
 from training.task import Description
 
 
-LICENSES = {"google-bert/": "apache-2.0", "openai-community/openai-gpt": "mit"}  # Hub ids, or how they begin
-OURS = "apache-2.0"
+LICENSES = {"google-bert/": "apache-2.0", "openai-community/openai-gpt": "mit"}  # prefixes of Hub ids
+PROJECT_LICENSE = "apache-2.0"
 
 
 def model_card(
     model: PreTrainedModel, results: Results, description: Description, args: RunArguments, processes: int
 ) -> ModelCard:
-    """The Hub's README: the scores, as model-index and beside the papers', how to use the model, and the recipe that
-    repeats the run. What --max_*_samples cut is said; its scores are in no model-index, and beside no paper's.
+    """The card: scores, as model-index and in comparison with the papers, how to use the model, and the recipe.
+
+    A split that --max_*_samples cuts is marked as such. Its scores are neither in the model-index nor compared.
     """
     uncut = [suffix for suffix in results.validation if not _is_cut(results, f"validation{suffix}")]
-    whole = {f"{name}{suffix}": value for suffix in uncut for name, value in results.validation[suffix].scores.items()}
-    comparison, trained = published.comparison(whole, description.dataset_type, description.dataset_config), ""
-    if _is_cut(results, "train"):  # the papers trained on all
-        comparison, trained = "", f"{results.samples['train'].first} of "
+    scores = {
+        f"{name}{suffix}": value for suffix in uncut for name, value in results.validation[suffix].scores.items()
+    }
+    comparison = published.comparison(scores, description.dataset_type, description.dataset_config)
+    first_examples = ""
+    if _is_cut(results, "train"):  # the papers trained on all examples
+        comparison, first_examples = "", f"{results.samples['train'].first} of "
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
     return ModelCard(f"""---
-{card_data(model, whole, description, args).to_yaml()}
+{card_data(model, scores, description, args).to_yaml()}
 ---
 
 # {escape(_title(args))}
 
-`{type(model).__name__}` from {_start(args)}, trained on {trained}{escape(description.dataset_name)}.
+`{type(model).__name__}` from {_starting_weights(args)}, trained on {first_examples}{escape(description.dataset_name)}.
 
 {score_table(results)}
 {comparison}
@@ -63,13 +68,13 @@ What it does not name has its default; files and folders are named without the p
 def card_data(
     model: PreTrainedModel, scores: dict[str, float], description: Description, args: RunArguments
 ) -> ModelCardData:
-    """The card's head; `scores` are those of whole sets."""
+    """The metadata at the top of the card; `scores` are those of splits that were not cut."""
     base, data_set = origin(args), description.dataset_type
-    measured = asdict(description)
-    del measured["language"], measured["pairs"]
+    fields = asdict(description)
+    del fields["language"], fields["pairs"]
     results = [
         EvalResult(
-            **measured | ({"dataset_split": "validation_mismatched"} if name.endswith(MISMATCHED) else {}),
+            **fields | ({"dataset_split": "validation_mismatched"} if name.endswith(MISMATCHED) else {}),
             metric_type=name.removesuffix(MISMATCHED),
             metric_value=value,
         )
@@ -89,11 +94,13 @@ def card_data(
 
 
 def score_table(results: Results) -> str:
-    scores = {f"{name}{suffix}": v for suffix, each in results.validation.items() for name, v in each.scores.items()}
+    """The scores of the validation set as Markdown, then those of each type of entity."""
+    validation = results.validation
+    scores = {f"{name}{suffix}": v for suffix, of_set in validation.items() for name, v in of_set.scores.items()}
     if not scores:
         return "It was not evaluated."
     rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
-    types = "".join(type_table(each.types) for each in results.validation.values())
+    types = "".join(type_table(of_set.types) for of_set in validation.values())
     return "\n".join([f"| {scored_on(results)} | score |", "|---|---|", *rows]) + types
 
 
@@ -109,18 +116,18 @@ def type_table(types: dict[str, dict[str, float]]) -> str:
 
 
 def spread_card(best: int, spread: SeedSpread, results: Results, seeds: int) -> str:
-    """The part of the card that keeps the best seed's score from passing for the method's."""
+    """The part of the card with the scores of all seeds: the best seed's score alone would flatter the method."""
     rows = [
         f"| {name} | " + " | ".join(f"{value:.4f}" for value in astuple(spread.validation[name])) + " |"
         for name in spread.ranked
     ]
     head = f"| {scored_on(results)} | mean | median | standard deviation | min | max |"
     table = "\n".join([head, "|---" * 6 + "|", *rows])
-    return f"\nThis is seed {best}, the best of {seeds} on the validation set. All of them:\n\n{table}\n"
+    return f"\nThis is seed {best}, the best of {seeds} on the validation set. All seeds:\n\n{table}\n"
 
 
 def scored_on(results: Results) -> str:
-    """The head of a table of scores: the validation set or, where it was cut, how much of it."""
+    """The head of a table of scores: "validation" and, if the set was cut, how many of its examples."""
     text = "validation"
     if _is_cut(results, "validation"):
         text += f", {results.samples['validation'].first}"
@@ -134,7 +141,7 @@ def _is_cut(results: Results, split: str) -> bool:
 
 
 def recipe(args: RunArguments) -> str:
-    """The arguments that are not their defaults, as a recipe's YAML, as strangers may see them."""
+    """The arguments that differ from their defaults as the YAML of a recipe, without paths."""
     changed = public_arguments(args)
     for field in dataclasses.fields(args):
         if getattr(args, field.name) == field.default or field.name in ("resume", "overwrite_output_dir"):
@@ -142,7 +149,7 @@ def recipe(args: RunArguments) -> str:
     return yaml.safe_dump(changed, sort_keys=False).strip()
 
 
-def _start(args: RunArguments) -> str:
+def _starting_weights(args: RunArguments) -> str:
     if args.model_name_or_path.endswith(".json"):
         return "random weights"
     return code(public_arguments(args)["model_name_or_path"])
@@ -156,18 +163,18 @@ def _title(args: RunArguments) -> str:
 
 
 def origin(args: RunArguments) -> ModelCardData:
-    """The licence and the published checkpoint, if any, of the weights that the training began with."""
+    """The licence and the published checkpoint, if any, of the weights that training started from."""
     name = args.model_name_or_path
     if name.endswith(".json"):
-        return ModelCardData(license=OURS)
+        return ModelCardData(license=PROJECT_LICENSE)
     if Path(name).exists():
         return _card_of(Path(name))
-    licences = [licence for start, licence in LICENSES.items() if name.startswith(start)]
+    licences = [licence for prefix, licence in LICENSES.items() if name.startswith(prefix)]
     return ModelCardData(license=licences[0] if licences else None, base_model=name)
 
 
 def _card_of(folder: Path) -> ModelCardData:
-    """What the card in a model folder says; nothing where there is none, or none that can be read."""
+    """The metadata of the card in a model folder; empty if there is no card or it cannot be read."""
     try:
         return ModelCard.load(folder / "README.md").data
     except (OSError, ValueError, yaml.YAMLError):
@@ -201,18 +208,19 @@ print(choices[model(**inputs).logits[0].argmax()])"""
 
 
 def usage(model: PreTrainedModel, name: str, task_type: str, pairs: bool) -> str:
-    """Markdown with code that loads and uses the model, in each of the ways that there are for it.
+    """Markdown with code that loads and uses the model, for each way to load it.
 
-    `name` is its repository or, from the folder above, its folder; `pairs`: it classifies pairs of texts.
+    name: the model's repository, or its folder as seen from the folder above
+    pairs: whether it classifies pairs of texts
     """
     head = HEADS[task_type]
-    ours = type(model).__module__.startswith("modeling.")
+    from_zoo = type(model).__module__.startswith("modeling.")
     ways = []
-    if ours:
+    if from_zoo:
         ways += [("With this project's code (`import modeling`, from its folder or installed):", True, "")]
-    if _stock_reads(model.config, head):
+    if _transformers_reads(model.config, head):
         ways += [("With transformers alone:", False, "")]
-    if ours or head in (getattr(model.config, "auto_map", None) or {}):
+    if from_zoo or head in (getattr(model.config, "auto_map", None) or {}):
         option = ", trust_remote_code=True"
         ways += [("With the code that is saved beside the weights, which then runs on your machine:", False, option)]
     parts = ["## How to use"]
@@ -235,34 +243,35 @@ def _example(config: PreTrainedConfig, task_type: str, pairs: bool) -> str:
     )
 
 
-def _stock_reads(config: PreTrainedConfig, head: str) -> bool:
-    """Whether transformers itself has the model, and reads the same from it: not pairs in both orders."""
+def _transformers_reads(config: PreTrainedConfig, head: str) -> bool:
+    """Whether transformers itself has the model and computes the same: it does not read pairs in both orders."""
     names = getattr(transformers, head)._model_mapping._model_mapping  # model type -> name of the class
-    known = config.model_type in CONFIG_MAPPING_NAMES and hasattr(transformers, str(names.get(config.model_type)))
-    return known and not getattr(config, "both_orders", False)
+    has_model = config.model_type in CONFIG_MAPPING_NAMES and hasattr(transformers, str(names.get(config.model_type)))
+    return has_model and not getattr(config, "both_orders", False)
 
 
 # Text
 
 
 def escape(text: str) -> str:
-    """`text`, a name from data or from a disk, so that Markdown and HTML show it as it is, in a table's cell too."""
+    """Escapes a name from data or from a disk, so that Markdown and HTML show it as it is, also in a table."""
     line = html.escape(" ".join(text.split()), quote=False)
     return re.sub(r"([\\`*\[\]|~$])", r"\\\1", line)
 
 
 def code(text: str) -> str:
-    """`text` in a line of code, between more backticks than it has itself."""
+    """`text` as inline code, between more backticks than it contains."""
     line = " ".join(text.split())
     fence = "`" * (_longest(line) + 1)
     return f"{fence} {line} {fence}" if "`" in line else f"{fence}{line}{fence}"
 
 
 def code_block(text: str, language: str) -> str:
+    """`text` as a fenced block, with a fence longer than any in `text`."""
     fence = "`" * max(_longest(text) + 1, 3)
     return f"{fence}{language}\n{text}\n{fence}"
 
 
 def _longest(text: str) -> int:
-    """The most backticks in a row."""
+    """The length of the longest row of backticks."""
     return max(map(len, re.findall("`+", text)), default=0)

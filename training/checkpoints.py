@@ -1,17 +1,16 @@
-"""The checkpoints of a training run: each is whole or is not there, and continues the run to the same bits.
+"""Saves and loads the checkpoints of a training run. A resumed run computes the same bits as one without a break.
 
     OUTPUT_DIR/checkpoint-UPDATES/
-        model.safetensors, optimizer.bin, random_states_RANK.pkl, ...   accelerate's, whatever the run is spread over
-        progress.json                                                   how far the run is, and which run it is
-        config.json, tokenizer.json, ...                                so that from_pretrained reads the folder too,
-                                                                        but for the parts of a sharded model
-        SHA256SUMS                                                      so that damage is noticed
+        model.safetensors, optimizer.bin, random_states_RANK.pkl, ...   written by accelerate
+        progress.json                                                   how far the run has come, its identity
+        config.json, tokenizer.json, ...                                for from_pretrained, if weights are not sharded
+        SHA256SUMS                                                      checksums of all files
 
-A checkpoint is written under another name, synced to the disk, and renamed when it is whole. Whoever plants a file can
-list it in SHA256SUMS too, so none of them is read in a way that could run code (pickles.py). The schedule has no file:
-the number of updates says where it is.
+A checkpoint is written under a temporary name, synced to the disk, and renamed when it is complete. Checksums do not
+protect against an attacker, who can change SHA256SUMS, too. So no file is read in a way that could run code
+(pickles.py). The schedule has no file: it depends only on the number of updates.
 
-    OUTPUT_DIR/seed-N/.identity.json    with --seeds: which run it is, until then which another seed's was
+    OUTPUT_DIR/seed-N/.identity.json    with --seeds, the identity of this run or, until it has finished, of another
 """
 
 import dataclasses
@@ -33,12 +32,12 @@ from training.arguments import RunArguments
 from training.checksums import damage, write_checksums
 from training.digests import digest
 from training.errors import DivergedError, FileError, InputError
-from training.files import new_folder, read_json_object, remove, write_json
-from training.identity import FREE, difference, may_differ, settings
+from training.files import new_folder, read_json_object, remove_folder, write_json
+from training.identity import FREE, allowed_differences, first_difference, flatten_config
 from training.optimization import schedule
-from training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, folders
+from training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_folders
 from training.pickles import danger
-from training.results import ScoresBySet, flatten, goodness, read_evaluation
+from training.results import ScoresBySet, flatten_scores, goodness, read_scores
 
 
 @dataclass
@@ -61,26 +60,26 @@ class Mean:
 
 @dataclass
 class Progress:
-    """How far a run has come: what a checkpoint holds beside weights, optimizer, schedule and random numbers."""
+    """How far a run has come: the losses, scores and counts in progress.json, whose keys are these fields."""
 
     update: int = 0
-    run: Mean = field(default_factory=Mean)  # training losses: of the whole run,
-    epoch: Mean = field(default_factory=Mean)  # since the epoch began,
-    logged: Mean = field(default_factory=Mean)  # since the last value was logged,
-    recent: Mean = field(default_factory=Mean)  # and of the last few updates, whose
-    first: float | None = None  # first
-    lowest: float | None = None  # and lowest means tell a spike
+    run: Mean = field(default_factory=Mean)  # training losses of the whole run
+    epoch: Mean = field(default_factory=Mean)  # training losses since the epoch began
+    logged: Mean = field(default_factory=Mean)  # training losses since the last value was logged
+    recent: Mean = field(default_factory=Mean)  # training losses of the last few updates
+    first: float | None = None  # first value of `recent`
+    lowest: float | None = None  # lowest value of `recent`, which a diverging loss rises above
     scores: ScoresBySet = field(default_factory=dict)  # of the last evaluation
     best_update: int | None = None
     best_scores: ScoresBySet = field(default_factory=dict)
     worse: int = 0  # evaluations in a row that were no better than the best
-    stopped: bool = False  # early
+    stopped: bool = False  # by early stopping
     seconds: dict[str, float] = field(default_factory=dict)
 
     def note_scores(self, metric: str | None) -> bool:
-        """Compares the last evaluation with the best one, by `metric`; True where it is better."""
-        reached = goodness(self.scores, metric)
-        improved = self.best_update is None or reached > goodness(self.best_scores, metric)
+        """Compares the last evaluation with the best one by `metric`; True if it is better."""
+        current = goodness(self.scores, metric)
+        improved = self.best_update is None or current > goodness(self.best_scores, metric)
         if improved:
             self.best_update, self.best_scores, self.worse = self.update, self.scores, 0
         else:
@@ -88,15 +87,17 @@ class Progress:
         return improved
 
     def as_dict(self) -> dict[str, Any]:
-        values = dataclasses.asdict(self) | {"results": flatten("eval", self.scores)}
-        values |= {"best_results": flatten("eval", self.best_scores)}
+        """The entries of progress.json; scores have their flat names."""
+        values = dataclasses.asdict(self) | {"results": flatten_scores("eval", self.scores)}
+        values |= {"best_results": flatten_scores("eval", self.best_scores)}
         return {name: value for name, value in values.items() if name not in ("scores", "best_scores")}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Progress":
+        """The inverse of `as_dict`. Raises TypeError or KeyError if an entry is missing or unknown."""
         means = {f.name: Mean(**values[f.name]) for f in dataclasses.fields(cls) if f.default_factory is Mean}
-        values = values | means | {"scores": read_evaluation("eval", values["results"])}
-        values |= {"best_scores": read_evaluation("eval", values["best_results"])}
+        values = values | means | {"scores": read_scores("eval", values["results"])}
+        values |= {"best_scores": read_scores("eval", values["best_results"])}
         return cls(**{name: value for name, value in values.items() if name not in ("results", "best_results")})
 
 
@@ -112,21 +113,25 @@ class Checkpoints:
         args: RunArguments,
         accelerator: Accelerator,
     ) -> None:
-        """`data`: all that the results depend on. `circumstances`, as versions, change no more than rounding."""
+        """
+        data: all data that the results depend on, by the names for errors
+        circumstances: versions and hardware, which change only rounding
+        """
         self.model, self.tokenizer, self.args, self.accelerator = model, tokenizer, args, accelerator
         self.data, self.circumstances, self.folder = data, circumstances, Path(args.output_dir)
-        self.settings = settings(model.config.to_dict())  # before training, which may note its loss there
+        # Before training, because the model may record the type of its loss in its configuration.
+        self.config = flatten_config(model.config.to_dict())
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What the run and its continuation have in common, as JSON has it. Reads all data, so only when needed."""
+        """What a run and its continuation have in common, as JSON. Computed only when needed: it reads all data."""
         identity = {
             **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in FREE},
             "processes": self.accelerator.num_processes,
             "distribution": self.accelerator.distributed_type.value,
             **schedule(len(self.data["training data"]), self.args, self.accelerator.num_processes),
-            **self.settings,
-            **{name: digest(data_set)[:16] for name, data_set in self.data.items()},  # which stand in errors
+            **self.config,
+            **{name: digest(data_set)[:16] for name, data_set in self.data.items()},  # short, for errors
         }
         return json.loads(json.dumps(identity, default=str))
 
@@ -134,24 +139,22 @@ class Checkpoints:
         return self.folder / f"checkpoint-{update}"
 
     def saved_updates(self) -> list[int]:
-        """The updates after which there is a checkpoint, the newest first."""
-        names = [path.name for path in folders(self.folder, CHECKPOINT)]
+        """The updates after which a checkpoint was saved, the newest first."""
+        names = [path.name for path in matching_folders(self.folder, CHECKPOINT)]
         return sorted((int(CHECKPOINT.fullmatch(name)[1]) for name in names), reverse=True)
 
     def save(self, progress: Progress) -> None:
-        """Writes a checkpoint, then removes those beyond --save_total_limit. To be called by every process.
+        """Writes a checkpoint, then removes the oldest beyond --save_total_limit. Every process must call it.
 
-        Raises FloatingPointError, and writes nothing, where a weight is not finite; OSError, having removed what is
-        half written, where the disk does not take it.
+        Raises FloatingPointError, before it writes anything, if a weight is not finite. Raises OSError, and removes
+        the incomplete checkpoint, if it cannot be written.
         """
         path = self.path(progress.update)
         if not self._is_finite():
             raise DivergedError(f"a weight is not finite after update {progress.update}")
         is_main = self.accelerator.is_main_process
-        with new_folder(path, remedy=self.how_to_go_on(), renames=is_main) as temporary:
-            self.accelerator.wait_for_everyone()  # until the folder is empty
+        with new_folder(path, remedy=self.how_to_resume(), renames=is_main) as temporary:
             self._save_state(temporary)
-            self.accelerator.wait_for_everyone()
             if is_main:
                 self._complete(temporary, progress)
         if is_main:
@@ -159,21 +162,25 @@ class Checkpoints:
         self.accelerator.wait_for_everyone()
 
     def _save_state(self, folder: Path) -> None:
+        """Writes this process's part of the state, and waits for the other processes to write theirs."""
         try:
+            self.accelerator.wait_for_everyone()  # for the main process to empty the folder
             self.accelerator.save_state(str(folder))
-        except RuntimeError as error:  # torch's own where the disk is full
+            self.accelerator.wait_for_everyone()
+        except RuntimeError as error:  # raised by torch if the disk is full, or if another process has ended
             raise OSError(" ".join(str(error).split())) from error
 
     def _is_finite(self) -> bool:
-        """Whether every weight is finite, whichever process holds it or a part of it. One wait for the device."""
+        """Whether the weights on all processes are finite. Waits for the device only once."""
         broken = torch.zeros((), dtype=torch.long, device=self.accelerator.device)
         for parameter in self.model.parameters():
-            part = getattr(parameter, "ds_tensor", parameter).detach()  # DeepSpeed's
-            part = part.to_local() if isinstance(part, DTensor) else part  # FSDP's
+            part = getattr(parameter, "ds_tensor", parameter).detach()  # DeepSpeed's shard
+            part = part.to_local() if isinstance(part, DTensor) else part  # FSDP's shard
             broken += (~torch.isfinite(part)).sum()
         return self.accelerator.reduce(broken, "sum").item() == 0
 
     def _complete(self, temporary: Path, progress: Progress) -> None:
+        """Adds configuration, tokenizer, progress.json and the checksums of all files."""
         self.model.config.save_pretrained(temporary)
         self.tokenizer.save_pretrained(temporary)
         record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}
@@ -181,68 +188,74 @@ class Checkpoints:
         write_checksums(temporary)
 
     def _remove_old(self) -> None:
-        """Keeps the newest and, where they are wanted in the end, the best that each of those knows of."""
+        """Keeps the newest checkpoints and, with --load_best_model_at_end, the best ones that they name."""
         saved = self.saved_updates()
-        keep = set(saved[: self.args.save_total_limit])
+        kept = set(saved[: self.args.save_total_limit])
         if self.args.load_best_model_at_end:
-            keep |= {self._read(update)[0].best_update for update in keep if self._damage_of_progress(update) is None}
-        for update in set(saved) - keep:
-            remove(self.path(update))
+            kept |= {self._read(update)[0].best_update for update in kept if self._damage_of_progress(update) is None}
+        for update in set(saved) - kept:
+            remove_folder(self.path(update))
 
     def _read(self, update: int) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
-        """(progress, identity, circumstances). Raises ValueError, TypeError or KeyError where the file lacks one."""
+        """(progress, identity, circumstances). Raises ValueError, TypeError or KeyError if one of them is missing."""
         values = read_json_object(self.path(update) / "progress.json")
         identity, circumstances = dict(values.pop("identity")), dict(values.pop("circumstances"))
         return Progress.from_dict(values), identity, circumstances
 
     def restore(self) -> Progress | None:
-        """With --resume goes back to the newest whole checkpoint; None where there is none at all, or a run begins.
+        """With --resume, loads the newest complete checkpoint; None without --resume, or if there is no checkpoint.
 
-        To be called by every process. Raises OSError where all are damaged, ValueError where the newest, or one of
-        the other seeds, is of another run.
+        Every process must call it. Raises OSError if all checkpoints are damaged, and ValueError if the newest one, or
+        a finished seed, belongs to another run.
         """
         if not self.args.resume:
             return None
         if self.accelerator.is_main_process:
-            for half_written in folders(self.folder, HALF_WRITTEN):
+            for half_written in matching_folders(self.folder, HALF_WRITTEN):
                 shutil.rmtree(half_written)
-        theirs = read_json_object(self.folder / IDENTITY) if (self.folder / IDENTITY).is_file() else {}
-        if theirs:
-            self._compare(theirs | {"seed": self.args.seed}, self.folder.parent, update=0)
+        seed_identity = read_json_object(self.folder / IDENTITY) if (self.folder / IDENTITY).is_file() else {}
+        if seed_identity:
+            self._compare(seed_identity | {"seed": self.args.seed}, self.folder.parent, update=0)
         (update,) = broadcast_object_list([self._newest() if self.accelerator.is_main_process else None])
         if update is None:
             return None
-        progress, theirs, circumstances = self._read(update)
-        self._compare(theirs, self.path(update), update)
-        self._tell_circumstances(circumstances, self.path(update))
+        progress, identity, circumstances = self._read(update)
+        self._compare(identity, self.path(update), update)
+        self._print_changes(circumstances, self.path(update))
         self.load(update)
-        if self.accelerator.is_main_process:  # what the run will write again
+        if self.accelerator.is_main_process:  # checkpoints that the run will write again
             for newer in [other for other in self.saved_updates() if other > update]:
-                remove(self.path(newer))
+                remove_folder(self.path(newer))
         return progress
 
-    def _compare(self, theirs: dict[str, Any], path: Path, update: int) -> None:
-        """Raises ValueError where what stands in `path` is not of this run, or of a shorter one until `update`."""
-        ours, longer = self.identity, may_differ(self.identity, theirs, path, update)
-        name = difference(*({name: run[name] for name in run.keys() - longer} for run in (ours, theirs)))
+    def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
+        """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
+        ignored = allowed_differences(self.identity, saved, path, update)
+        name = first_difference(
+            *({name: run[name] for name in run.keys() - ignored} for run in (self.identity, saved))
+        )
         if name is not None:
             raise InputError(
-                f"{path} is of a run with {name} {theirs.get(name)}, not {ours.get(name)}: --resume goes on with the "
-                "same run, another needs its own --output_dir"
+                f"{path} is of a run with {name} {saved.get(name)}, not {self.identity.get(name)}: --resume continues "
+                "the same run, another needs its own --output_dir"
             )
 
-    def _tell_circumstances(self, theirs: dict[str, str | int], path: Path) -> None:
-        ours = self.circumstances
-        changed = [f"{name} {theirs.get(name)}, now {ours[name]}" for name in ours if ours[name] != theirs.get(name)]
-        if changed:
-            self.accelerator.print(f"{path} was written with {'; '.join(changed)}: the last bits may differ")
+    def _print_changes(self, saved: dict[str, str | int], path: Path) -> None:
+        """Prints which circumstances differ from those that are `saved` in `path`."""
+        current = self.circumstances
+        changes = [
+            f"{name} {saved.get(name)}, now {value}" for name, value in current.items() if value != saved.get(name)
+        ]
+        if changes:
+            self.accelerator.print(f"{path} was written with {'; '.join(changes)}: the last bits may differ")
 
-    def keep_identity(self) -> None:
-        """Says, when a run with --seeds is over, which run it was. To be called by every process."""
+    def write_identity(self) -> None:
+        """Writes, at the end of a run with --seeds, its identity. Every process must call it."""
         if self.accelerator.is_main_process and (self.folder / IDENTITY).is_file():
             write_json(self.folder / IDENTITY, self.identity)
 
     def _newest(self) -> int | None:
+        """The newest checkpoint that is complete; raises OSError if there are only damaged ones."""
         problems = []
         for update in self.saved_updates():
             problem = self._damage_of(update) or self._damage_of_best(update)
@@ -251,7 +264,7 @@ class Checkpoints:
             problems.append(f"{self.path(update)}: {problem}")
             self.accelerator.print(f"{problems[-1]}: not used")
         if problems:
-            raise FileError(f"no checkpoint is whole ({'; '.join(problems)}): remove them to begin again")
+            raise FileError(f"all checkpoints are damaged ({'; '.join(problems)}): remove them to begin again")
         return None
 
     def _damage_of(self, update: int) -> str | None:
@@ -268,21 +281,21 @@ class Checkpoints:
     def _damage_of_best(self, update: int) -> str | None:
         best = self._read(update)[0].best_update if self.args.load_best_model_at_end else None
         problem = None if best is None else self._damage_of(best)
-        return problem and f"of the best before it, {self.path(best)}, {problem}"
+        return problem and f"in the best before it, {self.path(best)}, {problem}"
 
     def load(self, update: int) -> None:
-        """Weights, optimizer and random numbers of the checkpoint after `update`, to every process.
+        """Loads the weights, optimizer and random states of the checkpoint after `update`, on every process.
 
-        Raises OSError where it is damaged.
+        Raises OSError if it is damaged.
         """
         (problem,) = broadcast_object_list([self._damage_of(update) if self.accelerator.is_main_process else None])
         if problem:
-            raise FileError(f"{self.path(update)}: {problem}. Remove it, and --resume goes on from the one before")
+            raise FileError(f"{self.path(update)}: {problem}. Remove it, and --resume continues from the one before")
         self.accelerator.load_state(str(self.path(update)))
 
-    def how_to_go_on(self) -> str:
-        """For messages: what is there, and the flag that uses it."""
+    def how_to_resume(self) -> str:
+        """For messages: the newest checkpoint, and how to continue from it."""
         saved = self.saved_updates()
         if not saved:
             return "No checkpoint has been saved yet."
-        return f"{self.path(saved[0])} is whole: the same command with --resume goes on from it."
+        return f"{self.path(saved[0])} is complete: the same command with --resume continues from it."

@@ -1,18 +1,18 @@
-"""What a run spends its time on."""
+"""Measures how many seconds a run spends on each of its steps."""
 
 import time
 
 
 class Clock:
-    """Seconds by what they were spent on."""
+    """Seconds by the name of the step that they were spent on."""
 
-    before = 0.0  # seconds of this process before its first clock
+    startup_seconds = 0.0  # from the start of this process to its first clock, which counts them
 
     def __init__(self, seconds: dict[str, float] | None = None) -> None:
-        """Goes on counting in `seconds`, a dictionary of the caller's."""
+        """Adds to `seconds`, in place, if it is given."""
         self.seconds = {} if seconds is None else seconds
-        self.last = time.perf_counter() - Clock.before
-        Clock.before = 0.0
+        self.last = time.perf_counter() - Clock.startup_seconds
+        Clock.startup_seconds = 0.0
 
     def lap(self, name: str) -> None:
         """Counts the time since the last lap as spent on `name`."""
@@ -21,7 +21,7 @@ class Clock:
         self.last = now
 
     def include(self, seconds: dict[str, float]) -> None:
-        """Adds what another clock has counted since the last lap of this one."""
+        """Adds the seconds that another clock has counted since this clock's last lap."""
         for name, value in seconds.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + value
         self.last = time.perf_counter()

@@ -1,6 +1,6 @@
-"""A script on the command line: its errors in one line each, the signals that stop it, its output without a reader.
+"""Runs a script as a command: one-line errors, signals that stop it, and output that outlives its reader.
 
-Imports nothing that takes time: scripts that need no model start at once.
+This module imports only the standard library and errors.py, so that scripts without a model start at once.
 """
 
 import contextlib
@@ -15,14 +15,14 @@ from typing import Any, TextIO
 from training.errors import UserError, flags_in_errors
 
 
-TRACEBACK = "ZOO_TRACEBACK"  # set to 1, this variable of the environment shows where a user's mistake was noticed
+TRACEBACK = "ZOO_TRACEBACK"  # this environment variable, set to 1, shows tracebacks for user errors, too
 
 
 def run_command(main: Callable[[], object], interrupted: str = "interrupted") -> None:
-    """Runs a script's `main`; what a user can mend ends it with one line and status 1, Ctrl-C with status 130.
+    """Runs a script's `main`. A UserError ends it with one line and status 1, Ctrl-C with status 130.
 
-    Other exceptions keep their traceback: they are mistakes of the code. With ZOO_TRACEBACK=1 all do. `interrupted` is
-    what Ctrl-C says where the exception itself says nothing.
+    Other exceptions keep their traceback, because they are mistakes in the code. With ZOO_TRACEBACK=1, a UserError
+    keeps it, too. `interrupted` is the message after Ctrl-C if the exception has none.
     """
     with lasting_streams():
         _call(main, interrupted)
@@ -46,15 +46,15 @@ def _call(main: Callable[[], object], interrupted: str) -> None:
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was told to stop and has saved what it needs to go on; the message says how."""
+    """The run was told to stop. It has saved what it needs to continue, and the message says how."""
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """A list that receives Ctrl-C and the SIGTERM of schedulers, so that a run can stop between two updates.
+    """Gives a list that collects SIGINT (Ctrl-C) and SIGTERM, so that a run can stop between two updates.
 
-    A second Ctrl-C acts at once. A second SIGTERM does not: launchers pass on what a scheduler sends to all processes
-    anyway. Outside the main thread nothing is caught.
+    A second Ctrl-C stops the process at once. A second SIGTERM does not: a process may receive it twice, from the
+    scheduler and from its launcher. Outside the main thread no signal is caught.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -64,8 +64,9 @@ def stop_signals() -> Iterator[list[int]]:
 
     def receive(number: int, frame: object) -> None:
         if not received:
-            with contextlib.suppress(OSError):  # nobody reads it
-                os.write(2, b"\nstopping after this update; Ctrl-C once more stops at once\n")  # print: not re-entrant
+            with contextlib.suppress(OSError):  # standard error is closed
+                # print is not re-entrant
+                os.write(2, b"\nstopping after this update; Ctrl-C once more stops at once\n")
         received.append(number)
         signal.signal(signal.SIGINT, handlers[signal.SIGINT])
 
@@ -82,7 +83,7 @@ def stop_signals() -> Iterator[list[int]]:
 
 
 class _Lasting:
-    """A stream that goes on without its reader: once that is gone, what is written to it is lost."""
+    """A stream that can be written to after its reader has gone; the text is then lost."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -111,11 +112,11 @@ class _Lasting:
 
 @contextlib.contextmanager
 def lasting_streams() -> Iterator[None]:
-    """While the context lasts, each line is written at once, to a file or pipe too, and no reader is needed."""
+    """Within the context, each line is written at once, also to files and pipes, and a missing reader is no error."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
     with (
-        open(os.devnull, "w", encoding="utf-8") as nowhere,  # for a stream that was closed before Python began
+        open(os.devnull, "w", encoding="utf-8") as nowhere,  # for a stream that was closed before Python started
         contextlib.redirect_stdout(_Lasting(sys.stdout or nowhere)),
         contextlib.redirect_stderr(_Lasting(sys.stderr or nowhere)),
     ):

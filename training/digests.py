@@ -1,4 +1,4 @@
-"""Whether two data sets hold the same values, whatever files and buffers they are kept in."""
+"""Digests of data sets, which tell whether two data sets hold the same values."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,7 +9,10 @@ from datasets import Dataset
 
 
 def digest(data_set: Dataset) -> str:
-    """Tells any other data from these, in whatever pieces they are kept: in memory, on disk, or as part of others."""
+    """SHA-256 of the columns' names, types and values, in hexadecimal digits.
+
+    It is the same for data in memory, on disk, or selected from a larger data set.
+    """
     content, tables = hashlib.sha256(), data_set.with_format("arrow")
     for start in range(0, len(data_set), 1000):
         table = tables[start : start + 1000].combine_chunks()
@@ -21,7 +24,7 @@ def digest(data_set: Dataset) -> str:
 
 
 def _parts(array: pa.Array) -> Iterator[bytes | np.ndarray]:
-    """What the values are. Arrow's own buffers also hold what stands beside a slice, and under missing values."""
+    """Yields the array's type and values. Arrow's buffers also hold bytes outside a slice and under missing values."""
     yield f" {array.type} {len(array)} {array.null_count} ".encode()
     if array.null_count:
         yield array.is_valid().to_numpy(zero_copy_only=False)

@@ -1,19 +1,19 @@
-"""Ensembles from saved outputs: each run predicts once, and the mean of several is used like the outputs of one model.
+"""Saves the outputs of runs and averages them: an ensemble is used like one model with the mean of the outputs.
 
-    OUTPUT_DIR/outputs-KEY.safetensors    by --save_outputs: what the run's final model gives for one set of examples
-        NAME                              float32, of all examples, one after the other
+    OUTPUT_DIR/outputs-KEY.safetensors    written by --save_outputs: the final model's outputs for one data set
+        NAME                              float32, the flattened outputs of all examples in a row
         NAME.shapes                       int64 (examples, axes)
 
-KEY is a digest of what the models read, so that an example, and each token of it, meets itself in every run. A file is
-written under another name, synced to the disk and renamed when it is whole; one that was changed since is refused.
+KEY is a digest of the features, so that all runs of an ensemble have the same examples with the same tokens. A file is
+written under a temporary name, synced to the disk and renamed when it is complete. A file that was changed is refused.
 
-The mean is that of the outputs as they are: of logits and, in a regression, of the predicted numbers. The softmax of a
-mean of logits is the geometric mean of the runs' probabilities, made to sum to one. The mean of the probabilities
-themselves would need to know of each output over which axis it is a distribution, which the number of a regression is
-not; and spans of SQuAD are ranked, also against "no answer" and across windows, by sums of logits. Of BERT's ensemble
-of seven (Devlin et al. 2018, table 2) the paper says that checkpoints and seeds differ, and not how it was averaged.
-With a CRF the outputs are the scores of the best sequences with each tag: the best tag of their mean is that of each
-word by itself.
+The mean is taken over the outputs themselves: logits or, in a regression, predicted numbers. The softmax of a mean of
+logits is the normalised geometric mean of the runs' probabilities. A mean of probabilities would need to know, for
+each output, along which axis it is a distribution, and the number of a regression is none. Also, answers to SQuAD are
+ranked by sums of logits, against "no answer" and across windows. The paper says of BERT's ensemble of seven models
+that they differ in checkpoints and seeds, but not how they were averaged (Devlin et al. 2018, table 2). With a CRF,
+the outputs are the scores of the best sequences that contain each tag. The mean then chooses the best tag of each word
+independently.
 """
 
 import glob
@@ -37,32 +37,34 @@ from training.results import read_record
 
 SHAPES = ".shapes"
 ENSEMBLE, OUTPUT_DIR, SAVE_OUTPUTS = map(Parameter, ("ensemble", "output_dir", "save_outputs"))
-UNREAD = {"labels", "cached_at"}  # columns that a model's outputs do not depend on
+NOT_INPUTS = {"labels", "cached_at"}  # columns that a model's outputs do not depend on
 
 
-def file_name(data_set: Dataset) -> str:
-    """Of the outputs for exactly these inputs."""
-    return f"outputs-{digest(data_set.select_columns(sorted({*data_set.column_names} - UNREAD)))[:16]}.safetensors"
+def outputs_file_name(data_set: Dataset) -> str:
+    """The name of the file with the outputs for a data set, the same for data sets with the same model inputs."""
+    inputs = data_set.select_columns(sorted({*data_set.column_names} - NOT_INPUTS))
+    return f"outputs-{digest(inputs)[:16]}.safetensors"
 
 
 def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], folder: Path) -> None:
-    """Keeps in `folder` the outputs for `data_set` of a model with these labels; to be called by one process.
+    """Writes a model's outputs for `data_set` to `folder`, with the model's labels. Only one process may call it.
 
-    Raises OSError, having removed what is half written, where the disk does not take them.
+    Raises OSError, and removes the incomplete file, if they cannot be written.
     """
     tensors = {name: np.concatenate([array.ravel() for array in arrays]) for name, arrays in outputs.items()}
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
     remedy = ("Make room, choose another ", OUTPUT_DIR, ", or leave ", SAVE_OUTPUTS, " out")
-    save_tensors(tensors | shapes, folder / file_name(data_set), metadata, remedy)
+    save_tensors(tensors | shapes, folder / outputs_file_name(data_set), metadata, remedy)
 
 
 def members(ensemble: str, output_dir: str) -> list[Path]:
-    """The folders of the runs that `ensemble` names; a run of several seeds stands for the best of them.
+    """The folders of the runs of an ensemble, which is given as folders and patterns with commas between them.
 
-    A pattern leaves out the runs that --max_restarts has replaced, because they collapsed or diverged.
-    Raises FileNotFoundError where one does not exist, ValueError where they are no ensemble or one of them is
-    `output_dir`, which loses its results.
+    The folder of a run with several seeds stands for its best seed. A pattern leaves out runs that --max_restarts has
+    replaced, because they collapsed or diverged.
+    Raises FileNotFoundError if a folder does not exist, and ValueError if there are fewer than two runs, if a run is
+    named twice, or if one is in `output_dir`, whose results are removed.
     """
     folders = []
     for name in ensemble.split(","):
@@ -84,50 +86,52 @@ def members(ensemble: str, output_dir: str) -> list[Path]:
 
 
 def _best_seed(folder: Path) -> Path:
-    """The folder that keeps the outputs of the run in `folder`: of one with --seeds, OUTPUT_DIR/seed-N."""
+    """The folder with the outputs of the run in `folder`: with --seeds, that of its best seed."""
     record = _record(folder)
     return folder / f"seed-{record['seed']}" if "runs" in record else folder
 
 
 def _was_replaced(folder: Path) -> bool:
-    """Whether it is OUTPUT_DIR/seed-N, and OUTPUT_DIR's results are without seed N."""
+    """Whether `folder` is OUTPUT_DIR/seed-N of a seed that was replaced."""
     seed = SEED.fullmatch(folder.name)
     return seed is not None and seed[1] in _record(folder.parent).get("replaced_runs", {})
 
 
 def _record(folder: Path) -> dict[str, Any]:
+    """The content of metrics.json; empty if there is none."""
     path = folder / METRICS
     return read_record(path) if path.is_file() else {}
 
 
 def average(data_set: Dataset, folders: list[Path], model_name: str, id2label: dict[int, str]) -> Outputs:
-    """The mean, in float32, of what the runs in `folders` kept for `data_set`; a model of that name has these labels.
+    """The mean, in float32, of the outputs for `data_set` that the runs in `folders` saved.
 
-    The sum is one of float64, since scores may be as low as float32 goes. Raises OSError where a run has no outputs
-    for `data_set` or its file is damaged, ValueError where labels or shapes differ.
+    Their models must have the labels `id2label` of the model `model_name`. Sums are in float64, because scores may be
+    as low as float32's minimum. Raises OSError if a run has no outputs for `data_set` or its file is damaged, and
+    ValueError if labels or shapes differ.
     """
-    name, ours = file_name(data_set), json.dumps(id2label, sort_keys=True)
-    first: dict[str, np.ndarray] = {}
+    name, model_labels = outputs_file_name(data_set), json.dumps(id2label, sort_keys=True)
+    first_tensors: dict[str, np.ndarray] = {}
     totals: dict[str, np.ndarray] = {}
     for folder in folders:
         tensors, labels = _read(folder / name, len(data_set))
-        if labels != ours:
+        if labels != model_labels:
             raise InputError(
                 ENSEMBLE,
-                f": {folder} was trained on the labels {labels}, {model_name} on {ours}: only "
-                "outputs for the same labels, in one order, have a mean",
+                f": {folder} was trained on the labels {labels}, {model_name} on {model_labels}: only outputs for the "
+                "same labels in the same order can be averaged",
             )
-        first = first or tensors
-        _check_shapes(tensors, folder, first, folders[0])
+        first_tensors = first_tensors or tensors
+        _check_shapes(tensors, folder, first_tensors, folders[0])
         for output in tensors:
             if not output.endswith(SHAPES):
                 totals[output] = totals.get(output, 0) + tensors[output].astype(np.float64)
     means = {output: (total / len(folders)).astype(np.float32) for output, total in totals.items()}
-    return {output: _divide(mean, first[output + SHAPES]) for output, mean in means.items()}
+    return {output: _split(mean, first_tensors[output + SHAPES]) for output, mean in means.items()}
 
 
 def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], str]:
-    """The file's tensors, and the id2label of the model that computed them, as JSON."""
+    """(tensors, id2label of the model as JSON). Raises OSError if the file is missing or damaged."""
     if not path.is_file():
         raise MissingFileError(
             ENSEMBLE,
@@ -143,21 +147,22 @@ def _read(path: Path, examples: int) -> tuple[dict[str, np.ndarray], str]:
 
 
 def _check_shapes(
-    tensors: dict[str, np.ndarray], folder: Path, first: dict[str, np.ndarray], first_folder: Path
+    tensors: dict[str, np.ndarray], folder: Path, first_tensors: dict[str, np.ndarray], first_folder: Path
 ) -> None:
-    """Raises ValueError, naming the first example, where a run's outputs are not those of the first run's kind."""
-    for name in sorted(tensors.keys() | first.keys()):
-        theirs, ours = (each.get(name, np.array([], int)) for each in (tensors, first))
-        if name.endswith(SHAPES) and not np.array_equal(theirs, ours):
-            pairs = enumerate(zip_longest(theirs.tolist(), ours.tolist()))
-            number, (their, our) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
+    """Raises ValueError, with the first example, if a run's outputs do not have the shapes of the first run's."""
+    for name in sorted(tensors.keys() | first_tensors.keys()):
+        shapes, first_shapes = (run.get(name, np.array([], int)) for run in (tensors, first_tensors))
+        if name.endswith(SHAPES) and not np.array_equal(shapes, first_shapes):
+            pairs = enumerate(zip_longest(shapes.tolist(), first_shapes.tolist()))
+            number, (shape, first_shape) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
             raise InputError(
                 ENSEMBLE,
-                f": the {name.removesuffix(SHAPES)} for example {number} have the shape {their} in {folder} "
-                f"and {our} in {first_folder}: only outputs of the same shapes have a mean",
+                f": the {name.removesuffix(SHAPES)} for example {number} have the shape {shape} in {folder} "
+                f"and {first_shape} in {first_folder}: only outputs of the same shapes can be averaged",
             )
 
 
-def _divide(flat: np.ndarray, shapes: np.ndarray) -> list[np.ndarray]:
+def _split(flat: np.ndarray, shapes: np.ndarray) -> list[np.ndarray]:
+    """Splits the flattened outputs of all examples into arrays of these shapes."""
     ends = np.cumsum(shapes.prod(1))
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]

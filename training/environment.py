@@ -1,4 +1,4 @@
-"""What a run's numbers depend on beside its arguments: versions of packages, processor, processes, threads."""
+"""The software and hardware that a run's numbers depend on: versions of packages, processor, processes, threads."""
 
 import importlib.metadata
 import platform
@@ -13,7 +13,11 @@ PACKAGES = ("transformers", "accelerate", "datasets", "elmo-gpt-bert")
 
 
 def versions() -> dict[str, str]:
-    numbers = {"python": platform.python_version(), "torch": torch.__version__}  # with its build, +cpu or +cu130
+    """The versions of Python, torch and `PACKAGES`, by name."""
+    numbers = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }  # torch's includes the build, +cpu or +cu130
     for name in PACKAGES:
         try:
             numbers[name] = importlib.metadata.version(name)
@@ -23,6 +27,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware(accelerator: Accelerator) -> dict[str, str | int]:
+    """The device, the machine's architecture, and the numbers of processes and threads."""
     return {
         "device": device_name(accelerator.device),
         "machine": platform.machine(),
@@ -32,7 +37,7 @@ def hardware(accelerator: Accelerator) -> dict[str, str | int]:
 
 
 def device_name(device: torch.device) -> str:
-    """The name of the GPU's or the processor's model."""
+    """The model name of the GPU or the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:

@@ -1,6 +1,7 @@
-"""Mistakes that a user can mend. A command ends with their one line; other exceptions show where they were raised.
+"""Exceptions for mistakes that a user can correct.
 
-Each is the builtin exception, too, that a caller from Python expects.
+A command ends with the one line of such an exception; other exceptions show their traceback. Each class also derives
+from the builtin exception that a Python caller expects.
 """
 
 import contextlib
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that an error speaks of: to a caller from Python by its name, on the command line by its flag."""
+    """A parameter in an error message: its name for a Python caller, its flag on the command line."""
 
     name: str
-    option: str | None = None  # the flag, without dashes, where it has another name
+    option: str | None = None  # the flag without dashes, if it differs from the name
 
     @property
     def flag(self) -> str:
@@ -27,9 +28,9 @@ Text = str | tuple[str | Parameter, ...]
 
 
 class UserError(Exception):
-    """Its message names the value, where it came from, and what helps.
+    """A mistake that a user can correct. The message names the value, where it came from, and the remedy.
 
-    The message is given in pieces, which are joined as they stand: text, parameters, and tuples of both.
+    `pieces` are the parts of the message, which are joined without spaces: text, parameters, and tuples of both.
     """
 
     shows_flags = False
@@ -46,7 +47,7 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def flags_in_errors() -> Iterator[None]:
-    """Around what a command does: where a UserError speaks of parameters, its text then has the flags."""
+    """Makes a UserError that the block raises name flags instead of parameters. For commands."""
     try:
         yield
     except UserError as error:
@@ -55,23 +56,22 @@ def flags_in_errors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def refusals(prefix: str = "", *kinds: type[Exception]) -> Iterator[None]:
-    """Around calls of libraries, and of model files, with what a user gave: their refusal becomes a user's error.
+def as_user_errors(prefix: str = "", *kinds: type[Exception]) -> Iterator[None]:
+    """Turns what a library raises for a user's input into a UserError of one line, which begins with `prefix`.
 
-    Of the block, an OSError becomes a FileError, a ValueError or one of these `kinds` an InputError. Its one line
-    begins with `prefix`.
+    An OSError becomes a FileError; a ValueError, or an exception of one of the `kinds`, becomes an InputError.
     """
     try:
         yield
     except UserError:
         raise
     except (OSError, ValueError, *kinds) as error:
-        ours = FileError if isinstance(error, OSError) else InputError
-        raise ours(f"{prefix}{' '.join(str(error).split())}") from error
+        error_type = FileError if isinstance(error, OSError) else InputError
+        raise error_type(f"{prefix}{' '.join(str(error).split())}") from error
 
 
 class InputError(UserError, ValueError):
-    """A value that cannot be: of a flag, or in a file."""
+    """An invalid value of a parameter or in a file."""
 
 
 class FileError(UserError, OSError):
@@ -79,11 +79,11 @@ class FileError(UserError, OSError):
 
 
 class MissingFileError(FileError, FileNotFoundError):
-    """A file or folder that is not there."""
+    """A file or folder that does not exist."""
 
 
 class ExistingFileError(FileError, FileExistsError):
-    """A file or folder that is there, and would be lost."""
+    """A file or folder that exists and would be overwritten."""
 
 
 class FolderInUseError(FileError, BlockingIOError):
@@ -95,8 +95,8 @@ class PackageError(UserError, ImportError):
 
 
 class LaunchError(UserError, RuntimeError):
-    """Processes, or a service outside of them, that a run cannot begin with."""
+    """A run cannot start with the processes that were launched, or without a service outside of them."""
 
 
 class DivergedError(UserError, FloatingPointError):
-    """Numbers of a model that are no longer finite, or rise without end."""
+    """The loss, a weight or an output is not finite, or the loss keeps rising."""

@@ -1,4 +1,4 @@
-"""Files that are read with suspicion and written whole: text, JSON, and tensors with a digest of all that they are."""
+"""Reads and writes text, JSON and tensors. Readers check the content, writers never leave an incomplete file."""
 
 import contextlib
 import errno
@@ -22,22 +22,22 @@ from safetensors.numpy import save_file
 from training.errors import FileError, InputError, Text
 
 
-DIGEST = "sha256"  # where a file of tensors keeps its digest, among its metadata
+DIGEST = "sha256"  # key of the digest in the metadata of a file of tensors
 WINDOWS = sys.platform == "win32"
-ROOM = "Make room, or choose another place"
+REMEDY = "Make room, or choose another place"
 
 _shortener = reprlib.Repr()
 _shortener.maxstring = 80
-shown = _shortener.repr  # of a value in an error: one line, however long the value
+shown = _shortener.repr  # shows a value in an error, on one short line
 
 
 def plain(text: str) -> str:
-    """A name in an error: as it stands or, where that is long or would break the line, as `shown` has it."""
+    """Shows a name in an error: unchanged, or like `shown` if it is long or holds line breaks."""
     return text if len(text) <= 80 and text.isprintable() else shown(text)
 
 
 def open_file(path: Path) -> BinaryIO:
-    """The file, opened to be read as bytes. Raises OSError for a device: /dev/zero has no end, and not even a line."""
+    """Opens a file to read bytes. Raises OSError for a device such as /dev/zero, whose first line never ends."""
     file = path.open("rb")
     if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -51,9 +51,9 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """`json.loads`, but what is nested too deeply is a ValueError, and so is a name that an object has twice.
+    """Like `json.loads`, and raises ValueError for deep nesting and for an object that has a name twice.
 
-    Of its values `json.loads` would keep the last. `parse_constant` is called with NaN, Infinity or -Infinity.
+    `json.loads` would keep the last of its values. `parse_constant` is called with NaN, Infinity or -Infinity.
     """
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=parse_constant)
@@ -70,7 +70,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """As `parse_json`, with the file's name in the error."""
+    """Reads a file like `parse_json`; the error names the file."""
     try:
         return parse_json(read_text(path))
     except ValueError as error:
@@ -78,7 +78,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """As `read_json`, and raises ValueError where it is a list, a number, ... too, with the folder's name."""
+    """Reads a JSON object; raises ValueError for any other value. The error names the file and its folder."""
     try:
         content = read_json(path)
     except ValueError as error:
@@ -92,11 +92,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def new_file(path: Path, remedy: Text = ROOM) -> Iterator[Path]:
-    """Gives the path of a temporary file; what the context writes there becomes `path` when it ends without an error.
+def new_file(path: Path, remedy: Text = REMEDY) -> Iterator[Path]:
+    """Gives the path of a temporary file, which is renamed to `path` when the context ends without an error.
 
-    A reader finds the old file or the whole new one. Raises OSError, having removed what is half written, with the
-    reason and the `remedy` where the disk does not take it.
+    A reader finds either the old file or the complete new one. If the file cannot be written, the temporary file is
+    removed, and an OSError names the reason and the `remedy`.
     """
     temporary = path.with_name(f".{path.name}.new")
     with writing(path, remedy):
@@ -106,28 +106,29 @@ def new_file(path: Path, remedy: Text = ROOM) -> Iterator[Path]:
             sync(temporary)
             os.replace(temporary, path)
         finally:
-            with contextlib.suppress(OSError):  # a folder that takes no files
+            with contextlib.suppress(OSError):  # a folder in which nothing can be written
                 temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, remedy: Text = ROOM, renames: bool = True) -> Iterator[Path]:
-    """Gives a temporary folder; with what the context writes there it becomes `path`, which must be new or empty.
+def new_folder(path: Path, remedy: Text = REMEDY, renames: bool = True) -> Iterator[Path]:
+    """Gives the path of a temporary folder, which is renamed to `path` as in `new_file`.
 
-    As `new_file`. Where several processes write into one folder, one of them `renames` it, after all have written.
+    `path` must not exist or must be empty. If several processes write into the folder, only one of them `renames` it,
+    after all have written.
     """
     temporary = path.with_name(f".{path.name}.new")
     with writing(path, remedy):
         try:
             if renames:
-                shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
+                shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
             temporary.mkdir(parents=True, exist_ok=True)
             yield temporary
             if renames:
                 for file in temporary.rglob("*.safetensors"):
                     follow_umask(file)
                 if path.is_dir():
-                    path.rmdir()  # only POSIX renames onto an empty folder
+                    path.rmdir()  # Windows cannot rename to an existing folder
                 os.replace(temporary, path)
                 sync(path.parent)
         except BaseException:
@@ -136,8 +137,8 @@ def new_folder(path: Path, remedy: Text = ROOM, renames: bool = True) -> Iterato
 
 
 @contextlib.contextmanager
-def writing(path: Path, remedy: Text = ROOM) -> Iterator[None]:
-    """Turns what the system says against writing `path` into one line with the `remedy`."""
+def writing(path: Path, remedy: Text = REMEDY) -> Iterator[None]:
+    """Turns errors of writing `path` into a FileError of one line, with the `remedy`."""
     try:
         yield
     except FileError:
@@ -148,21 +149,21 @@ def writing(path: Path, remedy: Text = ROOM) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """As `new_file`."""
+    """Writes a file as `new_file` does."""
     with new_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """As `new_file`; raises ValueError for numbers that JSON does not have, as NaN."""
+    """Writes a file as `new_file` does. Raises ValueError for numbers that JSON does not have, such as NaN."""
     write_text(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
 def sync(path: Path) -> None:
-    """Returns when a file's content, or a folder's list of names, is on the disk. Windows opens no folders."""
+    """Waits until a file's content, or a folder's list of names, is on the disk. Windows cannot sync folders."""
     if WINDOWS and path.is_dir():
         return
-    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows syncs what may be written
+    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows syncs only files opened for writing
     try:
         os.fsync(descriptor)
     finally:
@@ -170,14 +171,14 @@ def sync(path: Path) -> None:
 
 
 def follow_umask(path: Path) -> None:
-    """Gives a file the rights that new files have in this process: safetensors makes its own for the user alone."""
-    umask = os.umask(0o077)  # there is no way to read it; nothing that another thread makes meanwhile is open to all
+    """Gives a file the permissions of new files in this process: safetensors lets only the user read its files."""
+    umask = os.umask(0o077)  # reading it means setting it; until it is back, files of other threads are private
     os.umask(umask)
     path.chmod(0o666 & ~umask)
 
 
-def remove(folder: Path) -> None:
-    """Removes a folder with all that is in it; of a folder elsewhere that is linked here, the link."""
+def remove_folder(folder: Path) -> None:
+    """Removes a folder and its content. For a link to a folder, only the link is removed."""
     if folder.is_symlink():
         folder.unlink()
     else:
@@ -188,16 +189,16 @@ def remove(folder: Path) -> None:
 
 
 def save_tensors(
-    tensors: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None, remedy: Text = ROOM
+    tensors: dict[str, np.ndarray], path: Path, metadata: dict[str, str] | None = None, remedy: Text = REMEDY
 ) -> None:
-    """Writes a safetensors file that `load_tensors` knows again, as `new_file`."""
+    """Writes a safetensors file with a digest, for `load_tensors`, as `new_file` does."""
     metadata = metadata or {}
     with new_file(path, remedy) as temporary:
         save_file(tensors, temporary, metadata | {DIGEST: _digest(tensors, metadata)})
 
 
 def load_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(tensors, metadata) as they were saved. Raises ValueError where they are not, or cannot be read."""
+    """(tensors, metadata). Raises ValueError if the file was changed or cannot be read."""
     try:
         with safe_open(path, "np") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -213,7 +214,7 @@ def load_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def _digest(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> str:
-    """Of all that a reader gets. The file's own bytes may be ordered in several ways."""
+    """A digest of tensors and metadata. The bytes of the file would not do: their order may vary."""
     content = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name, array in sorted(tensors.items()):
         content.update(f"{name} {array.dtype} {array.shape} ".encode())
@@ -225,13 +226,13 @@ def _digest(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> s
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal digits. A file is read once, and again when it has changed."""
+    """SHA-256 of a file's content, in hexadecimal digits. A file is read only once, unless it changes."""
     status = path.stat()
     return _sha256_once(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def sha256(path: Path) -> str:
-    """As `file_digest`, and always reads."""
+    """Like `file_digest`, but always reads the file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -241,5 +242,5 @@ def sha256(path: Path) -> str:
 
 @lru_cache(maxsize=1024)
 def _sha256_once(path: Path, *state: int) -> str:
-    """Reads a file once a process, and again when its `state`, the size and the times, is another."""
+    """Reads a file again only if its `state`, its size and times, has changed."""
     return sha256(path)

@@ -1,11 +1,11 @@
-"""Recipe and flags -> the read-only `args` of a run.
+"""Reads a recipe and flags into the read-only arguments of a run.
 
-A recipe is a YAML file whose keys are exactly the script's flags, which win over it:
+A recipe is a YAML file whose keys are the script's flags. Flags on the command line override it:
 
     python run_glue.py configs/bert/sst2.yaml --learning_rate 5e-5
 
-Paths, in recipes too, are relative to the directory the command runs in; the recipes under configs/ are written for
-the repository's root.
+Paths, also in recipes, are relative to the directory in which the command runs. The recipes in configs/ are written
+for the root of the repository.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from training.files import read_text
 
 Arguments = TypeVar("Arguments", bound=RunArguments)
 
-# The headings of --help, each with the first of the fields below it; what a script adds stands under "data and task".
+# The first field of each group in --help -> the group's title. A script's own fields have the title "data and task".
 GROUPS = {
     "model_name_or_path": "model",
     "output_dir": "run",
@@ -39,8 +39,8 @@ GROUPS = {
     "mixed_precision": "computation",
     "logging_steps": "reports",
 }
-# A flag -> the key of a recipe that says otherwise by another name: the flag wins.
-DISPLACED = {
+# A flag -> the key of a recipe that it overrides, although the key has another name.
+OVERRIDDEN_KEYS = {
     "warmup_steps": "warmup_ratio",
     "warmup_ratio": "warmup_steps",
     "eval_steps": "eval_strategy",
@@ -50,11 +50,11 @@ LISTS = {"report_to"}  # flags that take several values, separated by spaces or 
 
 FLAG = re.compile("--?[A-Za-z]")  # -1 and -.5 are values
 
-Given = list[tuple[str, list[str]]]  # flags or keys as they were given, each with its values
+Settings = list[tuple[str, list[str]]]  # flags or keys as the user wrote them, each with its values
 
 
 class _Parser(argparse.ArgumentParser):
-    """The flags of a class of arguments, in groups. An error is one line that says whether recipe or flag is wrong."""
+    """The flags of a class of arguments, in groups. An error is one line, which names the recipe if that is wrong."""
 
     recipe: Path | None = None
     recipe_keys: frozenset[str] = frozenset()
@@ -65,13 +65,13 @@ class _Parser(argparse.ArgumentParser):
         types = get_type_hints(arguments_class)
         self.names = [field.name for field in dataclasses.fields(arguments_class)]
         self.booleans = {name for name in self.names if types[name] is bool}
-        self.former = {  # an earlier name of a flag, its HfArg(aliases=["--NAME"]) -> its name; read, and not listed
+        self.former_names = {  # former name -> name, from HfArg(aliases=["--NAME"]); not listed in --help
             alias.removeprefix("--"): field.name
             for field in dataclasses.fields(arguments_class)
             for alias in field.metadata.get("aliases", [])
         }
-        added = self.names[len(dataclasses.fields(RunArguments)) :]
-        titles = GROUPS | dict.fromkeys(added[:1], "data and task")
+        script_fields = self.names[len(dataclasses.fields(RunArguments)) :]
+        titles = GROUPS | dict.fromkeys(script_fields[:1], "data and task")
         group = None
         for field in dataclasses.fields(arguments_class):
             group = self.add_argument_group(titles[field.name]) if field.name in titles else group
@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add(group: argparse._ArgumentGroup, field: dataclasses.Field, kind: object) -> None:
-    """The flag of one field of type `kind`; of `X | None` the values are those of X."""
+    """Adds the flag of a field of type `kind`. For `X | None`, the flag's values are of type X."""
     if type(None) in get_args(kind):
         (kind,) = (part for part in get_args(kind) if part is not type(None))
     text = field.metadata.get("help", "").replace("%", "%%")
@@ -103,96 +103,101 @@ def _add(group: argparse._ArgumentGroup, field: dataclasses.Field, kind: object)
 
 
 def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = None) -> Arguments:
-    """Reads `[RECIPE.yaml] --flag value ...` (default: the command line) into read-only arguments; flags win.
+    """Reads `[RECIPE.yaml] --flag value ...` (default: the command line) into read-only arguments.
 
-    Flags and keys of transformers' example scripts are taken for ours. Prints one line and exits with status 2 on an
-    unknown key or flag, a value of the wrong type, a missing one, or two that contradict each other.
+    Flags override the recipe. Flags and keys of transformers' example scripts are translated. Prints one line and
+    exits with status 2 if a flag or key is unknown, a value is missing or has the wrong type, or two contradict each
+    other.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     parser = _Parser(arguments_class)
-    keys: Given = []
+    keys: Settings = []
     if argv and not argv[0].startswith("-"):
         parser.recipe = Path(argv.pop(0))
         keys = _read_recipe(parser)
-    settings = _in_our_words(keys, f"{parser.recipe}: key ", "", parser)
+    settings = _translate_settings(keys, f"{parser.recipe}: key ", "", parser)
     if argv and not FLAG.match(argv[0]):
         parser.error(f"{argv[0][:100]} stands where a flag must be, as in --seed 1")
-    typed = _split(argv)
-    if {name for name, _ in typed} & {"h", "help"}:
+    command_line = _split(argv)
+    if {name for name, _ in command_line} & {"h", "help"}:
         parser.print_help()
         parser.exit()
-    flags = _in_our_words(typed, "argument ", "--", parser)
-    for name in flags.keys() & DISPLACED.keys():
-        settings.pop(DISPLACED[name], None)
+    flags = _translate_settings(command_line, "argument ", "--", parser)
+    for name in flags.keys() & OVERRIDDEN_KEYS.keys():
+        settings.pop(OVERRIDDEN_KEYS[name], None)
     parser.recipe_keys = frozenset(settings.keys() - flags.keys())
     words = [word for name, values in (settings | flags).items() for word in _flag(name, values)]
     namespace, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.error(f"unknown argument {unknown[0]}; --help lists what exists")
+        parser.error(f"unknown argument {unknown[0]}; --help lists all flags")
     try:
         args = arguments_class(**vars(namespace))
-        _check_own_checkpoint(dict(keys + typed).get("resume_from_checkpoint", []), args)
+        _check_resume_from_checkpoint(dict(keys + command_line).get("resume_from_checkpoint", []), args)
     except ValueError as error:
         parser.error(str(error))
     return args
 
 
-def _split(argv: list[str]) -> Given:
-    """The flags, without dashes in front and within, each with the words behind it."""
-    given: Given = []
+def _split(argv: list[str]) -> Settings:
+    """The flags as names of fields, each with the words that follow it."""
+    settings: Settings = []
     for word in argv:
         if FLAG.match(word):
             name, equals, value = word.partition("=")
-            given.append((name.lstrip("-").replace("-", "_"), [value] if equals else []))
+            settings.append((name.lstrip("-").replace("-", "_"), [value] if equals else []))
         else:
-            given[-1][1].append(word)
-    return given
+            settings[-1][1].append(word)
+    return settings
 
 
 def _flag(name: str, values: list[str]) -> list[str]:
+    """The words of a flag for argparse."""
     if name in LISTS:
         values = [",".join(values)]
     return [f"--{name}={values[0]}", *values[1:]] if values else [f"--{name}"]
 
 
-def _in_our_words(given: Given, where: str, dashes: str, parser: _Parser) -> dict[str, list[str]]:
-    """Our flags with their values, whatever names were `given`; of those given twice the last."""
-    settings: dict[str, list[str]] = {}
-    origins: dict[str, str] = {}
-    for name, values in given:
+def _translate_settings(settings: Settings, where: str, dashes: str, parser: _Parser) -> dict[str, list[str]]:
+    """flag -> values, with this project's names of flags. If a flag occurs twice, the last values count.
+
+    where: the beginning of an error message; dashes: what stands before a name in it
+    """
+    flags: dict[str, list[str]] = {}
+    origins: dict[str, str] = {}  # flag -> the name that the user wrote
+    for name, values in settings:
         try:
             negated = name.removeprefix("no_") if name.startswith("no_") else ""
-            known = {negated: ["false", *values]} if negated in parser.booleans else None
-            known = known or translate(parser.former.get(name, name), values, parser.names)
+            translated = {negated: ["false", *values]} if negated in parser.booleans else None
+            translated = translated or translate(parser.former_names.get(name, name), values, parser.names)
         except ValueError as error:
             parser.error(f"{where}{dashes}{name}: {error}")
-        if known is None:
-            parser.error(_unknown(f"{where}{dashes}{name}", name, dashes, [*parser.names, *parser.former]))
-        for flag, value in known.items():
-            if settings.get(flag, value) != value and origins[flag] != name:
+        if translated is None:
+            parser.error(_unknown(f"{where}{dashes}{name}", name, dashes, [*parser.names, *parser.former_names]))
+        for flag, value in translated.items():
+            if flags.get(flag, value) != value and origins[flag] != name:
                 parser.error(
-                    f"{where}{dashes}{name} contradicts {dashes}{origins[flag]}: both say what {dashes}{flag} is, "
-                    "give one of them"
+                    f"{where}{dashes}{name} contradicts {dashes}{origins[flag]}: both set {dashes}{flag}, give only "
+                    "one of them"
                 )
-            settings[flag], origins[flag] = value, name
-    return settings
+            flags[flag], origins[flag] = value, name
+    return flags
 
 
-def _check_own_checkpoint(values: list[str], args: RunArguments) -> None:
-    """Raises ValueError where --resume_from_checkpoint names another checkpoint than the one --resume goes on from."""
+def _check_resume_from_checkpoint(values: list[str], args: RunArguments) -> None:
+    """Raises ValueError if --resume_from_checkpoint names another checkpoint than the one that --resume loads."""
     if not values or values[0].lower() in ("true", "false"):
         return
     path, output = Path(values[0]).resolve(), Path(args.output_dir).resolve()
     if path not in (output, *output.glob("checkpoint-*")):
         raise InputError(
-            f"--resume_from_checkpoint {values[0]}: a run goes on from a checkpoint in its own --output_dir; to train "
-            "on from another, give it as --model_name_or_path"
+            f"--resume_from_checkpoint {values[0]}: a run continues from a checkpoint in its own --output_dir; to "
+            "train from another one, give it as --model_name_or_path"
         )
     later = [other for other in output.glob("checkpoint-*") if _number(other) > _number(path)]
     if path != output and later:
         raise InputError(
-            f"--resume_from_checkpoint {values[0]}: a run goes on from its newest checkpoint, which is "
-            f"{max(later, key=_number).name}: remove those that are later"
+            f"--resume_from_checkpoint {values[0]}: a run continues from its newest checkpoint, which is "
+            f"{max(later, key=_number).name}: remove the newer ones"
         )
 
 
@@ -202,9 +207,9 @@ def _number(checkpoint: Path) -> int:
 
 
 class _RecipeLoader(yaml.SafeLoader):
-    """Of YAML what a recipe needs: a mapping to single values, or lists of them, in which no key stands twice.
+    """Loads the part of YAML that recipes need: a mapping of unique keys to values or lists of values.
 
-    Aliases and nesting, which make gigabytes of a few bytes, are refused before anything is made of them.
+    Aliases and nesting are refused before they are loaded: with them, a few bytes can become gigabytes.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
@@ -220,32 +225,34 @@ class _RecipeLoader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         for key, _ in node.value:
             if keys.count(key.value) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands there twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} occurs twice", key.start_mark)
         return super().construct_mapping(node, deep)
 
 
-def _read_recipe(parser: _Parser) -> Given:
-    """The YAML's keys with their values as they would be typed, so that one parser checks the types of both."""
+def _read_recipe(parser: _Parser) -> Settings:
+    """The recipe's keys with their values as text, so that the parser of flags checks their types."""
     try:
         content = yaml.load(read_text(parser.recipe), _RecipeLoader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         parser.error(f"cannot read the recipe {parser.recipe}: {' '.join(str(error).split())}")
     if not isinstance(content, dict):
         parser.error(f"{parser.recipe}: a recipe is a YAML mapping of flags to values")
-    given: Given = []
+    settings: Settings = []
     for key, value in content.items():
         values = value if isinstance(value, list) and key in LISTS else [value]
-        if not values or any(each is None or isinstance(each, list) for each in values):
+        if not values or any(item is None or isinstance(item, list) for item in values):
             parser.error(f"{parser.recipe}: {_plain(key)} needs one value, not {reprlib.repr(value)}")
-        given.append((_plain(key), [str(each) for each in values]))
-    return given
+        settings.append((_plain(key), [str(item) for item in values]))
+    return settings
 
 
 def _plain(key: object) -> str:
-    """A recipe's key in an error: one short line, whatever it is. No flag's name is changed by it."""
+    """Shows a recipe's key on one short line. The name of a flag stays as it is."""
     return str(key)[:60].encode("unicode_escape").decode()
 
 
-def _unknown(what: str, name: str, dashes: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name[:100], [*names, *NAMES, *VALUES], n=1, cutoff=0.8)
-    return f"unknown {what}" + (f"; did you mean {dashes}{close[0]}?" if close else "; --help lists what exists")
+def _unknown(description: str, name: str, dashes: str, names: list[str]) -> str:
+    """The error for an unknown flag or key, with the most similar name."""
+    similar = difflib.get_close_matches(name[:100], [*names, *NAMES, *VALUES], n=1, cutoff=0.8)
+    hint = f"did you mean {dashes}{similar[0]}?" if similar else "--help lists all flags"
+    return f"unknown {description}; {hint}"

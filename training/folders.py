@@ -1,6 +1,6 @@
-"""What a model folder holds, looked at before a library opens it: files that are whole, and no code among the weights.
+"""Checks a model folder before a library opens it: files are complete, and weights hold no code.
 
-Each function raises ValueError with the file's name where that is not so.
+Each function raises ValueError with the name of the file if a check fails.
 """
 
 import pickle
@@ -18,28 +18,29 @@ TOKENIZER_FILES = ("*token*.json", "vocab*.json")
 
 
 def check_tokenizer_files(folder: Path) -> None:
+    """Checks that the tokenizer's JSON files can be read."""
     for pattern in TOKENIZER_FILES:
         for path in folder.glob(pattern):
             read_json(path)
 
 
 def check_indices(folder: Path) -> None:
-    """The files that an index of weights names are in its folder, too."""
+    """Checks that an index of sharded weights names only files in its folder."""
     for path in folder.glob("*.index.json"):
         names = read_json_object(path).get("weight_map")
         for name in names.values() if isinstance(names, dict) else ():
             if not isinstance(name, str):
-                raise InputError(f"{path} names {shown(name)}, which is no file: copy it again")
+                raise InputError(f"{path} names {shown(name)}, which is not a file: copy it again")
             if Path(name).is_absolute() or ".." in Path(name).parts:
                 raise InputError(
-                    f"{path} names {plain(name)}, which is outside its folder: copy the weights beside it"
+                    f"{path} names {plain(name)}, which is outside its folder: copy the weights into the folder"
                 )
 
 
 def read_weight_types(folder: Path) -> dict[str, torch.dtype]:
-    """The number type of each weight in a folder, by its name; none where `folder` is the name of a model on the Hub.
+    """The data type of each weight in a folder, by name; empty if `folder` is the name of a model on the Hub.
 
-    The weights themselves stay on disk: headers are read and, of PyTorch's zip files, the checksums compared.
+    Reads only the headers of safetensors files. PyTorch's zip files are compared with their checksums.
     """
     check_indices(folder)
     types = {}
@@ -49,7 +50,7 @@ def read_weight_types(folder: Path) -> dict[str, torch.dtype]:
 
 
 def _read_headers(path: Path) -> dict[str, torch.Tensor]:
-    """The weights of a file as tensors without memory."""
+    """The weights of a file as tensors on the meta device."""
     try:
         changed = zipfile.ZipFile(path).testzip() if zipfile.is_zipfile(path) else None
         if changed:

@@ -1,4 +1,4 @@
-"""The repository on the Hub that --push_to_hub fills: made before the work, so that what is missing costs seconds."""
+"""Creates the repository for --push_to_hub, before the work so that a problem shows early, and pushes to it."""
 
 import shlex
 
@@ -10,14 +10,14 @@ from training.arguments import RunArguments, hub_model_id
 from training.errors import FileError
 
 
-# What only a run's continuation, an ensemble or a tracker needs.
+# Files that are not pushed: only --resume, an ensemble or a tracker needs them.
 LEFT_OUT = ("checkpoint-*", "seed-*/*", "outputs-*.safetensors", "wandb/*", ".*")
 
 
 def create_repository(args: RunArguments) -> str:
-    """The repository's whole name, with its owner; it is made where it does not exist.
+    """Creates the repository if it does not exist; returns its full name, with its owner.
 
-    Raises OSError where that cannot be, or the user may not write to it.
+    Raises OSError if it cannot be created, or the user may not write to it.
     """
     api, name = huggingface_hub.HfApi(), hub_model_id(args)
     try:
@@ -30,21 +30,21 @@ def create_repository(args: RunArguments) -> str:
 
 
 def push(args: RunArguments) -> None:
-    """Uploads the output folder, but for `LEFT_OUT`; raises OSError with the command that does it later."""
+    """Uploads the output folder without `LEFT_OUT`. Raises OSError with a command that uploads it later."""
     name, folder = hub_model_id(args), args.output_dir
     try:
-        where = huggingface_hub.HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=list(LEFT_OUT))
+        url = huggingface_hub.HfApi().upload_folder(repo_id=name, folder_path=folder, ignore_patterns=list(LEFT_OUT))
     except (OSError, HTTPError, ValueError) as error:
         excluded = " ".join(f"--exclude {shlex.quote(pattern)}" for pattern in LEFT_OUT)
         raise FileError(
             f"{folder} is complete, but could not be pushed to {name} on {constants.ENDPOINT}: {_reason(error)}. "
             f"Then: hf upload {shlex.quote(name)} {shlex.quote(folder)} . {excluded}"
         ) from error
-    print(f"pushed to {where}")
+    print(f"pushed to {url}")
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong and its remedy, in one line."""
+    """The problem and its remedy, in one line."""
     status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
     if constants.is_offline_mode():
         return "HF_HUB_OFFLINE is set: unset it"
@@ -59,5 +59,5 @@ def _reason(error: Exception) -> str:
         return f"the Hub answered with an error ({status}): try again later"
     if isinstance(error, HTTPError):
         return f"it cannot be reached ({str(error) or type(error).__name__}): check the network, try again later"
-    remedy = "give another --hub_model_id" if isinstance(error, ValueError) else "mend that"
+    remedy = "give another --hub_model_id" if isinstance(error, ValueError) else "correct that"
     return f"{' '.join(str(error).split()).rstrip('.')}: {remedy}"

@@ -1,4 +1,8 @@
-"""Which run a checkpoint or a finished seed is of, and what may differ between a run and its continuation."""
+"""Tells whether a checkpoint or a finished seed belongs to a run.
+
+A run's identity is a dictionary of its arguments, data and configuration. A run and its continuation have the same
+identity, except for the length of a run that --resume makes longer.
+"""
 
 import dataclasses
 import hashlib
@@ -11,22 +15,23 @@ from training.errors import InputError
 from training.files import file_digest
 
 
-# What may differ between a run and its continuation.
+# Arguments that may differ between a run and its continuation.
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
 FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples"}
 FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_cache", "window_cache"}
 # Fields of a configuration that no result depends on.
-UNUSED = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
+IGNORED_FIELDS = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
 LENGTH = ("max_steps", "num_train_epochs", "updates")
 WARM_UP = ("warmup_ratio", "warmup_steps", "warm-up")
 
 
-def identity(args: RunArguments) -> str:
-    """Tells the arguments that decide a run's results, and the data files and the configuration that they name, from
-    any others, without showing what metrics.json does not.
+def run_digest(args: RunArguments) -> str:
+    """A digest of all arguments that the results depend on, and of the data files and the configuration they name.
+
+    It stands in metrics.json. Unlike the arguments themselves, it shows no paths.
     """
-    free = FREE - {"test_file", "max_predict_samples"}  # a finished seed keeps its predictions
+    free = FREE - {"test_file", "max_predict_samples"}  # the predictions of a finished seed depend on these
     values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
     model = Path(args.model_name_or_path)
     files = [model / "config.json" if model.is_dir() else model]
@@ -35,52 +40,53 @@ def identity(args: RunArguments) -> str:
     return hashlib.sha256(json.dumps([values, contents], sort_keys=True).encode()).hexdigest()
 
 
-def settings(config: dict[str, Any], prefix: str = "config") -> dict[str, Any]:
-    """What a configuration says of its model, under names like config.hidden_size, config.encoder.hidden_size."""
+def flatten_config(config: dict[str, Any], prefix: str = "config") -> dict[str, Any]:
+    """The fields of a configuration as config.hidden_size, config.encoder.hidden_size, ..."""
     values = {}
     for name, value in config.items():
         if isinstance(value, dict) and "model_type" in value:
-            values |= settings(value, f"{prefix}.{name}")
-        elif name not in UNUSED:
+            values |= flatten_config(value, f"{prefix}.{name}")
+        elif name not in IGNORED_FIELDS:
             values[f"{prefix}.{name}"] = value
     return values
 
 
-def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str | None:
-    """The first name with different values; None where both are of the same run.
+def first_difference(identity: dict[str, Any], saved: dict[str, Any]) -> str | None:
+    """The first name, in alphabetical order, whose values differ; None if both identities are of the same run.
 
-    A field of the configuration that only one of them has is of another version of transformers.
+    A field of the configuration that only one of them has comes from another version of transformers, and is ignored.
     """
-    names = {name for name in ours.keys() ^ theirs.keys() if not name.startswith("config.")}
-    names |= {name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name]}
+    names = {name for name in identity.keys() ^ saved.keys() if not name.startswith("config.")}
+    names |= {name for name in identity.keys() & saved.keys() if identity[name] != saved[name]}
     return min(names, default=None)
 
 
-def may_differ(ours: dict[str, Any], theirs: dict[str, Any], checkpoint: Path, update: int) -> set[str]:
-    """What of their identities may differ between a run and the longer one that goes on from its `checkpoint`.
+def allowed_differences(identity: dict[str, Any], saved: dict[str, Any], checkpoint: Path, update: int) -> set[str]:
+    """The names whose values may differ between a run and the identity saved in its `checkpoint` after `update`.
 
-    A run may be longer where it has done until `update` what the longer one would have done: its learning rate does
-    not depend on its end. Raises ValueError, with what to do instead, where another length was asked for in vain.
+    A run may be longer than the saved one if both do the same up to `update`: the learning rate must not depend on the
+    last update. Raises ValueError, with what to do instead, if the length was changed and this is not so.
     """
-    changed = [name for name in LENGTH[:2] if ours[name] != theirs.get(name)]
-    same_warm_up = ours["warm-up"] == theirs.get("warm-up")
-    if same_warm_up and ours["updates"] == theirs["updates"]:
-        return {*LENGTH, *WARM_UP}  # the same in other words
-    if not changed or "updates" not in theirs:
+    changed = [name for name in LENGTH[:2] if identity[name] != saved.get(name)]
+    same_warm_up = identity["warm-up"] == saved.get("warm-up")
+    if same_warm_up and identity["updates"] == saved["updates"]:
+        return {*LENGTH, *WARM_UP}  # other flags for the same length
+    if not changed or "updates" not in saved:
         return set()
     reason = None
-    if ours["updates"] < theirs["updates"]:
-        reason = f"that run has {theirs['updates']} updates, and goes on to as many or more"
-    elif not ours["lr_scheduler_type"].startswith("constant"):
-        reason = f"with --lr_scheduler_type {ours['lr_scheduler_type']} the learning rate depends on the last update"
+    if identity["updates"] < saved["updates"]:
+        reason = f"that run has {saved['updates']} updates, and can only be resumed with as many or more"
+    elif not identity["lr_scheduler_type"].startswith("constant"):
+        scheduler = identity["lr_scheduler_type"]
+        reason = f"with --lr_scheduler_type {scheduler} the learning rate depends on the last update"
     elif not same_warm_up:
-        reason = f"its warm-up has {theirs['warm-up']} updates, not {ours['warm-up']}; --warmup_steps keeps it"
-    elif update == theirs["updates"] and _chose_at_its_end(theirs):
-        reason = f"it chose among models after update {update}, its last, where a longer run evaluates none"
+        reason = f"its warm-up has {saved['warm-up']} updates, not {identity['warm-up']}; --warmup_steps sets it"
+    elif update == saved["updates"] and _chose_at_its_end(saved):
+        reason = f"it evaluated its model after update {update}, its last, where a longer run does not"
     if reason:
         raise InputError(
-            f"{checkpoint} is of a run with {changed[0]} {theirs[changed[0]]}, not {ours[changed[0]]}: {reason}. To "
-            f"train on from there, begin another run with --model_name_or_path {checkpoint} and its own --output_dir"
+            f"{checkpoint} is of a run with {changed[0]} {saved[changed[0]]}, not {identity[changed[0]]}: {reason}. "
+            f"To train further, begin another run with --model_name_or_path {checkpoint} and its own --output_dir"
         )
     return {*LENGTH, *WARM_UP}
 

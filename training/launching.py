@@ -1,4 +1,4 @@
-"""Before a run: the output folder that it locks, its processes, their Accelerator, and the curves that it draws."""
+"""Prepares a run: locks its output folder, checks its processes, makes the Accelerator and starts trackers."""
 
 import contextlib
 import os
@@ -22,36 +22,37 @@ from transformers.integrations import unset_hf_deepspeed_config
 
 from training.arguments import TRACKERS, RunArguments, public_arguments
 from training.errors import ExistingFileError, FileError, FolderInUseError, InputError, LaunchError, PackageError
+from training.output_folder import RESULTS
 
 
 @contextlib.contextmanager
 def lock_output_folder(args: RunArguments) -> Iterator[None]:
-    """The output folder belongs to this run alone while the context lasts.
+    """Locks the output folder within the context, so that no other run writes to it.
 
-    Raises FileExistsError where it holds something and neither --resume nor --overwrite_output_dir is given,
-    BlockingIOError where another run is writing to it, OSError where it cannot be written to.
+    Raises FileExistsError if the folder is not empty and neither --resume nor --overwrite_output_dir is given,
+    BlockingIOError if another run is writing to it, and OSError if it cannot be written to.
     """
     output, state = Path(args.output_dir), PartialState()
-    with _writing(output):
+    with _output_dir_errors(output):
         is_file = output.exists() and not output.is_dir()
-        held = output.is_dir() and any(path.name != ".lock" for path in output.iterdir())
+        has_files = output.is_dir() and any(path.name not in (".lock", RESULTS) for path in output.iterdir())
     if is_file:
         raise ExistingFileError(f"--output_dir {output} is a file")
-    if held and not (args.overwrite_output_dir or args.resume):
+    if has_files and not (args.overwrite_output_dir or args.resume):
         raise ExistingFileError(
             f"--output_dir {output} exists and is not empty: choose another, --resume the run in it, or "
             "--overwrite_output_dir"
         )
-    state.wait_for_everyone()  # the check above came before anyone writes
+    state.wait_for_everyone()  # no process writes before all have checked
     if not state.is_main_process:
         yield
         return
-    new = not output.exists()
+    is_new = not output.exists()
     lock = FileLock(output / ".lock", blocking=False)
     try:
-        with _writing(output):
+        with _output_dir_errors(output):
             output.mkdir(parents=True, exist_ok=True)
-            (output / ".lock").touch()  # FileLock takes some refusals for another run's lock
+            (output / ".lock").touch()  # FileLock mistakes some errors of writing for another run's lock
             lock.acquire()
     except Timeout as error:
         raise FolderInUseError(f"another run is writing to --output_dir {output}: choose another") from error
@@ -60,13 +61,14 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
     finally:
         (output / ".lock").unlink(missing_ok=True)
         lock.release()
-        if new and not any(output.iterdir()):  # refused before anything was done
+        if is_new and all(path.name == RESULTS for path in output.iterdir()):  # the run failed before it wrote more
+            (output / RESULTS).unlink(missing_ok=True)
             output.rmdir()
 
 
 @contextlib.contextmanager
-def _writing(output: Path) -> Iterator[None]:
-    """Turns what the system says against --output_dir into one line, but for another run's lock."""
+def _output_dir_errors(output: Path) -> Iterator[None]:
+    """Turns errors of writing to --output_dir into a FileError of one line. Another run's lock stays a Timeout."""
     try:
         yield
     except Timeout:
@@ -76,36 +78,36 @@ def _writing(output: Path) -> Iterator[None]:
 
 
 def check_launch() -> None:
-    """Raises RuntimeError where several processes were asked for, and each counts itself alone."""
-    asked = max(int(os.environ.get("WORLD_SIZE", "1")), _asked_of_accelerate())
-    if asked > 1 and PartialState().num_processes == 1:
+    """Raises RuntimeError if several processes were launched that do not know of each other."""
+    requested = max(int(os.environ.get("WORLD_SIZE", "1")), _processes_of_accelerate_launch())
+    if requested > 1 and PartialState().num_processes == 1:
         raise LaunchError(
-            f"{asked} processes were asked for, but each counts itself alone and would repeat the same work. "
+            f"{requested} processes were asked for, but each would run alone and repeat the same work. "
             "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
         )
 
 
-def _asked_of_accelerate() -> int:
-    """How many processes `accelerate launch`, if that is the parent, was asked for; with --cpu it starts one."""
+def _processes_of_accelerate_launch() -> int:
+    """The --num_processes of `accelerate launch`, if it started this process. With --cpu it starts only one."""
     parent, words = psutil.Process().parent(), []
-    with contextlib.suppress(psutil.Error):  # another user's process keeps its command to itself
+    with contextlib.suppress(psutil.Error):  # the command of another user's process cannot be read
         words = parent.cmdline() if parent else []
     launch = r"\baccelerate(?:\.exe)?(?:\n|-|\.commands\.)launch(?:\.exe)?\n(.*)"
     command = re.search(launch, "\n".join(words), re.DOTALL)
     if command is None:
         return 1
     options, _ = launch_command_parser().parse_known_args(command[1].split("\n"))
-    if options.num_processes is None and (options.config_file or not options.cpu):  # where accelerate looks, too
-        with contextlib.suppress(OSError):  # it was never configured
+    if options.num_processes is None and (options.config_file or not options.cpu):  # as accelerate decides
+        with contextlib.suppress(OSError):  # accelerate was never configured
             return load_config_from_file(options.config_file).num_processes or 1
     return options.num_processes or 1
 
 
 def make_accelerator(args: RunArguments) -> Accelerator:
-    """Prepares this process for a run, for the models of its --implementation, and gives its Accelerator.
+    """Prepares this process for a run with the models of its --implementation, and returns its Accelerator.
 
-    Raises ValueError for a precision that the processor does not have, or what the launcher was told and the run was
-    not; ImportError for a tracker not installed.
+    Raises ValueError for a precision that the processor does not have, or for an option of the launcher that the run
+    has to get instead, and ImportError for a tracker that is not installed.
     """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -114,8 +116,8 @@ def make_accelerator(args: RunArguments) -> Accelerator:
     accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=_trackers(args) or None)
     _check_launcher(args, accelerator)
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        # Under ZeRO-3 transformers would make empty weights, whose shapes do not tell what decays. DeepSpeed divides
-        # the whole ones when training begins.
+        # With ZeRO-3, transformers would make empty weights, whose shapes do not tell which of them decay. DeepSpeed
+        # shards the full weights when training begins.
         unset_hf_deepspeed_config()
     if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
         raise InputError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
@@ -125,7 +127,7 @@ def make_accelerator(args: RunArguments) -> Accelerator:
 
 
 def choose_implementation(name: Literal["zoo", "transformers"]) -> None:
-    """Lets the Auto classes resolve to the zoo's models in this process, or gives them back to transformers."""
+    """Makes the Auto classes find the zoo's models, or transformers' own, in this process."""
     if name == "zoo":
         import modeling
 
@@ -135,19 +137,19 @@ def choose_implementation(name: Literal["zoo", "transformers"]) -> None:
 
 
 def _trackers(args: RunArguments) -> list[str | TensorBoardTracker]:
-    """Those of --report_to as Accelerator takes them. Raises ImportError for one that is not installed."""
+    """The trackers of --report_to, for Accelerator. Raises ImportError for one that is not installed."""
     installed = [str(tracker) for tracker in get_available_trackers()]
     names = {"none": [], "all": [name for name in TRACKERS if name in installed]}
     names = names.get(args.report_to, args.report_to.split(","))
     for name in names:
-        if name not in installed:  # accelerate would go on without
+        if name not in installed:  # accelerate would ignore it
             raise PackageError(f"--report_to {name} needs a package that is not installed: pip install {name}")
-    # TensorBoard would name its folder after the project.
+    # By its name, TensorBoard would write to a folder named after the project.
     return [TensorBoardTracker("runs", args.output_dir) if name == "tensorboard" else name for name in names]
 
 
 def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
-    """Raises ValueError where the launcher, by its flags or file, was told what only the run's own flags can do."""
+    """Raises ValueError if the launcher's flags or file have an option that only the run's flags can set."""
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", args.mixed_precision):
         raise InputError(
@@ -162,15 +164,15 @@ def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
 
 
 def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
-    """Begins the curves of --report_to: TensorBoard's in OUTPUT_DIR/runs, others' under the output folder's name.
+    """Starts the trackers of --report_to. TensorBoard writes to OUTPUT_DIR/runs; others name the run after OUTPUT_DIR.
 
-    Raises RuntimeError where a tracker cannot begin, as for want of a login or network.
+    Raises RuntimeError if a tracker cannot start, for example without a login or network.
     """
     names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
-    config = {name: str(value) for name, value in public_arguments(args).items()}  # TensorBoard takes no None
+    config = {name: str(value) for name, value in public_arguments(args).items()}  # TensorBoard does not accept None
     try:
         accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
-    except Exception as error:  # each tracker has its own
+    except Exception as error:  # each tracker raises its own
         problem = " ".join(str(error).split())
         remedy = "WANDB_MODE=offline keeps wandb's curves here"
         raise LaunchError(f"--report_to {args.report_to}: {problem} {remedy}") from error

@@ -1,8 +1,8 @@
-"""A run's tokenizer, configuration and model, from a checkpoint folder, the Hub or a configuration JSON.
+"""Loads a tokenizer, a configuration and a model from a model folder, the Hub or a configuration JSON.
 
-What is loaded is what was saved, or an error says what is wrong and what helps. Where a folder has a SHA256SUMS, its
-files are compared with that first; without one, a changed number among the weights, or a changed but possible value in
-a JSON file, looks like any other.
+Loading gives what was saved, or raises an error with the problem and its remedy. The files of a folder with SHA256SUMS
+are compared with it first. Without it, a changed number in the weights, or a changed but valid value in a JSON file,
+cannot be noticed.
 """
 
 import copy
@@ -35,27 +35,27 @@ from training.files import read_json
 from training.folders import check_tokenizer_files, read_weight_types
 
 
-# An Egyptian hieroglyph, for vocabularies that lack it: a letter, which normalisers keep.
+# An Egyptian hieroglyph: a letter, so normalisers keep it, that hardly any vocabulary has.
 UNKNOWN = "\U00013000"
 TOKENIZER, IMPLEMENTATION = Parameter("tokenizer_name"), Parameter("implementation")
 TRAIN = Parameter("train=True", "do_train")
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model, or the one that `source` names; a vocab.txt is read as BERT's word pieces."""
+    """Loads the model's tokenizer, or the one that `source` names. A vocab.txt is read as BERT's word pieces."""
     name = source.tokenizer_name or source.model_name_or_path
     _verify(name)
-    with _explained(name, ("Copy it again; ", TOKENIZER, " may name a vocab.txt.")):
+    with _loading_errors(name, ("Copy it again; ", TOKENIZER, " may name a vocab.txt.")):
         if name.endswith(".txt"):
             tokenizer = _word_pieces(Path(name), source.do_lower_case)
         else:
             check_tokenizer_files(Path(name))
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=source.trust_remote_code)
-        if hasattr(tokenizer, "task_inputs"):  # a language model's: by itself it would give the text alone
+        if hasattr(tokenizer, "task_inputs"):  # a language model's tokenizer adds no special tokens by default
             tokenizer.task_inputs = True
         if tokenizer.vocab_files_names and len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
             raise InputError("it has no tokenizer files, or no words in them")
-        tokenizer(UNKNOWN, UNKNOWN)  # damage to unknown tokens and pairs shows only in use
+        tokenizer(UNKNOWN, UNKNOWN)  # some damage shows only with unknown tokens and pairs
     if tokenizer.pad_token is None:
         raise InputError(
             f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
@@ -66,28 +66,27 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
 
 
 def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
-    """Raises ValueError where the tokenizer would add a special token, one that the model does not know."""
+    """Raises ValueError if a special token is missing: the tokenizer would add it, and the model does not know it."""
     content = path.read_bytes()
     if b"\r" in content and b"\n" not in content:
-        raise InputError("no line of it ends with a line feed: convert it, e.g. with mac2unix")
+        raise InputError("none of its lines ends with a line feed: convert it, e.g. with mac2unix")
     lines = set(path.read_text(encoding="utf-8").split("\n"))
     tokenizer = BertTokenizer(vocab=str(path), do_lower_case=do_lower_case)
-    lacking = set(tokenizer.special_tokens_map.values()) - lines
-    if lacking:
-        raise InputError(f"it has no {', '.join(sorted(lacking))}, so these are not BERT's word pieces")
+    missing = set(tokenizer.special_tokens_map.values()) - lines
+    if missing:
+        raise InputError(f"it has no {', '.join(sorted(missing))}, so these are not BERT's word pieces")
     return tokenizer
 
 
 def load_config(source: ModelSource) -> PreTrainedConfig:
-    """The configuration of a model, with the overrides of `source`.
+    """Loads the configuration of a model, with the overrides of `source`.
 
-    A configuration names its family in "model_type"; in a config JSON, and among the overrides, a key that this family
-    does not have raises ValueError.
+    Raises ValueError if a config JSON, or an override, has a key that its "model_type" does not have.
     """
     name, overrides = source.model_name_or_path, source.config_overrides
     _verify(name)
-    changed = (" or ", Parameter("config_overrides")) if overrides else ()
-    with _explained(name, ("Correct it", *changed, ", or copy it again.")):
+    overridden = (" or ", Parameter("config_overrides")) if overrides else ()
+    with _loading_errors(name, ("Correct it", *overridden, ", or copy it again.")):
         if name.endswith(".json"):
             return _config_from_json(Path(name), source)
         if Path(name).is_dir():
@@ -95,7 +94,7 @@ def load_config(source: ModelSource) -> PreTrainedConfig:
         config, unused = AutoConfig.from_pretrained(
             name, trust_remote_code=source.trust_remote_code, return_unused_kwargs=True, **overrides
         )
-        _check_known(config.model_type, overrides.keys() & unused.keys())
+        _check_field_names(config.model_type, overrides.keys() & unused.keys())
         if overrides:
             config.validate()
         return config
@@ -105,23 +104,23 @@ def _config_from_json(path: Path, source: ModelSource) -> PreTrainedConfig:
     values = {**_read_config(path, source), **source.config_overrides}
     model_type = values.pop("model_type")
     default = AutoConfig.for_model(model_type)
-    _check_known(model_type, values.keys() - default.to_dict().keys() - default.attribute_map.keys())
+    _check_field_names(model_type, values.keys() - default.to_dict().keys() - default.attribute_map.keys())
     return AutoConfig.for_model(model_type, **values)
 
 
-def _check_known(model_type: str, unknown: Iterable[str]) -> None:
+def _check_field_names(model_type: str, unknown: Iterable[str]) -> None:
     if unknown := sorted(unknown):
         raise InputError(f"{model_type} has no {', '.join(unknown)}")
 
 
 def _read_config(path: Path, source: ModelSource) -> dict[str, Any]:
-    """The fields in a file that names its family, one that there is. transformers would guess it from the path."""
+    """Reads a configuration. Raises ValueError without "model_type", which transformers would guess from the path."""
     if not path.is_file():
         raise InputError(f"it has no {path.name}")
     values = read_json(path)
     model_type = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(model_type, str):
-        raise InputError(f'{path.name} must be a JSON object that names its family, e.g. {{"model_type": "bert"}}')
+        raise InputError(f'{path.name} must be a JSON object that names its model, e.g. {{"model_type": "bert"}}')
     if model_type not in CONFIG_MAPPING and not (source.trust_remote_code and "auto_map" in values):
         raise InputError(
             f'transformers {transformers.__version__} does not know the "model_type" {model_type!r} in {path.name}, '
@@ -139,44 +138,45 @@ def load_model(
     *,
     train: bool,
 ) -> PreTrainedModel:
-    """A model of `auto_class` in float32: pre-trained, or with random weights where `source` names a config JSON.
+    """Loads a model of `auto_class` in float32; with random weights if `source` names a config JSON.
 
-    `config` is that of `load_config`, with a head of the caller's. A head that the checkpoint does not hold starts
-    from random weights, and that is said, where the caller will `train` it; so do the rows of the embeddings for
-    tokens that were added to the tokenizer.
-    Raises ValueError or OSError where tokenizer and model, or configuration and weights, do not fit together, and
-    where a weight is not finite.
+    `config` comes from `load_config`; the caller may have set its head. With `train`, a head that the checkpoint lacks
+    gets random weights, and so do embeddings for tokens that were added to the tokenizer; a line on the console says
+    so. Raises ValueError or OSError if tokenizer and model, or configuration and weights, do not fit together, or if a
+    weight is not finite.
     """
     name = source.model_name_or_path
     added = _added_tokens(tokenizer, config, source, train)
     config = _with_special_tokens(config, tokenizer)
     options = {"attn_implementation": source.attn_implementation, "trust_remote_code": source.trust_remote_code}
-    options["dtype"] = torch.float32  # the optimiser's precision; mixed_precision is the accelerator's business
+    options["dtype"] = torch.float32  # for the optimizer; the accelerator applies mixed_precision
     _verify(name)
-    with _explained(name, "Correct it or this run's arguments, or copy it again."):
+    with _loading_errors(name, "Correct it or this run's arguments, or copy it again."):
         _check_head(auto_class, config, source)
         if name.endswith(".json"):
             if added:
                 config.vocab_size = max(added) + 1
             return auto_class.from_config(config, **options)
         options |= {"config": config, "ignore_mismatched_sizes": True}
-        new = _new_weights(auto_class, name, options)
-    if new and not train:
-        raise InputError(f"{name} does not hold {_some(new)}, or not in the size needed: train first, with ", TRAIN)
+        new_weights = _new_weights(auto_class, name, options)
+    if new_weights and not train:
+        raise InputError(
+            f"{name} does not hold {_first_names(new_weights)}, or not in the right size: train first, with ", TRAIN
+        )
     model = auto_class.from_pretrained(name, **options)
     _check_finite(model, name)
     if added:
-        model.resize_token_embeddings(max(added) + 1, mean_resizing=False)  # as any fresh weight, not the words' mean
+        model.resize_token_embeddings(max(added) + 1, mean_resizing=False)  # random, not the mean of the other rows
         PartialState().print(f"new rows in the embeddings: {', '.join(added[number] for number in sorted(added))}")
-    if new:
-        PartialState().print(f"newly initialised, not in {name}: {', '.join(new)}")
+    if new_weights:
+        PartialState().print(f"newly initialised, not in {name}: {', '.join(new_weights)}")
     return model
 
 
 def _added_tokens(
     tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, source: ModelSource, train: bool
 ) -> dict[int, str]:
-    """The tokens, by their ids, that were added to the tokenizer and that the model's embeddings have no row for."""
+    """id -> token, for tokens that were added to the tokenizer and that the model's embeddings have no row for."""
     vocab_size = getattr(config, "vocab_size", None)
     if vocab_size is None:
         return {}
@@ -196,31 +196,33 @@ def _added_tokens(
 
 
 def _with_special_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    """A copy that knows the tokenizer's padding and separator where a model needs them and `config` has none."""
+    """A copy of `config` with the tokenizer's padding and separator ids, if the model needs them and has none."""
     config = copy.deepcopy(config)
-    if getattr(config, "pad_token_id", None) is None:  # GPT-2's, without which it does not find the end of a text
+    if getattr(config, "pad_token_id", None) is None:  # GPT-2 finds the end of a text by it
         config.pad_token_id = tokenizer.pad_token_id
-    if getattr(config, "sep_token_id", 0) is None:  # GPT's, without which it does not find the second sentence
+    if getattr(config, "sep_token_id", 0) is None:  # GPT finds the second sentence by it
         config.sep_token_id = tokenizer.sep_token_id
     return config
 
 
 def _check_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) -> None:
+    """Raises ValueError if the implementation has no model for `auto_class`, or not the one of `config`."""
     remote = (getattr(config, "auto_map", None) or {}) if source.trust_remote_code else {}
     if type(config) not in auto_class._model_mapping and auto_class.__name__ not in remote:
         raise InputError(f"{type(config).__name__} has no {auto_class.__name__}: try another ", IMPLEMENTATION)
-    if getattr(config, "both_orders", False) and not hasattr(type(config), "both_orders"):  # it would read one order
+    # transformers would ignore the field, and read the pairs in one order.
+    if getattr(config, "both_orders", False) and not hasattr(type(config), "both_orders"):
         raise InputError("it reads pairs in both orders, which ", IMPLEMENTATION, " transformers does not know")
 
 
 def _new_weights(auto_class: type, name: str, options: dict[str, Any]) -> list[str]:
-    """The weights of head and pooler that the checkpoint lacks; raises ValueError unless the rest is the checkpoint's.
+    """The weights of head and pooler that the checkpoint lacks. Raises ValueError if it lacks any other weight.
 
-    The model is built without memory: the sizes in its config.json may be wrong by any factor.
+    The model is built on the meta device, without memory: a wrong size in its config.json may be huge.
     """
     types = read_weight_types(Path(name))
     outline, info = auto_class.from_pretrained(name, device_map="meta", output_loading_info=True, **options)
-    resized = {key for key, *_ in info["mismatched_keys"]}
+    mismatched = {key for key, *_ in info["mismatched_keys"]}
     prefix = f"{outline.base_model_prefix}."
     floating = {key.removeprefix(prefix) for key, weight in outline.state_dict().items() if weight.is_floating_point()}
     integers = [key for key, number in types.items() if not number.is_floating_point]  # transformers converts them
@@ -228,18 +230,19 @@ def _new_weights(auto_class: type, name: str, options: dict[str, Any]) -> list[s
     for problem, names in {
         "the checkpoint lacks": filter(in_body, info["missing_keys"]),
         "the model of its config.json has no": filter(in_body, info["unexpected_keys"]),
-        "config.json and weights disagree on the size of": filter(in_body, resized),
+        "config.json and weights disagree on the size of": filter(in_body, mismatched),
         "the checkpoint holds integers for": [key for key in integers if key.removeprefix(prefix) in floating],
     }.items():
         if wrong := sorted(names):
-            raise InputError(f"{problem} {_some(wrong)}")
-    return sorted(info["missing_keys"] | resized)
+            raise InputError(f"{problem} {_first_names(wrong)}")
+    return sorted(info["missing_keys"] | mismatched)
 
 
 def _body_of(model: PreTrainedModel, is_base: bool) -> Callable[[str], bool]:
-    """Tells whether a name is a weight's below head and pooler. The buffers that older versions saved are none."""
+    """A function that tells whether a name is a weight of the body, which is neither head nor pooler nor a buffer."""
     prefix = f"{model.base_model_prefix}."
-    base = model.base_model if is_base or hasattr(model, model.base_model_prefix) else None  # None: it is all head
+    # Without a base model the whole model is its head.
+    base = model.base_model if is_base or hasattr(model, model.base_model_prefix) else None
     parts = {name.partition(".")[0] for name in base.state_dict()} if base is not None else set()
     buffers = {name.removeprefix(prefix) for name, _ in model.named_buffers()}
 
@@ -252,19 +255,20 @@ def _body_of(model: PreTrainedModel, is_base: bool) -> Callable[[str], bool]:
 
 
 def _check_finite(model: PreTrainedModel, name: str) -> None:
-    # A sum is finite only if all of its terms are, and costs a twentieth of looking at each.
+    """Raises ValueError if a weight is not finite."""
+    # A sum is finite only if all its terms are, and takes a twentieth of the time of checking each.
     broken = [key for key, weight in model.named_parameters() if not torch.isfinite(weight.sum())]
-    if broken and PartialState().is_local_main_process:  # FSDP leaves the weights of the others for later
+    if broken and PartialState().is_local_main_process:  # with FSDP, other processes have no weights yet
         raise InputError(
-            f"{name}: not all of {_some(broken)} is finite. Its training diverged, or the file is damaged: take an "
-            "earlier checkpoint, or copy it again."
+            f"{name}: not all of {_first_names(broken)} is finite. Its training diverged, or the file is damaged: "
+            "take an earlier checkpoint, or copy it again."
         )
 
 
 def check_length(
     max_seq_length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: bool = False
 ) -> None:
-    """Raises ValueError where `max_seq_length` is more than the model takes, or leaves no room for text."""
+    """Raises ValueError if `max_seq_length` is more than the model can read, or leaves no room for text."""
     name, length = Parameter("max_seq_length"), max_seq_length
     longest = positions(model)
     if longest is not None and length > longest:
@@ -278,36 +282,37 @@ def check_length(
 
 
 def positions(model: PreTrainedModel) -> int | None:
-    """How many tokens the model can number; None: any. RoBERTa's numbers begin after the padding's."""
+    """The longest input in tokens; None if there is no limit. RoBERTa's positions start after the id of padding."""
     size = getattr(model.base_model.config, "max_position_embeddings", None)
     if size is None:
         return None
     for name, module in model.named_modules():
-        table = isinstance(module, torch.nn.Embedding) and "position" in name and module.num_embeddings == size
-        if table and module.padding_idx is not None:
+        is_table = isinstance(module, torch.nn.Embedding) and "position" in name and module.num_embeddings == size
+        if is_table and module.padding_idx is not None:
             return size - module.padding_idx - 1
     return size
 
 
-def _some(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
+    """As in "a, b, c and 2 more"."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _verify(name: str) -> None:
-    """Raises FileNotFoundError where nothing is at the path `name`, OSError where its files are not as they were."""
+    """Raises FileNotFoundError if the path `name` does not exist, OSError if its files do not match SHA256SUMS."""
     path = Path(name)
-    file = path.suffix in (".json", ".txt")
-    if not path.exists() and (file or name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise MissingFileError(f"{name}: no such {'file' if file else 'folder'}")
+    is_file = path.suffix in (".json", ".txt")
+    if not path.exists() and (is_file or name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise MissingFileError(f"{name}: no such {'file' if is_file else 'folder'}")
     verify_checksums(path)
 
 
 @contextmanager
-def _explained(name: str, remedy: Text) -> Iterator[None]:
-    """Turns whatever the block raises while it loads `name` into one OSError or ValueError with a remedy.
+def _loading_errors(name: str, remedy: Text) -> Iterator[None]:
+    """Turns any exception of loading `name` into an OSError or ValueError of one line, with a remedy.
 
-    Broken files make the libraries raise anything: KeyError, AssertionError, and the panics of tokenizers, which are
-    no Exception. An ImportError stays one, and says itself what to install.
+    For damaged files the libraries raise exceptions of any type: KeyError, AssertionError, and panics of tokenizers,
+    which are not of type Exception. An ImportError stays one; its message says what to install.
     """
     try:
         yield
@@ -325,12 +330,12 @@ def _explained(name: str, remedy: Text) -> Iterator[None]:
             offline = "HF_HUB_OFFLINE is set, and the model is not in the cache: unset it"
             cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
             remedy = f"{offline if constants.HF_HUB_OFFLINE else cached}, or give a local folder."
-        kind = FileError if isinstance(error, OSError) else InputError
-        raise kind(f"cannot load {name}: ", *map(_one_line, reason), ". ", remedy) from error
+        error_type = FileError if isinstance(error, OSError) else InputError
+        raise error_type(f"cannot load {name}: ", *map(_one_line, reason), ". ", remedy) from error
 
 
 def _one_line(piece: str | Parameter) -> str | Parameter:
-    """Of a message by a library, its beginning; the spaces at the ends of a piece stay."""
+    """The beginning of a library's message on one line. Spaces at the ends stay, because pieces are joined."""
     if isinstance(piece, Parameter):
         return piece
     line = re.sub(r"\s+", " ", piece).rstrip(".")

@@ -1,4 +1,4 @@
-"""The optimizer, the schedule of its learning rate, one rate a layer, and top layers that start from new weights."""
+"""Builds the optimizer and its learning rate schedule, with layer-wise rates, and reinitializes top layers."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from training.errors import InputError, Parameter
 
 
 def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[int, int]:
-    """(updates of the whole run, updates an epoch) over `examples`."""
+    """(updates of the whole run, updates of an epoch) for this number of `examples`."""
     per_update = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
     per_epoch = math.ceil(examples / per_update)
     total = args.max_steps if args.max_steps > 0 else math.ceil(round(args.num_train_epochs * per_epoch, 6))
@@ -23,25 +23,26 @@ def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[in
 
 
 def warm_up_updates(args: RunArguments, total: int) -> int:
-    """How many of the `total` updates have a rising learning rate."""
+    """The number of updates, out of `total`, in which the learning rate rises."""
     return args.warmup_steps or math.ceil(round(args.warmup_ratio * total, 6))  # 0.1 * 30 is a little more than 3
 
 
 def schedule(examples: int, args: RunArguments, processes: int) -> dict[str, int]:
-    """What decides on the learning rates of a run over so many `examples`, for its identity."""
+    """The numbers that the learning rates of a run depend on, for its identity."""
     total, per_epoch = count_updates(examples, args, processes)
     return {"updates": total, "updates an epoch": per_epoch, "warm-up": warm_up_updates(args, total)}
 
 
 def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.AdamW:
-    """AdamW, or BertAdam, that decays matrices and embeddings but not biases and LayerNorms, as both papers.
+    """AdamW or BertAdam. Matrices and embeddings decay, biases and LayerNorms do not, as in both papers.
 
-    By dimension, not by name: lists of names miss a model's own LayerNorms. With `layerwise_lr_decay` the groups of
-    parameters differ in their learning rates too, the top's first; schedulers scale each group's own.
+    They are told apart by dimension: a list of names would miss LayerNorms that a model names differently. With
+    `layerwise_lr_decay`, each layer's parameters are groups with their own learning rate, from the top layer down; a
+    scheduler scales the rate of each group.
     """
     depths = _depths(model) if args.layerwise_lr_decay != 1 else {}
     groups = defaultdict(list)
-    for parameter in model.parameters():  # each once, tied or not
+    for parameter in model.parameters():  # tied ones come once
         if parameter.requires_grad:
             groups[depths.get(parameter, 0), parameter.dim() <= 1].append(parameter)
     settings = [
@@ -66,62 +67,63 @@ class BertAdam(torch.optim.AdamW):
         v <- b2 v + (1 - b2) g^2
         p <- p - lr (m / (sqrt(v) + eps) + weight_decay p)
 
-    AdamW divides m by 1 - b1^t and v by 1 - b2^t, t counting the updates, because both averages start at zero; this
-    optimizer does not, so its early updates are up to 6.6 times as long (betas 0.9 and 0.999). On small data sets that
-    makes fine-tuning unstable (Zhang et al. 2021, section 4).
+    AdamW divides m by 1 - b1^t and v by 1 - b2^t, where t counts the updates, because both averages start at zero.
+    This optimizer does not, so that its early updates are up to 6.6 times as large (for betas 0.9 and 0.999). On small
+    data sets that makes fine-tuning unstable (Zhang et al. 2021, section 4).
 
-    Where t is infinite both divisors are 1: this is AdamW that counts from there, with all of AdamW's kernels.
+    If t is infinite, both divisors are 1. So this class is AdamW with t starting at infinity, and uses its kernels.
     """
 
     def _init_group(self, group: dict[str, Any], *lists: list) -> bool:
-        """Collects the group's tensors, as in AdamW, which makes a parameter's state at its first gradient."""
-        new = [p for p in group["params"] if p.grad is not None and not self.state.get(p)]
+        """Collects the group's tensors as AdamW does, and sets t of parameters with their first gradient."""
+        new_parameters = [p for p in group["params"] if p.grad is not None and not self.state.get(p)]
         has_complex = super()._init_group(group, *lists)
-        for parameter in new:
+        for parameter in new_parameters:
             self.state[parameter]["step"].fill_(math.inf)
         return has_complex
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, args: RunArguments, updates: int) -> LambdaLR:
-    """The learning rates of a run of so many `updates`.
+    """The learning rate schedule of a run with this number of `updates`.
 
-    It must not be prepared by accelerate, whose schedules tick once a process.
+    Do not pass it to Accelerator.prepare: a prepared scheduler takes one step for each process.
     """
     return get_scheduler(args.lr_scheduler_type, optimizer, warm_up_updates(args, updates), updates)
 
 
 def move_schedule(scheduler: LambdaLR, update: int) -> None:
-    """Puts a new schedule where it is after so many updates: their number is all that its learning rates depend on."""
+    """Moves a new schedule to its state after `update`; its learning rates depend only on that number."""
     scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": update - 1, "_step_count": update + 1})
     scheduler.step()
 
 
 @torch.no_grad()
 def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
-    """Gives the `count` top layers, and what stands above them in the base model (BERT's pooler), new random weights.
+    """Gives new random weights to the top `count` layers and what is above them in the base model (BERT's pooler).
 
-    The layers nearest to pre-training's task are the worst start for another (Zhang et al. 2021, section 5). Weights
-    come from torch's random generator. Raises ValueError where there are not so many layers.
+    The top layers are specialised in the task of pre-training, so that they transfer least (Zhang et al. 2021, section
+    5). The weights come from torch's random generator. Raises ValueError if the model has fewer layers.
     """
     if count == 0:
         return
-    name = Parameter("count", "reinit_layers")
-    layers = _layers(model, name)
+    count_parameter = Parameter("count", "reinit_layers")
+    layers = _layers(model, count_parameter)
     if count > len(layers):
-        raise InputError(name, f" {count}: {type(model).__name__} has {len(layers)} layers, give no more")
-    # A whole new model, because some modules draw their weights when they are made and cannot be told to again.
-    new = type(model)(model.config).base_model
-    first = next(layers[-count].parameters())
-    for name, parameter in itertools.dropwhile(lambda item: item[1] is not first, model.base_model.named_parameters()):
-        parameter.copy_(new.get_parameter(name))
+        raise InputError(count_parameter, f" {count}: {type(model).__name__} has {len(layers)} layers, give no more")
+    # A new model is built, because some modules draw their weights when they are built and have no way to do it again.
+    new_model = type(model)(model.config).base_model
+    lowest = next(layers[-count].parameters())
+    parameters = model.base_model.named_parameters()
+    for name, parameter in itertools.dropwhile(lambda item: item[1] is not lowest, parameters):
+        parameter.copy_(new_model.get_parameter(name))
 
 
 def _depths(model: PreTrainedModel) -> dict[nn.Parameter, int]:
-    """How many times the learning rate of a parameter is decayed; the rest, pooler and heads, not at all.
+    """parameter -> how many times its learning rate is decayed. Pooler and heads have no entry and no decay.
 
-    1 for the top layer, one more for each layer below, and one more for the embeddings: each rate a factor below the
-    one above it (Howard and Ruder 2018, section 3.2), counted as in the code of Zhang et al. 2021. In ELECTRA's code
-    layers and embeddings have one more.
+    It is 1 for the top layer, one more for each layer below it, and one more for the embeddings, so that each rate is
+    smaller than the one above it by the same factor (Howard and Ruder 2018, section 3.2). Depths are counted as in the
+    code of Zhang et al. 2021; ELECTRA's code adds one for layers and embeddings.
     """
     layers = _layers(model, Parameter("layerwise_lr_decay"))
     depths = {p: depth for depth, layer in enumerate(reversed(layers), start=1) for p in layer.parameters()}
@@ -130,18 +132,18 @@ def _depths(model: PreTrainedModel) -> dict[nn.Parameter, int]:
 
 
 def _layers(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
-    """The layers, from the lowest; modules that the base model lists before them are below, those after them above.
+    """The layers, the lowest first. Modules that the base model lists before them are below, those after them above.
 
-    Raises ValueError for models that share one layer's weights or keep their layers otherwise.
+    Raises ValueError for models that share weights between layers, or that have no single list of layers.
     """
     count = getattr(model.config, "num_hidden_layers", None)
-    found = [part for part in model.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
-    if len(found) != 1:
+    lists = [part for part in model.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+    if len(lists) != 1:
         raise InputError(
             parameter,
             f" needs a model with one list of its config.num_hidden_layers ({count}) layers; {type(model).__name__} "
-            f"has {len(found)} such lists: leave ",
+            f"has {len(lists)} such lists: leave ",
             parameter,
             " out",
         )
-    return found[0]
+    return lists[0]

@@ -1,4 +1,4 @@
-"""What a model computes for each example of a data set."""
+"""Computes a model's outputs for each example of a data set."""
 
 import math
 import sys
@@ -10,14 +10,14 @@ from accelerate.utils import broadcast_object_list, send_to_device, tqdm
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from training.batches import Collate, count_tokens, in_pieces, load_batches, static_shapes
-from training.errors import DivergedError, Parameter, refusals
+from training.batches import Collate, count_tokens, in_pieces, load_batches, padding_options
+from training.errors import DivergedError, Parameter, as_user_errors
 
 
-Outputs = dict[str, list[np.ndarray]]  # name -> one array an example, in data-set order
+Outputs = dict[str, list[np.ndarray]]  # name -> one array for each example, in the order of the data set
 
 
-@torch.no_grad()  # not inference_mode: tensors made there could not be trained on after
+@torch.no_grad()  # not inference_mode, whose tensors cannot be trained on later
 def predict(
     model: PreTrainedModel,
     data_set: Dataset,
@@ -27,23 +27,23 @@ def predict(
     one_shape: bool = False,
     workers: int = 0,
 ) -> Outputs:
-    """The model's outputs named "...logits", one array an example, in the order of `data_set`, on every process.
+    """The model's outputs named "...logits" for all examples, on every process.
 
-    Outputs for each token are those of the example's own tokens, without padding. Batches hold `batch_size` examples
-    of similar length, so little of them is padding; with `one_shape` each is full, and `collate` pads to one length.
-    `workers` processes, if any, make batches ready. Raises FloatingPointError where an output is not finite.
+    Outputs of tokens are without padding. A batch holds `batch_size` examples of similar length, so that it has little
+    padding. With `one_shape` every batch is full, and `collate` pads to one length. `workers` processes, if any,
+    prepare the batches. Raises FloatingPointError if an output is not finite.
     """
     model.to(accelerator.device).eval()
     lengths = count_tokens(data_set)
     order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    mine = _my_batches(order, batch_size, one_shape, accelerator)
-    bar = tqdm(total=len(mine), desc="predict", leave=False, disable=not sys.stderr.isatty())
-    static = static_shapes(model, one_shape)
+    batches = _batches_of_process(order, batch_size, one_shape, accelerator)
+    bar = tqdm(total=len(batches), desc="predict", leave=False, disable=not sys.stderr.isatty())
+    options = padding_options(model, one_shape)
     computed = {}
-    for indices, batch in zip(mine, load_batches(data_set, mine, collate, workers), strict=True):
+    for indices, batch in zip(batches, load_batches(data_set, batches, collate, workers), strict=True):
         inputs = {name: value for name, value in batch.items() if name != "labels"}
-        with accelerator.autocast(), refusals():
-            outputs = model(**send_to_device(inputs, accelerator.device), **static)
+        with accelerator.autocast(), as_user_errors():
+            outputs = model(**send_to_device(inputs, accelerator.device), **options)
         arrays = {
             name: _without_padding(value.float().cpu().numpy(), inputs.get("attention_mask"), model.config.num_labels)
             for name, value in outputs.items()
@@ -56,11 +56,11 @@ def predict(
 
 
 def _gather(computed: dict[int, dict[str, np.ndarray]], accelerator: Accelerator) -> Outputs:
-    """The outputs of all processes in the order of their examples."""
+    """The outputs of all processes, in the order of the examples."""
     by_index = {}
     for process in range(accelerator.num_processes):  # accelerate's gather_object does not know XLA
-        (theirs,) = broadcast_object_list([computed], from_process=process)
-        by_index |= theirs
+        (outputs,) = broadcast_object_list([computed], from_process=process)
+        by_index |= outputs
     rows = [by_index[index] for index in range(len(by_index))]
     names = list(rows[0]) if rows else []
     for index, arrays in enumerate(rows):
@@ -76,18 +76,19 @@ def _gather(computed: dict[int, dict[str, np.ndarray]], accelerator: Accelerator
 
 
 def _without_padding(rows: np.ndarray, mask: torch.Tensor | None, labels: int) -> list[np.ndarray]:
-    """The examples of a batch's output, cut to their own tokens where its second axis is that of the tokens.
+    """Splits a batch's output into examples, and removes padding if its second axis is that of the tokens.
 
-    An output of two axes whose second is as long as there are `labels` is one of classes, whatever the batch's length.
+    An output of two axes is one of classes if its second axis has as many entries as there are `labels`, even if the
+    batch has as many tokens.
     """
     of_tokens = mask is not None and rows.shape[1:2] == mask.shape[1:] and (rows.ndim > 2 or rows.shape[1] != labels)
     return [row[tokens] for row, tokens in zip(rows, mask.bool().numpy(), strict=True)] if of_tokens else list(rows)
 
 
-def _my_batches(order: list[int], size: int, one_shape: bool, accelerator: Accelerator) -> list[list[int]]:
-    """This process's batches: as many as every other's, since a sharded model computes on all at once.
+def _batches_of_process(order: list[int], size: int, one_shape: bool, accelerator: Accelerator) -> list[list[int]]:
+    """This process's batches. All processes get the same number, because a sharded model computes on all at once.
 
-    Examples that occur twice for that reason give the same outputs twice. With `one_shape` all batches are full.
+    Some examples are computed twice for that reason, with the same outputs. With `one_shape` all batches are full.
     """
     if one_shape:
         order = np.resize(order, math.ceil(len(order) / size) * size).tolist()

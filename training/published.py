@@ -1,4 +1,4 @@
-"""The papers' own scores on the data sets that a model card names, for the card to show beside its own."""
+"""The papers' scores, which a model card compares with its own."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ RADFORD = "[Radford et al. 2018](https://cdn.openai.com/research-covers/language
 
 @dataclass(frozen=True)
 class Published:
-    """A table of a paper: metric -> 100 times the score of each system."""
+    """A table of a paper: metric -> the score of each system, times 100."""
 
     source: str
-    systems: tuple[str, ...]  # each with the split it was scored on
+    systems: tuple[str, ...]  # the names of the columns: system and split
     scores: dict[str, tuple[float, ...]]
-    percent: bool = False  # whether our own scores are, too; else they are fractions
+    percent: bool = False  # whether this project's scores are percent, too; otherwise they are fractions
 
 
 def _glue(**scores: tuple[float, ...]) -> Published:
@@ -39,8 +39,9 @@ SWAG = Published(
     + ("BERT-large, validation",),
     {"accuracy": (51.9, 59.1, 78.0, 81.6, 86.6)},
 )
-# Of SQuAD 2.0 the paper has F1 with the threshold that is best for it on the validation set, which is our best_f1. Its
-# exact match, 78.7, is that of the same threshold; our best_exact has a threshold of its own.
+# For SQuAD 2.0 the paper reports F1 with the threshold that is best for F1 on the validation set: best_f1 here. Its
+# exact match, 78.7, uses the same threshold. It is left out, because best_exact here uses the best threshold for exact
+# match.
 SQUAD_2 = Published(f"{DEVLIN}, table 3", ("BERT-large, validation",), {"best_f1": (81.9,)}, percent=True)
 SQUAD = Published(
     f"{DEVLIN}, table 2, and {PETERS}, supplement A",
@@ -50,7 +51,7 @@ SQUAD = Published(
     percent=True,
 )
 GPT = ("OpenAI GPT, test",)
-# (data set, its configuration) -> what a paper says of it. WNLI is not in the paper.
+# (data set, its configuration) -> the table of a paper. WNLI is not in the paper.
 TABLES = {
     ("nyu-mll/glue", "mnli"): _glue(accuracy=(76.4, 82.1, 84.6, 86.7), accuracy_mm=(76.1, 81.4, 83.4, 85.9)),
     ("nyu-mll/glue", "qqp"): _glue(f1=(64.8, 70.3, 71.2, 72.1)),
@@ -75,20 +76,21 @@ TABLES = {
 
 
 def comparison(scores: dict[str, float], data_set: str, configuration: str | None) -> str:
-    """A Markdown table of `scores` beside the papers', on the papers' scale; empty where no paper has any.
+    """A Markdown table of `scores` and the papers' scores, on the papers' scale; empty if no paper has scores.
 
-    `scores` are named as in `TABLES` and measured on the validation set, which is why the table names both splits.
+    The keys of `scores` are the metrics in `TABLES`. They are measured on the validation set; the papers often report
+    the test set, so the table names the split of each column.
     """
     table = TABLES.get((data_set, configuration))
     if table is None or not scores.keys() & table.scores.keys():
         return ""
     unit, factor = ("percent", 1) if table.percent else ("times 100", 100)
     rows = [
-        f"| {metric} | " + " | ".join(f"{score:.1f}" for score in (factor * scores[metric], *theirs)) + " |"
-        for metric, theirs in table.scores.items()
+        f"| {metric} | " + " | ".join(f"{score:.1f}" for score in (factor * scores[metric], *paper_scores)) + " |"
+        for metric, paper_scores in table.scores.items()
         if metric in scores
     ]
     names = "".join(f" | {name}" for name in table.systems)
     head = f"| {unit} | this model, validation{names} |"
     lines = [head, "|---" * (len(table.systems) + 2) + "|", *rows]
-    return f"\nBeside the systems of {table.source}:\n\n" + "\n".join(lines) + "\n"
+    return f"\nCompared with the systems of {table.source}:\n\n" + "\n".join(lines) + "\n"

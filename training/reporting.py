@@ -1,4 +1,4 @@
-"""What a run leaves behind: metrics.json, the model folder and its card."""
+"""Writes the results of a run: metrics.json, the model folder and its card."""
 
 import os
 import shutil
@@ -13,23 +13,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments, public_arguments
 from training.cards import model_card
-from training.checksums import NAME as SHA256SUMS
-from training.checksums import superseded, write_checksums
+from training.checksums import SHA256SUMS, superseded_files, write_checksums
 from training.environment import hardware, versions
 from training.errors import FileError
 from training.files import follow_umask, write_json
-from training.identity import identity
-from training.output_folder import CHECKPOINT, HALF_WRITTEN, METRICS, folders, remove_results
+from training.identity import run_digest
+from training.output_folder import CHECKPOINT, HALF_WRITTEN, METRICS, matching_folders, remove_results
 from training.results import Results
 from training.task import Description
 
 
 def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None:
-    """Removes scores, predictions, kept outputs and training checkpoints of an earlier run that output_dir holds.
+    """Removes an earlier run's scores, predictions and saved outputs and, before a new training, its checkpoints.
 
-    Beside the new ones they would pass for theirs. To be called when all that a run reads has been read, so that a
-    typo costs nothing. The earlier run's model and card stay until new ones replace them; its checkpoints go with a
-    new training.
+    Otherwise they would look like files of the new run. Call it after the run has read all its inputs, so that a wrong
+    name costs no results. The earlier model and its card stay until new ones replace them.
     """
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
@@ -37,7 +35,7 @@ def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None
         remove_results(Path(args.output_dir), *checkpoints)
 
 
-def finish(
+def write_results(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     results: Results,
@@ -45,14 +43,14 @@ def finish(
     args: RunArguments,
     accelerator: Accelerator,
 ) -> None:
-    """Writes, after training, the model and its card, then metrics.json; prints the results.
+    """Writes the model with its card, after training, and metrics.json; prints the results.
 
-    To be called by every process. Each file is the old one or the whole new one. Raises OSError where the disk does
-    not take them; the last checkpoint, if there is one, then still holds the model.
+    Every process must call it. A reader finds each file either old or completely new. Raises OSError if the files
+    cannot be written; the last checkpoint, if there is one, then still holds the model.
     """
     accelerator.wait_for_everyone()
     started = time.perf_counter()
-    weights = whole_weights(model, accelerator) if args.do_train else None
+    weights = gather_weights(model, accelerator) if args.do_train else None
     if accelerator.is_main_process:
         output, entries = Path(args.output_dir), results.flat()
         if args.do_train:
@@ -64,7 +62,7 @@ def finish(
             "save_runtime": saving,
             "seed": args.seed,
             "args": public_arguments(args),
-            "identity": identity(args),
+            "identity": run_digest(args),
             "versions": versions(),
             "hardware": hardware(accelerator),
         }
@@ -75,11 +73,11 @@ def finish(
     accelerator.wait_for_everyone()
 
 
-def whole_weights(model: PreTrainedModel, accelerator: Accelerator) -> dict[str, torch.Tensor]:
-    """The trained weights for the main process, whole however they were spread; to be called by every process.
+def gather_weights(model: PreTrainedModel, accelerator: Accelerator) -> dict[str, torch.Tensor]:
+    """The weights, gathered from the shards of all processes; empty except on the main process.
 
-    A weight that stands in several places comes once: what was gathered from shards or copied from a TPU no longer
-    shows that it is shared.
+    Every process must call it. A tied weight is returned under one name only: weights that were gathered from shards
+    or copied from a TPU no longer share memory.
     """
     deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
     weights = accelerator.get_state_dict(accelerator.deepspeed_engine_wrapped.engine if deepspeed else model)
@@ -89,13 +87,18 @@ def whole_weights(model: PreTrainedModel, accelerator: Accelerator) -> dict[str,
 
 
 def save_model(
-    model: PreTrainedModel, weights: dict, tokenizer: PreTrainedTokenizerBase, card: ModelCard, output: Path
+    model: PreTrainedModel,
+    weights: dict[str, torch.Tensor],
+    tokenizer: PreTrainedTokenizerBase,
+    card: ModelCard,
+    output: Path,
 ) -> None:
-    """Writes what from_pretrained reads, and its checksums, first into a folder in `output`, so that half a model is
-    never there.
+    """Writes the model folder that from_pretrained reads, with checksums and card.
+
+    The files are written to a temporary folder in `output`, and moved when all of them are complete.
     """
     temporary = output / ".saving"
-    shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed
     try:
         model.save_pretrained(temporary, state_dict=weights)
         tokenizer.save_pretrained(temporary)
@@ -105,30 +108,32 @@ def save_model(
         card.save(temporary / "README.md")
         move_model(list(temporary.iterdir()), output)
     except (OSError, SafetensorError) as error:
-        saved = folders(output, CHECKPOINT)
-        remedy = "finishes from the last checkpoint" if saved else "begins again: there is no checkpoint"
+        saved = matching_folders(output, CHECKPOINT)
+        remedy = "continues from the last checkpoint" if saved else "begins again: there is no checkpoint"
         raise FileError(
-            f"cannot save the model in {output}: {' '.join(str(error).split())}. Make room, then the same command "
-            f"with --resume {remedy}"
+            f"cannot save the model in {output}: {' '.join(str(error).split())}. Make room; the same command with "
+            f"--resume {remedy}"
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def move_model(files: list[Path], output: Path) -> None:
-    """Moves a model's files, the list of them last; what an earlier model in `output` had beside them goes.
+    """Moves the files of a model to `output`, and removes those of an earlier model that the new one does not have.
 
-    from_pretrained would read that, too. A kill on the way leaves a folder that is damaged, and can be finished.
+    from_pretrained would read them, too. SHA256SUMS is moved last: if the process is killed before, the checksums do
+    not fit the files, and the same command with --resume completes the folder.
     """
     for path in sorted(files, key=lambda path: path.name == SHA256SUMS):
         if path.name == SHA256SUMS:
-            for name in superseded(output, path.parent):
+            for name in superseded_files(output, path.parent):
                 (output / name).unlink()
         os.replace(path, output / path.name)
 
 
-def print_results(results: dict[str, float], output: Path) -> None:
-    for name, value in results.items():
+def print_results(entries: dict[str, float], output: Path) -> None:
+    """Prints the entries of metrics.json and the names of the files in `output`."""
+    for name, value in entries.items():
         print(f"  {name:32}{value:12,d}" if isinstance(value, int) else f"  {name:32}{value:12.4f}")
     names = sorted(path.name for path in output.iterdir() if not path.name.startswith("."))
     print(f"written to {output}: {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""The frame of a script: `command` calls its `main`, `repeat` its `run`, and `carry_out` does the work of its task."""
+"""Runs a script: `command` calls its `main`, `repeat` its `run`, and `carry_out` trains, evaluates and predicts."""
 
 import dataclasses
 import time
@@ -15,43 +15,44 @@ from training import hub
 from training.arguments import RunArguments
 from training.clock import Clock
 from training.command_line import run_command
-from training.ensembles import average, file_name, members, save_outputs
+from training.ensembles import average, members, outputs_file_name, save_outputs
 from training.errors import InputError, flags_in_errors
 from training.files import write_text
 from training.launching import check_launch, lock_output_folder
 from training.loop import train
-from training.output_folder import SEED, folders, note_results
+from training.output_folder import SEED, matching_folders, record_result_files
 from training.prediction import predict
-from training.reporting import finish, remove_earlier_results
+from training.reporting import remove_earlier_results, write_results
 from training.results import Results
 from training.seeds import Run, run_seeds
 from training.task import Compute, Evaluation, Task, evaluate
 
 
 def command(main: Callable[[], object]) -> None:
-    """`run_command` for the scripts of runs, whose clock and processes begin and end with it."""
-    Clock.before = time.time() - psutil.Process().create_time()  # the interpreter's start and the imports
-    run_command(main, "interrupted: what was finished is kept, and --resume goes on from it")
+    """Runs the `main` of a script that trains or evaluates, as `run_command`; counts the time of the imports, too."""
+    Clock.startup_seconds = time.time() - psutil.Process().create_time()  # the interpreter's start and the imports
+    run_command(main, "interrupted: what was finished is kept, and --resume continues from it")
     PartialState().destroy_process_group()
 
 
 @flags_in_errors()
 def repeat(run: Run, args: RunArguments) -> dict[str, float]:
-    """One `run(args)`; with --seeds or --max_restarts one a seed, of which the best is kept. Returns what metrics.json
-    says of the results.
+    """Calls `run(args)` once or, with --seeds or --max_restarts, once for each seed, and keeps the best.
+
+    Returns the results as metrics.json has them.
     """
-    PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))  # as Accelerator will; all others find this one
+    PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))  # as Accelerator does, which reuses this state
     check_launch()
-    if args.ensemble is not None:  # a folder that is missing costs seconds
+    if args.ensemble is not None:  # a missing folder is an error before the work
         names = ", ".join(map(str, members(args.ensemble, args.output_dir)))
         PartialState().print(f"ensemble: the mean of {names}")
     with lock_output_folder(args):
         pushes = args.push_to_hub and PartialState().is_main_process
-        if pushes:  # a missing token costs seconds, not the run
+        if pushes:  # a missing token is an error before the work
             args = dataclasses.replace(args, hub_model_id=hub.create_repository(args))
         if args.seeds > 1 or args.max_restarts:
             results = run_seeds(run, args)
-        elif args.resume and folders(Path(args.output_dir), SEED):
+        elif args.resume and matching_folders(Path(args.output_dir), SEED):
             raise InputError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
         else:
             results = run(args).flat()
@@ -70,11 +71,11 @@ def carry_out(
 ) -> Results:
     """Trains, evaluates and predicts as `args` say; writes predictions, metrics.json and, after training, the model.
 
-    To be called by every process. `clock` has counted what came before.
+    Every process must call it. `clock` has counted the time until now.
     """
-    compute = _computation(task, model, args, accelerator)
+    compute = _build_compute(task, model, args, accelerator)
     remove_earlier_results(args, accelerator)
-    keep = partial(_keep, task=task, model=model, args=args, accelerator=accelerator)
+    write_outputs = partial(_write_outputs, task=task, model=model, args=args, accelerator=accelerator)
     results, evaluations = Results(), None
     if args.do_train:
         trained = train(model, tokenizer, task, compute, args, accelerator)
@@ -82,29 +83,29 @@ def carry_out(
         clock.include(results.seconds)
     if args.do_eval and (not args.do_train or args.save_outputs or task.writes_validation):
         if evaluations is None:
-            evaluations = {suffix: evaluate(task, split, compute) for suffix, split in task.evaluated.items()}
+            evaluations = {suffix: evaluate(task, split, compute) for suffix, split in task.evaluation_splits.items()}
         if not args.do_train:
             results.validation = {suffix: evaluation.scores for suffix, evaluation in evaluations.items()}
-        for suffix, split in task.evaluated.items():
+        for suffix, split in task.evaluation_splits.items():
             task.tune(evaluations[suffix])
-            keep(split, evaluations[suffix], writes=task.writes_validation)
+            write_outputs(split, evaluations[suffix], writes_predictions=task.writes_validation)
         clock.lap("eval")
     if args.do_predict:
-        for suffix, split in task.predicted.items():
+        for suffix, split in task.test_splits.items():
             evaluation = evaluate(task, split, compute)
             if evaluation.scores is not None:
                 results.test[suffix] = evaluation.scores
-            keep(split, evaluation)
+            write_outputs(split, evaluation)
         clock.lap("predict")
     results.seconds, results.samples = results.seconds | clock.seconds, dict(task.samples)
-    finish(model, tokenizer, results, task.description, args, accelerator)
+    write_results(model, tokenizer, results, task.description, args, accelerator)
     return results
 
 
-def _computation(task: Task, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
-    """What gives a data set's outputs: the model or, with --ensemble, the runs that kept theirs.
+def _build_compute(task: Task, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
+    """The function that computes the outputs for a data set: with the model, or with the runs of --ensemble.
 
-    Raises what `average` would for one of the task's splits, so that it costs no earlier results.
+    Raises now what `average` raises for one of the task's splits, before earlier results are removed.
     """
     if args.ensemble is None:
         return partial(
@@ -127,24 +128,24 @@ def _computation(task: Task, model: PreTrainedModel, args: RunArguments, acceler
     return mean
 
 
-def _keep(
+def _write_outputs(
     split: str,
     evaluation: Evaluation,
     task: Task,
     model: PreTrainedModel,
     args: RunArguments,
     accelerator: Accelerator,
-    writes: bool = True,
+    writes_predictions: bool = True,
 ) -> None:
-    """Writes a split's predictions, if the task `writes` them, and its outputs, with --save_outputs."""
+    """Writes a split's predictions, if `writes_predictions`, and with --save_outputs the model's outputs."""
     if not accelerator.is_main_process:
         return
     output = Path(args.output_dir)
     if args.save_outputs:
         features = task.features[split]
-        note_results(output, outputs=[file_name(features)])
+        record_result_files(output, outputs=[outputs_file_name(features)])
         save_outputs(evaluation.outputs, features, model.config.id2label, output)
-    files = task.write(split, evaluation.predictions) if writes else {}
-    note_results(output, predictions=files)
+    files = task.write(split, evaluation.predictions) if writes_predictions else {}
+    record_result_files(output, predictions=files)
     for name, text in files.items():
         write_text(output / name, text)

@@ -1,4 +1,4 @@
-"""How much of its data a run takes: --max_*_samples cut a split to its first examples, and every report says so."""
+"""How many examples of each split a run uses: --max_*_samples limits it to the first ones, and reports say so."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from datasets import Dataset, DatasetDict
 
 
-# The splits, as metrics.json names them; MNLI's mismatched parts have _mm after that.
+# split -> its entry in metrics.json. The entries of MNLI's mismatched parts end in _mm.
 NAMES = {"train": "train_samples", "validation": "eval_samples", "test": "predict_samples"}
 
 
 @dataclass(frozen=True)
 class Samples:
-    """How many examples of a split a run takes, and of how many.
+    """How many examples of a split a run uses, and how many there are.
 
-    `total` is None where the reader stopped early: there are more than the run takes.
+    `total` is None if the reader stopped early, so that there are more examples than the run uses.
     """
 
     taken: int
@@ -22,54 +22,57 @@ class Samples:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the run takes less than all."""
+        """Whether the run uses only some of the examples."""
         return self.taken != self.total
 
     def __str__(self) -> str:
-        """1,000 of 8,551, or 8,551."""
+        """As in "1,000 of 8,551", or "8,551"."""
         if self.total is None:
             return f"{self.taken:,} (the rest was not read)"
         return f"{self.taken:,} of {self.total:,}" if self.is_cut else f"{self.taken:,}"
 
     @property
     def first(self) -> str:
-        """What the run takes of a split that is cut, for a sentence: the first 1,000 of 8,551 examples."""
+        """The examples that the run uses of a split that is cut, as in "the first 1,000 of 8,551 examples"."""
         return f"the first {self.taken:,} examples" if self.total is None else f"the first {self} examples"
 
 
 def count_samples(
     data: Mapping[str, Dataset], limits: Mapping[str, int | None], totals: Mapping[str, int | None] | None = None
 ) -> dict[str, Samples]:
-    """The numbers of examples of each split of `data`, as it was read; `limits` know no _mm, as in `first_examples`.
+    """Counts the examples of each split of `data`, as it was read, and those that the run uses.
 
-    A reader that stops early gives the `totals`: how many examples there are of each split; None: more than it read.
+    The keys of `limits` are the splits without _mm, as in `first_examples`. A reader that may stop early gives the
+    `totals` of all splits, with None for a split that it has not read to the end.
     """
     return {
-        split: Samples(_taken(split, rows, limits), len(rows) if totals is None else totals[split])
-        for split, rows in data.items()
+        split: Samples(_limited(split, examples, limits), len(examples) if totals is None else totals[split])
+        for split, examples in data.items()
     }
 
 
 def first_examples(data: DatasetDict, limits: Mapping[str, int | None]) -> DatasetDict:
-    """The splits cut to their `limits`, which know no _mm: both parts of MNLI have the same."""
-    return DatasetDict({split: rows.select(range(_taken(split, rows, limits))) for split, rows in data.items()})
+    """The splits cut to their `limits`, whose keys are the splits without _mm: both parts of MNLI have one limit."""
+    return DatasetDict(
+        {split: examples.select(range(_limited(split, examples, limits))) for split, examples in data.items()}
+    )
 
 
-def _taken(split: str, rows: Dataset, limits: Mapping[str, int | None]) -> int:
+def _limited(split: str, examples: Dataset, limits: Mapping[str, int | None]) -> int:
     limit = limits[split.removesuffix("_mm")]
-    return len(rows) if limit is None else min(limit, len(rows))
+    return len(examples) if limit is None else min(limit, len(examples))
 
 
 def describe_samples(samples: Mapping[str, Samples]) -> str:
-    """For the console: train 1,000 of 8,551, validation 1,043."""
-    return ", ".join(f"{split} {taken}" for split, taken in samples.items())
+    """For the console, as in "train 1,000 of 8,551, validation 1,043"."""
+    return ", ".join(f"{split} {numbers}" for split, numbers in samples.items())
 
 
 # metrics.json
 
 
 def flatten_samples(samples: Mapping[str, Samples]) -> dict[str, int]:
-    """The entries of metrics.json: train_samples, train_samples_total, eval_samples, ...; no total that is unknown."""
+    """The entries of metrics.json: train_samples, train_samples_total, eval_samples, ... without unknown totals."""
     entries = {}
     for split, numbers in samples.items():
         taken, total = _keys(split)
@@ -80,7 +83,7 @@ def flatten_samples(samples: Mapping[str, Samples]) -> dict[str, int]:
 
 
 def read_samples(entries: Mapping[str, float]) -> dict[str, Samples]:
-    """What `flatten_samples` has made of these numbers."""
+    """The inverse of `flatten_samples`; there may be other entries."""
     samples = {}
     for split in (*NAMES, "validation_mm", "test_mm"):
         taken, total = _keys(split)
@@ -90,6 +93,6 @@ def read_samples(entries: Mapping[str, float]) -> dict[str, Samples]:
 
 
 def _keys(split: str) -> tuple[str, str]:
-    """Those of metrics.json: of the examples taken, and of all."""
+    """The keys in metrics.json of the number of examples used and of the total."""
     name, suffix = NAMES[split.removesuffix("_mm")], "_mm" if split.endswith("_mm") else ""
     return f"{name}{suffix}", f"{name}_total{suffix}"

@@ -1,4 +1,4 @@
-"""What is special about a script: its examples, what the model reads of them, scores, and files of predictions."""
+"""The interface between a script and the code that all scripts share: a script subclasses Task."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -13,30 +13,33 @@ from training.results import Scores
 from training.samples import Samples
 
 
-Compute = Callable[[Dataset], Outputs]  # the outputs for a data set: of one model, or the mean of several runs'
+Compute = Callable[[Dataset], Outputs]  # computes the outputs for a data set, with one model or as a mean over runs
 
 
 @dataclass(frozen=True)
 class Description:
-    """What the scores were measured on, for the model card: the names are those of huggingface_hub's EvalResult."""
+    """The data that the scores were measured on, for the model card. Fields are named as in EvalResult."""
 
-    task_type: str  # as the Hub calls it
+    task_type: str  # the Hub's name of the task
     dataset_type: str = "text"
     dataset_name: str = "files of our own"
     dataset_config: str | None = None
     dataset_split: str | None = None
-    language: str | None = None  # of the texts, where it is known
+    language: str | None = None  # of the texts; None if it is unknown
     pairs: bool = False  # whether examples are pairs of texts
 
 
 @dataclass
 class Task(ABC):
-    """A script's task over the splits that a run needs: train, validation, validation_mm, test, test_mm.
+    """The data of a run and how to score and write predictions for it.
+
+    The keys of `data`, `features` and `samples` are the splits that the run needs: train, validation, validation_mm,
+    test, test_mm.
 
     data: the examples as they were read
-    features: the model's inputs made from them, cut to the examples that the run takes
-    collate: features -> a batch
-    samples: how many examples the run takes
+    features: the features made from them, limited to the number of examples that the run uses
+    collate: makes a batch of a list of features
+    samples: how many examples the run uses
     """
 
     data: DatasetDict
@@ -48,42 +51,45 @@ class Task(ABC):
     writes_validation: ClassVar[bool] = False  # whether predictions for the validation set are written, too
 
     @property
-    def evaluated(self) -> dict[str, str]:
-        """The splits that models are evaluated on, by the suffix of their scores' names."""
+    def evaluation_splits(self) -> dict[str, str]:
+        """The splits to evaluate on: suffix of the names of their scores -> split."""
         return {split.removeprefix("validation"): split for split in self.features if split.startswith("validation")}
 
     @property
-    def predicted(self) -> dict[str, str]:
-        """The splits that predictions are written for, by their suffix."""
+    def test_splits(self) -> dict[str, str]:
+        """The splits to write predictions for: suffix of the names of their scores -> split."""
         return {split.removeprefix("test"): split for split in self.features if split.startswith("test")}
 
     @property
-    def inputs(self) -> dict[str, Dataset]:
-        """All data that the results of a training depend on, under the names that errors call them by."""
-        inputs = {"training data": self.features["train"]}
-        inputs |= {f"validation data{suffix}": self.features[split] for suffix, split in self.evaluated.items()}
-        references = {"validation references": self.data["validation"]} if self.evaluated else {}
-        return inputs | references
+    def compared_data(self) -> dict[str, Dataset]:
+        """All data that the results of training depend on, which --resume compares with the checkpoint's.
+
+        The keys are the names that its errors use.
+        """
+        data = {"training data": self.features["train"]}
+        data |= {f"validation data{suffix}": self.features[split] for suffix, split in self.evaluation_splits.items()}
+        references = {"validation references": self.data["validation"]} if self.evaluation_splits else {}
+        return data | references
 
     def decode(self, split: str, outputs: Outputs) -> Any:
-        """The predictions for a split, of which `outputs` has all examples or the first; here the outputs."""
+        """Makes predictions from the outputs for a split, or its first examples; by default the outputs themselves."""
         return outputs
 
     @abstractmethod
     def score(self, split: str, outputs: Outputs, predictions: Any) -> Scores | None:
-        """What the predictions score; None where the split has nothing to score against."""
+        """Computes the scores of the predictions; None if the split has no labels."""
 
     @abstractmethod
     def write(self, split: str, predictions: Any) -> dict[str, str]:
-        """The files of predictions: name -> content."""
+        """Returns the files of predictions: name -> content."""
 
     def tune(self, evaluation: "Evaluation") -> None:  # noqa: B027 - most tasks have nothing to tune
-        """Takes from the final model's evaluation what predictions for the test set depend on, as a threshold."""
+        """Chooses, by the final model's evaluation, what predictions for the test set depend on, e.g. a threshold."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One split: the model's outputs, the predictions they mean, and what these score."""
+    """The model's outputs for one split, the predictions made of them, and their scores."""
 
     outputs: Outputs
     predictions: Any
@@ -91,7 +97,7 @@ class Evaluation:
 
 
 def evaluate(task: Task, split: str, compute: Compute, first: int | None = None) -> Evaluation:
-    """Of the whole split, or of its `first` examples."""
+    """Evaluates on a whole split, or on its `first` examples."""
     features = task.features[split]
     outputs = compute(features if first is None else features.select(range(min(first, len(features)))))
     predictions = task.decode(split, outputs)

@@ -1,4 +1,4 @@
-"""How often the predicted class is the right one, over all examples and over those of each part of the data."""
+"""The share of examples whose predicted class is right, over all examples and over each part of the data."""
 
 import datasets
 import evaluate
@@ -6,14 +6,14 @@ import numpy as np
 
 
 DESCRIPTION = """\
-Accuracy over all examples (accuracy), and over those of each part that the data name. A part without examples has no
-score. One configuration for each way to part them:
-choices: accuracy_PART, as of RACE's middle and high (Lai et al. 2017, arXiv 1704.04683, section 3).
-hans: a part is what was made for one heuristic (lexical_overlap, subsequence, constituent), and has three scores: over
-all of it (lexical_overlap), over the examples where the heuristic is right (lexical_overlap_entailed), and over those
-where it misleads (lexical_overlap_non_entailed), as evaluate_heur_output.py of McCoy, Pavlick and Linzen 2019 (arXiv
-1902.01007) counts them. The paper reports the two last ones of each, in per cent. Whoever trusts the heuristics gets
-100 and 0; chance is 50.
+Accuracy over all examples (accuracy), and over the examples of each part that the data name. A part without examples
+has no score. There are two configurations:
+choices: accuracy_PART, for parts such as RACE's middle and high (Lai et al. 2017, arXiv 1704.04683, section 3).
+hans: a part has the examples made for one heuristic (lexical_overlap, subsequence, constituent). It has three scores:
+over all of its examples (lexical_overlap), over those where the heuristic is right (lexical_overlap_entailed), and
+over those where it misleads (lexical_overlap_non_entailed), as evaluate_heur_output.py of McCoy, Pavlick and Linzen
+2019 (arXiv 1902.01007) counts them. The paper reports the last two of each, in per cent. A model that follows the
+heuristics gets 100 and 0; chance is 50.
 """
 CITATION = """\
 @inproceedings{lai2017race,
@@ -30,20 +30,20 @@ CITATION = """\
 }
 """
 INPUTS = """\
-predictions, references: class numbers; of HANS 0 for entailment, 1 for non-entailment. parts: the part of each
-example, "" for none; of HANS the column heuristic.
+predictions, references: class numbers; for HANS, 0 is entailment and 1 is non-entailment. parts: the part of each
+example, "" for none; for HANS, the column heuristic.
 """
 
 
-def by_part(part: str, inside: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
-    return {f"accuracy_{part}": inside}
+def by_part(part: str, is_in_part: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"accuracy_{part}": is_in_part}
 
 
-def by_heuristic(part: str, inside: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
+def by_heuristic(part: str, is_in_part: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
     return {
-        part: inside,
-        f"{part}_entailed": inside & (references == 0),
-        f"{part}_non_entailed": inside & (references == 1),
+        part: is_in_part,
+        f"{part}_entailed": is_in_part & (references == 0),
+        f"{part}_non_entailed": is_in_part & (references == 1),
     }
 
 

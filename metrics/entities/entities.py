@@ -1,4 +1,4 @@
-"""Entity precision, recall and F1, as conlleval counts them, the script of CoNLL's shared tasks of 2000 to 2003."""
+"""Entity precision, recall and F1, as counted by conlleval, the script of CoNLL's shared tasks of 2000 to 2003."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -9,11 +9,11 @@ import numpy as np
 
 
 DESCRIPTION = """\
-An entity is right where its first word, its last word and its type are (Tjong Kim Sang and De Meulder 2003, section
-2.4). f1, precision and recall are over all entities, accuracy is over words; f1_TYPE, precision_TYPE, recall_TYPE and
-number_TYPE, the number of entities in the references, are of one type. What has nothing to divide by is 0.
-Malformed sequences, which models without a CRF predict, have entities too: I-PER after O begins one, I-LOC after I-PER
-ends one and begins another.
+An entity is right if its first word, its last word and its type are right (Tjong Kim Sang and De Meulder 2003, section
+2.4). f1, precision and recall are over all entities, accuracy is over words. f1_TYPE, precision_TYPE, recall_TYPE and
+number_TYPE, the number of entities in the references, are those of one type. A ratio with a denominator of 0 is 0.
+Malformed sequences, which models without a CRF can predict, have entities too: I-PER after O begins one; I-LOC after
+I-PER ends one and begins another.
 """
 CITATION = """\
 @inproceedings{tjongkimsang2003introduction,
@@ -24,21 +24,22 @@ CITATION = """\
 }
 """
 INPUTS = """\
-predictions, references: for each sentence the list of its words' tags, as O, B-PER, I-PER, E-PER, S-PER, or with the
-brackets that conlleval also reads.
+predictions, references: for each sentence, the list of its words' tags: O, B-PER, I-PER, E-PER, S-PER, or the brackets
+that conlleval also reads.
 """
 
-# The rules of conlleval (version of 2004-01-26), there endOfChunk and startOfChunk. It knows no S, and no B after E:
-# their rules are those of its later copies for BIOES. Brackets are entities of one word.
+# The rules endOfChunk and startOfChunk of conlleval (version of 2004-01-26). It has no rules for S, nor for B after E;
+# these are from its later copies for BIOES. Brackets are entities of one word.
 PREFIXES = "O.BIES[]"
 OUTSIDE = "O."
-ENDS = {"B": "OBS", "I": "OBS", "E": "OBIES", "S": "OBIES", "[": PREFIXES, "]": PREFIXES}  # prefix: those after it
-STARTS = {"B": "OBIES", "S": "OBIES", "I": "OES", "E": "OES", "[": PREFIXES, "]": PREFIXES}  # prefix: those before it
+# The prefixes before which an entity with a prefix ends, and those after which it starts.
+ENDS = {"B": "OBS", "I": "OBS", "E": "OBIES", "S": "OBIES", "[": PREFIXES, "]": PREFIXES}
+STARTS = {"B": "OBIES", "S": "OBIES", "I": "OES", "E": "OES", "[": PREFIXES, "]": PREFIXES}
 
 
 @cache
 def split_tag(tag: str) -> tuple[str, str]:
-    """B-creative-work is (B, creative-work); a type may be missing. Raises ValueError for what is no tag."""
+    """B-creative-work -> (B, creative-work); the type may be missing. Raises ValueError for other strings."""
     prefix, _, kind = tag.partition("-")
     if len(prefix) != 1 or prefix not in PREFIXES or (kind and prefix in OUTSIDE):
         raise ValueError(f"{tag!r} is no tag of an entity: it must be O, or begin with B-, I-, E- or S-")
@@ -47,14 +48,14 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 def ends(previous: str, tag: str) -> bool:
     """Whether an entity ends between two neighbouring words with these tags."""
-    (before, old), (after, new) = split_tag(previous), split_tag(tag)
-    return after in ENDS.get(before, "") or (before not in OUTSIDE and old != new)
+    (before, old_type), (after, new_type) = split_tag(previous), split_tag(tag)
+    return after in ENDS.get(before, "") or (before not in OUTSIDE and old_type != new_type)
 
 
 def starts(previous: str, tag: str) -> bool:
     """Whether an entity starts with the second of two neighbouring words with these tags."""
-    (before, old), (after, new) = split_tag(previous), split_tag(tag)
-    return before in STARTS.get(after, "") or (after not in OUTSIDE and old != new)
+    (before, old_type), (after, new_type) = split_tag(previous), split_tag(tag)
+    return before in STARTS.get(after, "") or (after not in OUTSIDE and old_type != new_type)
 
 
 def entity_scores(predictions: list[list[str]], references: list[list[str]]) -> dict[str, float]:
@@ -66,24 +67,25 @@ def entity_scores(predictions: list[list[str]], references: list[list[str]]) -> 
 def scores_and_types(
     predictions: list[list[str]], references: list[list[str]]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """f1, precision, recall and accuracy over all types, and the first three and `number` of each type.
+    """f1, precision, recall and accuracy over all types; and f1, precision, recall and `number` of each type.
 
-    Raises ValueError where a sentence has not as many predictions as references, and for what is no tag.
+    Raises ValueError if a sentence has more or fewer predictions than references, and for a string that is no tag.
     """
     for number, (predicted, tags) in enumerate(zip(predictions, references, strict=True), start=1):
         if len(predicted) != len(tags):
             raise ValueError(f"sentence {number} has {len(predicted)} predictions for {len(tags)} words")
-    guess, gold = _in_a_row(predictions), _in_a_row(references)
+    guess, gold = _concatenate(predictions), _concatenate(references)
     types, right, predicted, present = _count(guess, gold)
     words = sum(map(len, references))
     equal = sum(map(str.__eq__, guess, gold)) - (len(gold) - words)
     scores = _ratios(sum(right), sum(predicted), sum(present)) | {"accuracy": equal / words if words else 0.0}
     counts = zip(types, right, predicted, present, strict=True)
-    return scores, {name: _ratios(*n) | {"number": n[-1]} for name, *n in counts if name and any(n)}
+    by_type = {name: _ratios(*count) | {"number": count[-1]} for name, *count in counts if name and any(count)}
+    return scores, by_type
 
 
-def _in_a_row(sentences: Iterable[list[str]]) -> list[str]:
-    """All tags, with O before, between and after the sentences."""
+def _concatenate(sentences: Iterable[list[str]]) -> list[str]:
+    """The tags of all sentences, with O before, between and after the sentences."""
     flat = ["O"]
     for tags in sentences:
         flat += tags
@@ -92,9 +94,9 @@ def _in_a_row(sentences: Iterable[list[str]]) -> list[str]:
 
 
 def _count(guess: list[str], gold: list[str]) -> tuple[list[str], list[int], list[int], list[int]]:
-    """The types and, of each, how many entities are in both, in `guess` and in `gold`.
+    """The types and, for each type, the number of entities in both, in `guess` and in `gold`.
 
-    The rules are asked once for each pair of tags; their answers are looked up between all neighbouring words.
+    The rules are evaluated once for each pair of tags; the results are looked up for all neighbouring words.
     """
     tags = sorted({*guess, *gold})
     types = sorted({split_tag(tag)[1] for tag in tags})
@@ -105,20 +107,20 @@ def _count(guess: list[str], gold: list[str]) -> tuple[list[str], list[int], lis
     guess_starts, gold_starts = (start[flat[:-1], flat[1:]] for flat in (guess, gold))
     guess_ends, gold_ends = (end[flat[:-1], flat[1:]] for flat in (guess, gold))
     guess, gold = type_of[guess], type_of[gold]
-    same = (guess == gold)[1:]
+    same_type = (guess == gold)[1:]
 
-    # Both have begun an entity at the same word, and been alike since: conlleval's inCorrect.
-    begun = _last(guess_starts & gold_starts & same)
-    stopped = _last(guess_ends | gold_ends | ~same)
-    alike = np.append(False, (begun >= 0) & (begun >= stopped))[:-1]
-    right = alike & guess_ends & gold_ends
+    # Both have started an entity at the same word and agreed since (inCorrect in conlleval).
+    last_start = _last(guess_starts & gold_starts & same_type)
+    last_stop = _last(guess_ends | gold_ends | ~same_type)
+    agree = np.append(False, (last_start >= 0) & (last_start >= last_stop))[:-1]
+    right = agree & guess_ends & gold_ends
 
-    chosen = [gold[:-1][right], guess[1:][guess_starts], gold[1:][gold_starts]]
-    return types, *(np.bincount(kinds, minlength=len(types)).tolist() for kinds in chosen)
+    counted = [gold[:-1][right], guess[1:][guess_starts], gold[1:][gold_starts]]
+    return types, *(np.bincount(numbers, minlength=len(types)).tolist() for numbers in counted)
 
 
 def _last(mask: np.ndarray) -> np.ndarray:
-    """For each place the last one up to it where `mask` is true, or -1."""
+    """For each position, the last position up to it where `mask` is true, or -1."""
     return np.maximum.accumulate(np.where(mask, np.arange(len(mask)), -1))
 
 

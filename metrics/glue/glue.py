@@ -7,10 +7,10 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 
 DESCRIPTION = """\
-One configuration a task. CoLA: matthews_correlation. MRPC, QQP: f1 of class 1 (equivalent, duplicate), accuracy.
+One configuration per task. CoLA: matthews_correlation. MRPC, QQP: f1 of class 1 (equivalent, duplicate), accuracy.
 STS-B: spearmanr, pearson. SST-2, MNLI, QNLI, RTE, WNLI: accuracy. AX, the diagnostics: matthews_correlation of three
 classes, which the paper calls R3.
-GLUE reports 100 times these numbers. The first of two is the one that the paper of BERT reports.
+GLUE reports 100 times these numbers. If a task has two scores, BERT's paper reports the first.
 """
 CITATION = """\
 @inproceedings{wang2019glue,
@@ -21,7 +21,7 @@ CITATION = """\
 }
 """
 INPUTS = """\
-predictions, references: class numbers, for STS-B real numbers, of the same length.
+predictions, references: lists of the same length, of class numbers or, for STS-B, of real numbers.
 """
 
 
@@ -30,18 +30,18 @@ def accuracy(predictions: list[int], references: list[int]) -> dict[str, float]:
 
 
 def f1_and_accuracy(predictions: list[int], references: list[int]) -> dict[str, float]:
-    """f1 is 0, not undefined, where class 1 is neither predicted nor present."""
+    """f1 is 0, not undefined, if class 1 is neither predicted nor present."""
     f1 = f1_score(references, predictions, pos_label=1, average="binary", zero_division=0)
     return {"f1": float(f1), **accuracy(predictions, references)}
 
 
 def matthews_correlation(predictions: list[int], references: list[int]) -> dict[str, float]:
-    """0 where either side is one class only."""
+    """0 if the predictions or the references are all of one class."""
     return {"matthews_correlation": float(matthews_corrcoef(references, predictions))}
 
 
 def correlations(predictions: list[float], references: list[float]) -> dict[str, float]:
-    """0 where either side is constant, or a single value: scipy gives NaN, but such predictions know nothing."""
+    """0 if the predictions or the references are constant or a single value, for which scipy returns NaN."""
     if len(set(predictions)) < 2 or len(set(references)) < 2:
         return {"spearmanr": 0.0, "pearson": 0.0}
     return {

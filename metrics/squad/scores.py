@@ -1,6 +1,6 @@
-"""What answers to questions earn, as the official scorers of SQuAD 1.1 and of SQuAD 2.0 count it: from plain texts.
+"""The scores of answers to questions, computed from plain texts as by the official scorers of SQuAD 1.1 and 2.0.
 
-Needs no more than NumPy; squad.py makes a metric of `evaluate` from it, and says what the scores are.
+This module needs only NumPy. squad.py is the `evaluate` metric that uses it and describes the scores.
 """
 
 import re
@@ -20,22 +20,22 @@ NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only: typogr
 
 
 def normalize_answer(text: str) -> str:
-    """What of an answer counts. The order matters: "a." is an article, and "a-b" the one word "ab"."""
+    """The part of an answer that counts. The order of steps matters: "a." is an article, "a-b" is the word "ab"."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
 def word_f1(prediction: list[str], reference: list[str]) -> float:
-    """F1 of two bags of words; 0 where they share none, as two empty ones do."""
+    """F1 of two bags of words; 0 if they share no word, as two empty bags."""
     shared = (Counter(prediction) & Counter(reference)).total()
     if not shared:
         return 0.0
-    # Not 2 * shared / (all words): best thresholds depend on ties of sums, and so on how each score is rounded.
+    # Not 2 * shared / (all words): the best thresholds depend on ties of sums, and so on the rounding of each score.
     precision, recall = shared / len(prediction), shared / len(reference)
     return 2 * precision * recall / (precision + recall)
 
 
 def best_scores(prediction: str, references: Collection[str]) -> tuple[float, float]:
-    """(exact match, F1), each with its own best reference. All texts are normalised, and there are references."""
+    """(exact match, F1), each with the best of the references. All texts are normalised; there is a reference."""
     words = prediction.split()
     return float(prediction in references), max(word_f1(words, reference.split()) for reference in references)
 
@@ -44,9 +44,9 @@ def best_scores(prediction: str, references: Collection[str]) -> tuple[float, fl
 
 
 def squad1_scores(predictions: Mapping[str, str], references: Mapping[str, Collection[str]]) -> dict[str, float]:
-    """Both by id, references as the texts of answers. A question without prediction counts 0.
+    """exact_match and f1 in per cent, of predictions and texts of reference answers by question id.
 
-    Predictions for other questions are not looked at.
+    A question without a prediction counts 0. Predictions for other questions are ignored.
     """
     exact = f1 = 0.0
     for name, texts in references.items():
@@ -66,11 +66,11 @@ def squad1_scores(predictions: Mapping[str, str], references: Mapping[str, Colle
 
 @dataclass(frozen=True)
 class Marks:
-    """What the predictions for N questions earn as they are. All arrays are (N,), in the order of no_answer."""
+    """The scores of the predictions for N questions, without a threshold. All arrays are (N,)."""
 
     exact: np.ndarray
     f1: np.ndarray
-    answerable: np.ndarray  # whether there are references
+    answerable: np.ndarray  # whether the question has an answer
     answered: np.ndarray  # whether the prediction is not "", before it is normalised
     no_answer: np.ndarray  # probability or log odds
 
@@ -80,39 +80,43 @@ def mark(
     references: Mapping[str, Collection[str]],
     no_answer: Mapping[str, float] | None = None,
 ) -> Marks:
-    """Marks the questions that have both, all by id; others do not count. Without `no_answer` all are as probable.
+    """Marks the questions, by id, that have a prediction and a reference; others do not count.
 
-    Raises ValueError where there are none, and where a number of theirs is missing or NaN.
+    `no_answer` holds the probability that a question has no answer; without it, all are equal. Raises ValueError if
+    there is no question to mark, and if a probability is missing or NaN.
     """
     if no_answer is None:
         no_answer = dict.fromkeys(predictions, 0.0)
     names = [name for name in no_answer if name in predictions and name in references]
-    if lacking := [name for name in predictions if name in references and name not in no_answer]:
-        raise ValueError(f"{len(lacking):,} predictions have no no-answer probability, the first is {lacking[0]}")
+    if missing := [name for name in predictions if name in references and name not in no_answer]:
+        raise ValueError(f"{len(missing):,} predictions have no no-answer probability, the first is {missing[0]}")
     if not names:
         raise ValueError("no question has a prediction: there is nothing to score")
-    numbers = np.array([no_answer[name] for name in names], dtype=np.float64)
-    if np.isnan(numbers).any():
-        raise ValueError(f"the no-answer probability of question {names[np.isnan(numbers).argmax()]} is NaN")
+    probabilities = np.array([no_answer[name] for name in names], dtype=np.float64)
+    if np.isnan(probabilities).any():
+        raise ValueError(f"the no-answer probability of question {names[np.isnan(probabilities).argmax()]} is NaN")
     exact, f1 = np.array([_mark(predictions[name], references[name]) for name in names]).T
     answerable = np.array([bool(references[name]) for name in names])
-    return Marks(exact, f1, answerable, np.array([bool(predictions[name]) for name in names]), numbers)
+    return Marks(exact, f1, answerable, np.array([bool(predictions[name]) for name in names]), probabilities)
 
 
 def _mark(prediction: str, references: Collection[str]) -> tuple[float, float]:
     answers = dict.fromkeys(filter(None, map(normalize_answer, references))) or {"": None}
     exact, f1 = best_scores(normalize_answer(prediction), answers)
-    return exact, max(exact, f1)  # unlike 1.1, "" for "" is all of it
+    return exact, max(exact, f1)  # unlike in 1.1, "" for "" has an F1 of 1
 
 
 def squad2_scores(marks: Marks, threshold: float | None = None) -> dict[str, float]:
-    """exact, f1 and total, of all, HasAns_ and NoAns_. Predictions are "" where no_answer is above the threshold."""
+    """exact, f1 and total over all questions, with (HasAns_) and without answers (NoAns_).
+
+    A prediction counts as "" if its no_answer is above the threshold.
+    """
     exact, f1 = marks.exact, marks.f1
     if threshold is not None:
         exact, f1 = (np.where(marks.no_answer > threshold, ~marks.answerable, marked) for marked in (exact, f1))
     scores = {}
-    everything = np.ones_like(marks.answerable)
-    for prefix, group in (("", everything), ("HasAns_", marks.answerable), ("NoAns_", ~marks.answerable)):
+    all_questions = np.ones_like(marks.answerable)
+    for prefix, group in (("", all_questions), ("HasAns_", marks.answerable), ("NoAns_", ~marks.answerable)):
         if group.any():
             scores[f"{prefix}exact"] = 100 * float(exact[group].mean())
             scores[f"{prefix}f1"] = 100 * float(f1[group].mean())
@@ -130,12 +134,12 @@ def best_thresholds(marks: Marks) -> dict[str, float]:
 def find_best_thresh(marked: np.ndarray, marks: Marks) -> tuple[float, float]:
     """(best score in per cent, the lowest threshold of `no_answer` that gives it), for marks.exact or marks.f1.
 
-    As the official scorer does it: questions are given their predictions one by one, the most probably answerable
-    first. So among equal numbers it may see a score that no threshold gives. And where answering nothing is best the
-    threshold is 0, which is none of log odds: some are below it.
+    As in the official scorer, predictions are added one by one, beginning with the questions that most probably have
+    an answer. So among equal probabilities, the best score may be one that no threshold gives. If "" is the best
+    prediction for all questions, the threshold is 0, which is wrong for log odds, since some are below 0.
     """
     order = np.argsort(marks.no_answer, kind="stable")
-    unanswered = (~marks.answerable).sum()  # what "" everywhere earns
+    unanswered = (~marks.answerable).sum()  # the score of "" for all questions
     gains = np.where(marks.answerable, marked, np.where(marks.answered, -1.0, 0.0))[order]
     totals = np.cumsum([unanswered, *gains])
     best = int(totals.argmax())
@@ -146,11 +150,11 @@ def find_best_thresh(marked: np.ndarray, marks: Marks) -> tuple[float, float]:
 def precision_recall(marked: np.ndarray, marks: Marks) -> tuple[np.ndarray, np.ndarray, float]:
     """(precisions, recalls, average precision in per cent), for marks.exact, marks.f1 or, as oracle, marks.answerable.
 
-    A question is retrieved where its no_answer is not above a threshold. The curve has a point (P,) for each threshold
-    that makes a difference, behind precision 1 at recall 0. Raises ValueError where no question has an answer.
+    A question is retrieved if its no_answer is not above a threshold. The curve (P,) begins with precision 1 at recall
+    0, followed by a point for each threshold that makes a difference. Raises ValueError if no question has an answer.
     """
     if not marks.answerable.any():
-        raise ValueError("no question has an answer: precision and recall are of questions that do")
+        raise ValueError("no question has an answer: precision and recall need questions that have one")
     order = np.argsort(marks.no_answer, kind="stable")
     right = np.cumsum(np.where(marks.answerable, marked, 0.0)[order])
     probabilities = marks.no_answer[order]

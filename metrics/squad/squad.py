@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers to questions, as the official scorers of SQuAD 1.1 and of SQuAD 2.0 count them."""
+"""Exact match and F1 of answers to questions, as in the official scorers of SQuAD 1.1 and SQuAD 2.0."""
 
 from collections import Counter
 
@@ -9,19 +9,19 @@ from .scores import best_thresholds, mark, squad1_scores, squad2_scores
 
 
 DESCRIPTION = """\
-Exact match is how many answers are a reference, F1 how well their words overlap, each with the best of a question's
-references (Rajpurkar et al. 2016, section 6.1), in per cent. Case, ASCII punctuation, articles and the amount of space
-do not count.
+Exact match is the share of answers that equal a reference; F1 is the overlap of their words. Both are taken with the
+best of a question's references (Rajpurkar et al. 2016, section 6.1), in per cent. Case, ASCII punctuation, articles
+and the amount of space do not count.
 
-v1.1: exact_match and f1 over all references.
-v2.0 (Rajpurkar, Jia and Liang 2018): exact, f1 and total over all questions, HasAns_exact, ... over those with
-answers, NoAns_exact, ... over those without; a group without questions has no scores. "" is the prediction that there
-is no answer. best_exact and best_f1 are the scores where every question more probably without answer than
-best_exact_thresh, best_f1_thresh is answered "".
+v1.1: exact_match and f1 over all questions.
+v2.0 (Rajpurkar, Jia and Liang 2018): exact, f1 and total over all questions, HasAns_exact, ... over those with an
+answer, NoAns_exact, ... over those without; a group without questions has no scores. "" is the prediction that there
+is no answer. best_exact and best_f1 are the scores if "" is predicted for every question whose no-answer probability
+is above best_exact_thresh or best_f1_thresh.
 
-As the scorers differ, so do the versions. References of articles and punctuation alone are left out in v2.0, and so is
-the question's last one: then "" is right. In v1.1 they stay, and a prediction that is as empty has an exact match of 1
-and an F1 of 0.
+The versions differ as the official scorers do. In v2.0, references that consist only of articles and punctuation are
+left out; if no reference remains, "" is right. In v1.1 they stay, and a prediction that is empty in the same way has
+an exact match of 1 and an F1 of 0.
 """
 CITATION = """\
 @inproceedings{rajpurkar2016squad,
@@ -38,11 +38,12 @@ CITATION = """\
 }
 """
 INPUTS = """\
-predictions: for each question of the references {"id", "prediction_text"}, in v2.0 with "no_answer_probability", any
-number that grows with it. `evaluate` takes no fewer predictions than references; squad_scores.py scores files that
-lack some as the official scorers do, which count these questions 0 in v1.1, and in v2.0 not at all.
+predictions: for each question of the references {"id", "prediction_text"}; in v2.0 also "no_answer_probability", which
+may be any number that grows with the probability. `evaluate` takes no fewer predictions than references;
+squad_scores.py scores such files as the official scorers do: a question without a prediction counts 0 in v1.1, and is
+ignored in v2.0.
 references: for each question {"id", "answers": {"text": [...], "answer_start": [...]}}, in any order.
-no_answer_threshold (v2.0): predict "" where no_answer_probability is above it; by default predictions are as they are.
+no_answer_threshold (v2.0): "" is predicted if no_answer_probability is above it. By default, none is changed.
 """
 
 VERSIONS = ("v1.1", "v2.0")
@@ -82,7 +83,7 @@ class Squad(evaluate.Metric):
 
 
 def _by_id(rows: list[dict], column: str, name: str) -> dict[str, object]:
-    """id -> the column's value. Raises ValueError for an id of two rows, and for a value that is missing."""
+    """id -> value of the column. Raises ValueError if two rows have the same id, and if a value is missing."""
     values = {row["id"]: row[column] for row in rows}
     if len(values) < len(rows):
         repeated, count = Counter(row["id"] for row in rows).most_common(1)[0]

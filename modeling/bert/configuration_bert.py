@@ -20,7 +20,7 @@ from transformers.utils import auto_docstring
 from ..hub_code import SavedWithCode, announce_names, copy_code
 
 
-# Which class each Auto class finds in a saved folder.
+# The class that each Auto class finds in a saved folder.
 AUTO_MAP = {
     "AutoConfig": "configuration_bert.ZooBertConfig",
     "AutoModel": "modeling_bert.ZooBertModel",
@@ -33,7 +33,7 @@ AUTO_MAP = {
     "AutoModelForMultipleChoice": "modeling_bert.ZooBertForMultipleChoice",
     "AutoModelForTextEncoding": "modeling_bert.ZooBertModel",
 }
-# What `architectures` says of each class: transformers' own, which reads the same folder.
+# The class of transformers that `architectures` names for each class here; it reads the same folder.
 STOCK = {
     "ZooBertModel": "BertModel",
     "ZooBertForPreTraining": "BertForPreTraining",
@@ -53,19 +53,19 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
     The defaults are BERT-base, uncased (Devlin et al. 2018, section 3). BERT-large has 24 layers of 1024 with 16 heads
     and an `intermediate_size` of 4096.
 
-    The model type is `bert`, on purpose: the same folder is a stock checkpoint for transformers and a checkpoint of
-    this zoo, so no field may change what the stock class computes from it.
+    The model type is `bert` on purpose: transformers' own BERT classes and those of this zoo read the same folder. So
+    no field may change what transformers' class computes from it.
 
     position_embedding_type (`str`, *optional*, defaults to `"absolute"`):
-        Only the paper's learned absolute positions; found in older files.
+        Only `"absolute"`, the paper's learned positions. Older files have this field.
     unpad (`bool`, *optional*, defaults to `True`):
-        Whether padding is left out of the computation wherever it can be. With `False`, every module sees states of
-        shape `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument of the same
-        name of `forward` wins; its `False` still lets the last layer of a classifier compute only the token it reads.
+        Whether padding is left out of the computation where possible. With `False`, every module sees states of shape
+        `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument `unpad` of `forward`
+        takes precedence; with `False` there, the last layer of a classifier still computes only the token it reads.
 
     Raises:
-        ValueError: when the hidden size is not a multiple of the heads, and for what this encoder does not do:
-            decoder mode, cross-attention, relative positions.
+        ValueError: if `hidden_size` is not a multiple of `num_attention_heads`, and for what this encoder does not
+            have: decoder mode, cross-attention, relative positions.
 
     Example:
 
@@ -112,7 +112,7 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
     unpad: bool = True
 
     def validate_head_size(self):
-        """Every head gets the same number of dimensions."""
+        """Checks that every head has the same number of dimensions."""
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}; "
@@ -120,7 +120,7 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
             )
 
     def validate_encoder(self):
-        """Refuses what the paper's encoder cannot compute, instead of computing something else."""
+        """Raises ValueError for settings that the paper's encoder does not have, rather than ignoring them."""
         if self.is_decoder or self.add_cross_attention:
             raise ValueError(
                 f"is_decoder={self.is_decoder}, add_cross_attention={self.add_cross_attention}: ZooBert is the "
@@ -133,11 +133,13 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
             )
 
     def save_pretrained(self, save_directory, **kwargs):
-        """As `PreTrainedConfig.save_pretrained`, and the zoo's code beside it, so that `trust_remote_code=True` finds
-        all classes of the zoo in the folder, whichever of them was saved. Without that, it is a stock checkpoint, and
-        `architectures` names the stock class, for servers and converters that look there.
+        """As `PreTrainedConfig.save_pretrained`, and also copies the zoo's code into the folder.
 
-        A process that itself runs on such code may have only some of it; then only that is announced.
+        With `trust_remote_code=True`, the folder then offers all BERT classes of the zoo, whichever of them was saved.
+        Without it, transformers' own classes read the folder; `architectures` names them, for servers and converters.
+
+        In a process that runs on code from such a folder, some files may be missing; then `auto_map` names only the
+        classes whose files are there.
         """
         self.auto_map = copy_code(__file__, AUTO_MAP, save_directory)
         if self.architectures:

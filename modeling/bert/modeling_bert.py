@@ -15,15 +15,16 @@
 
 Section 3 describes the encoder, section 3.1 the masked LM and next-sentence heads, section 4 and appendix A.5 the
 fine-tuning heads; released code: google-research/bert, `modeling.py`. Parameter names are those of every published
-PyTorch checkpoint. What differs from the released code is how it is computed, never what:
+PyTorch checkpoint. The results are those of the released code; the way they are computed differs:
 
-- padding is not computed: the tokens of a batch run as one row, only attention sees sequences (modeling_layout.py);
-- the masked LM head runs at the labelled positions only, when training;
-- where only [CLS] is read, the last layer asks for [CLS] alone.
+- padding is not computed: the real tokens of a batch run as one row, and only attention separates the sequences
+  (modeling_layout.py);
+- in training, the masked LM head runs at the labelled positions only;
+- where only the state of [CLS] is read, the last layer computes only that state.
 
 Letters: B rows, T columns, N real tokens of a batch, S sequences, H hidden size, A heads, D = H / A, V vocabulary,
 C classes, P keys and values in front of a row (prefix tuning). Hidden states are (B, T, H), or (N, H) while packed;
-`(..., H)` is either.
+`(..., H)` stands for both.
 """
 
 from collections.abc import Callable
@@ -53,7 +54,7 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode
-from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, is_listened_to
+from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss
 from ..shared.modeling_packing import (
     attention_implementation,
@@ -109,7 +110,7 @@ class ZooBertSelfAttention(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,  # (..., H)
-        queries: torch.Tensor,  # the states that ask: all of them, or the first of each sequence
+        queries: torch.Tensor,  # the states of the tokens that attend: all, or the first of each sequence
         attention_mask: torch.Tensor | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
         past_key_values: Cache | None = None,
@@ -124,11 +125,11 @@ class ZooBertSelfAttention(nn.Module):
         value = split_heads(self.value(hidden_states), self.head_dim)
         return layout.attend(
             attention_interface, self, query, key, value, attention_mask, past_key_values, **kwargs
-        )  # (..., H), (B, A, T, P + T) where the implementation shows them
+        )  # (..., H), and (B, A, T, P + T) if the implementation returns probabilities
 
 
 class ZooBertResidual(nn.Module):
-    """LayerNorm(residual + Dropout(Wx)): how each half of a layer ends (the norm comes after the sum)."""
+    """LayerNorm(residual + Dropout(Wx)), the end of each half of a layer. The norm comes after the sum."""
 
     def __init__(self, config: ZooBertConfig, in_features: int):
         super().__init__()
@@ -163,7 +164,7 @@ class ZooBertIntermediate(nn.Module):
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.activation = ACT2FN[config.hidden_act]  # the erf GELU, as released; GPT's is the tanh one
+        self.activation = ACT2FN[config.hidden_act]  # the erf GELU, as released; GPT has the tanh approximation
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.activation(self.dense(hidden_states))
@@ -186,14 +187,14 @@ class ZooBertLayer(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(..., H) -> (..., H); where only first tokens ask, (S, H) or (B, 1, H)."""
+        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the first tokens are computed."""
         queries = layout.queries(hidden_states)
         attended = self.attention(hidden_states, queries, attention_mask, layout, past_key_values, **kwargs)
         return self.output(self.intermediate(attended), attended)
 
 
 class ZooBertHiddenStates(nn.Module):
-    """Where `output_hidden_states` listens: it sees the states before and after each layer, never packed."""
+    """The module that `output_hidden_states` records: its input and output are a layer's states, never packed."""
 
     def forward(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         return after
@@ -214,22 +215,22 @@ class ZooBertEncoder(nn.Module):
         past_key_values: Cache | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(B, T, H), or (N, H) while packed -> (B, T, H), or (B, 1, H) where only the first tokens are wanted.
+        """(B, T, H), or (N, H) while packed -> (B, T, H), or (B, 1, H) where only the first tokens are returned.
 
-        Hidden states that are recorded leave the layout after each layer, and enter it again.
+        With `record`, the states leave the layout after each layer to be recorded, and then enter it again.
         """
         states = layout.leave(hidden_states) if record else hidden_states
         for index, layer in enumerate(self.layer):
             if index == len(self.layer) - 1:
                 layout, attention_mask = layout.for_last_layer(attention_mask)
-            states_in = layout.enter(states) if record else states
-            output = layer(states_in, attention_mask, layout=layout, past_key_values=past_key_values, **kwargs)
+            inputs = layout.enter(states) if record else states
+            output = layer(inputs, attention_mask, layout=layout, past_key_values=past_key_values, **kwargs)
             states = self.hidden_states(states, layout.leave(output) if record else output)
         return states if record else layout.leave(states)
 
 
 class ZooBertPooler(nn.Module):
-    """tanh(W [CLS]): the vector that stands for the whole input (section 3.1, task 2)."""
+    """tanh(W [CLS]): the vector that represents the whole input (section 3.1, task 2)."""
 
     def __init__(self, config: ZooBertConfig):
         super().__init__()
@@ -251,20 +252,20 @@ class ZooBertPredictionTransform(nn.Module):
 
 
 class ZooBertLMPredictionHead(nn.Module):
-    """One more layer, then the word embeddings as output weights, with a bias of their own (section 3.1, task 1)."""
+    """One more layer, then a decoder whose weights are the word embeddings, plus a bias (section 3.1, task 1)."""
 
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.transform = ZooBertPredictionTransform(config)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, under the name files have it
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, named as in published files
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.decoder(self.transform(hidden_states))  # (..., H) -> (..., V)
 
 
 class ZooBertPretrainingHeads(nn.Module):
-    """`cls` in the files: the masked LM head, the next-sentence classifier, or both."""
+    """The masked LM head, the next-sentence classifier, or both (`cls` in published checkpoints)."""
 
     def __init__(self, config: ZooBertConfig, masked_lm: bool, next_sentence: bool):
         super().__init__()
@@ -289,7 +290,7 @@ class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):
         "hidden_states": OutputRecorder(ZooBertHiddenStates),
         "attentions": ZooBertSelfAttention,
     }
-    # What a pre-training checkpoint holds beyond the head that is loaded, and a buffer of old files.
+    # Heads of a pre-training checkpoint that the loaded model lacks, and a buffer that old files contain.
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.dense", r"position_ids$"]
 
     @torch.no_grad()
@@ -341,16 +342,16 @@ class ZooBertModel(ZooBertPreTrainedModel):
         r"""
         past_key_values (`Cache`, *optional*):
             Keys and values of P tokens in front of each row, as prefix tuning learns them. `attention_mask` then has
-            P more columns, the tokens' positions begin after them, and padding is computed.
+            P more columns, the positions of the tokens begin at P, and padding is computed.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to compute the real tokens only, wherever the mask shows padding or `position_ids` restart inside a
-            row. While attentions are asked for, shapes must be static (a traced graph, XLA), or, unless `True` is
-            given here, a hook listens to a module inside, padding is computed, and its state set to zero:
-            `last_hidden_state` is zero there either way. `False` returns the states of padding.
+            Whether to compute the real tokens only. This applies where the mask shows padding or `position_ids`
+            restart inside a row. Padding is computed all the same when attentions are returned, when shapes must be
+            static (a traced graph, XLA) and, unless `True` is passed, when a module of the model has a hook. In all
+            of these cases `last_hidden_state` is zero at padding. With `False`, it holds the states of padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
-            Whether only the first token's state is wanted: `last_hidden_state` is then `(batch_size, 1, hidden_size)`.
-            Has no effect when hidden states or attentions are asked for, with `config.unpad=False`, or where a hook
-            may expect all of them.
+            Whether to return only the state of the first token: `last_hidden_state` is then
+            `(batch_size, 1, hidden_size)`. Has no effect when hidden states or attentions are returned, with
+            `config.unpad=False`, or when a module of the model has a hook that may need all states.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
@@ -375,22 +376,22 @@ class ZooBertModel(ZooBertPreTrainedModel):
         return BaseModelOutputWithPooling(last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled)
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values, kwargs: dict):
-        """Refuses what does not fit, what would be ignored (a decoder's inputs), and more tokens than positions."""
+        """Raises ValueError for inputs of wrong shapes, inputs of a decoder, and more tokens than positions."""
         if past_key_values is not None and not isinstance(past_key_values, Cache):
             raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; give a DynamicCache")
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
-        decoders = ("encoder_hidden_states", "encoder_attention_mask", "use_cache")
-        given = [name for name in decoders if kwargs.get(name) is not None and kwargs[name] is not False]
-        if given:
+        decoder_names = ("encoder_hidden_states", "encoder_attention_mask", "use_cache")
+        unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
+        if unsupported:
             raise ValueError(
-                f"{', '.join(given)}: ZooBert is an encoder, without cache and cross-attention. Use "
+                f"{', '.join(unsupported)}: ZooBert is an encoder, without cache and cross-attention. Use "
                 "transformers.BertLMHeadModel to decode with a BERT checkpoint."
             )
         positions, longest = past + inputs.shape[1], self.config.max_position_embeddings
         if position_ids is not None:  # a packed row may be longer than its sequences
             if inputs.device.type != "cpu" or is_opaque(position_ids):
-                return  # to look would make the program wait for the device
+                return  # reading the values would make the program wait for the device
             positions = int(position_ids.max()) + 1 if position_ids.numel() else 0
         if positions > longest and not is_tracing(inputs):
             raise ValueError(
@@ -401,19 +402,19 @@ class ZooBertModel(ZooBertPreTrainedModel):
     def _embed(
         self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values
     ) -> torch.Tensor:
-        """(B, T, H), or (N, H) of the real tokens. Without segments, all tokens are in the first."""
+        """(B, T, H), or (N, H) of the real tokens. Without `token_type_ids`, all tokens are in the first segment."""
         inputs = input_ids if input_ids is not None else inputs_embeds
         if position_ids is None:
             past = 0 if past_key_values is None else past_key_values.get_seq_length()
             position_ids = torch.arange(past, past + inputs.shape[1], device=inputs.device).unsqueeze(0)  # (1, T)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
-        embedded = (input_ids, inputs_embeds, token_type_ids, position_ids)
-        return self.embeddings(*(layout.enter(tensor) for tensor in embedded))
+        tensors = (input_ids, inputs_embeds, token_type_ids, position_ids)
+        return self.embeddings(*(layout.enter(tensor) for tensor in tensors))
 
 
 class ZooBertWordPredictor(ZooBertPreTrainedModel):
-    """What the two models with a masked LM head share: weights tied to the embeddings, and where the head runs."""
+    """Base of the two models with a masked LM head: ties its weights to the embeddings and decides where it runs."""
 
     _tied_weights_keys = {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -433,23 +434,23 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss.
 
-        The head costs as much as several layers, and pre-training labels 15 % of the tokens, so in training it runs
-        there only. The logits are then one NaN seen from everywhere: they keep their shape, take no memory, and
-        cannot pass for predictions.
+        The head costs as much as several layers, and pre-training labels 15 % of the tokens. So in training it runs
+        at the labelled tokens only. The logits are then a single NaN expanded to their shape, which takes no memory
+        and cannot be mistaken for predictions.
         """
         if labels is None:
             return self.cls.predictions(hidden_states), None
         labels = labels.to(hidden_states.device)
-        words = self.config.vocab_size
-        if not self.training or is_opaque(labels) or labels.device.type == "xla" or is_listened_to(self.cls):
+        vocab_size = self.config.vocab_size
+        if not self.training or is_opaque(labels) or labels.device.type == "xla" or hooks_need_padding(self.cls):
             logits = self.cls.predictions(hidden_states)
-            return logits, self.loss_function(logits=logits, labels=labels, vocab_size=words, **kwargs)
+            return logits, self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
         labelled = labels != IGNORED  # (B, T), n of them true
-        chosen = self.cls.predictions(hidden_states[labelled])  # (n, V)
-        loss = self.loss_function(logits=chosen, labels=labels[labelled], vocab_size=words, **kwargs)
-        # float32, or accelerate would copy it to float32 under autocast
-        nowhere = torch.full((), float("nan"), dtype=torch.float32, device=chosen.device)
-        return nowhere.expand(*labels.shape, chosen.shape[-1]), loss
+        logits = self.cls.predictions(hidden_states[labelled])  # (n, V)
+        loss = self.loss_function(logits=logits, labels=labels[labelled], vocab_size=vocab_size, **kwargs)
+        # float32, because under autocast accelerate would otherwise make a float32 copy of the full size
+        nan = torch.full((), float("nan"), dtype=torch.float32, device=logits.device)
+        return nan.expand(*labels.shape, logits.shape[-1]), loss
 
 
 @auto_docstring(custom_intro="BERT with a masked language modeling head.")
@@ -475,10 +476,10 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
     ) -> tuple[torch.Tensor] | MaskedLMOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
-            only, for the loss, and `logits` is NaN.
+            The word pieces to predict; -100 elsewhere. In training mode the head runs at the labelled positions
+            only, and `logits` is NaN.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
+            Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         outputs = self.bert(
@@ -506,7 +507,7 @@ class ZooBertForPreTrainingOutput(ModelOutput):
     prediction_logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, config.vocab_size)`):
         Scores of each word piece, before the softmax.
     seq_relationship_logits (`torch.FloatTensor` of shape `(batch_size, 2)`):
-        Scores of "is the next sentence" and "is another one", before the softmax.
+        Scores of the classes "the second segment follows" and "it is a random one", before the softmax.
     """
 
     loss: torch.FloatTensor | None = None
@@ -518,7 +519,7 @@ class ZooBertForPreTrainingOutput(ModelOutput):
 
 @auto_docstring(custom_intro="BERT with both pre-training heads: masked words and next sentence prediction.")
 class ZooBertForPreTraining(ZooBertWordPredictor):
-    # Trainer counts the items of one kind of label; the two losses here are means over different ones.
+    # Trainer counts one kind of label; the two losses here are means over labels of different kinds.
     accepts_loss_kwargs = False
 
     def __init__(self, config: ZooBertConfig):
@@ -544,14 +545,12 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
     ) -> tuple[torch.Tensor] | ZooBertForPreTrainingOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The word pieces to predict, -100 where none is. In training mode the head runs at the labelled positions
-            only, for the loss, and `prediction_logits` is NaN.
+            The word pieces to predict; -100 elsewhere. In training mode the head runs at the labelled positions
+            only, and `prediction_logits` is NaN.
         next_sentence_label (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             0 where the second segment follows the first, 1 where it is a random one.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out; see `ZooBertModel.forward`.
-        unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
+            Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         outputs = self.bert(
@@ -625,7 +624,7 @@ class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
 
 
 def classifier_dropout(config: ZooBertConfig) -> nn.Dropout:
-    """What comes before the one linear layer that fine-tuning adds (section 4)."""
+    """The dropout before the linear layer that fine-tuning adds (section 4)."""
     dropout = config.classifier_dropout
     return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
 
@@ -656,8 +655,9 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
     ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
         r"""
         labels (`torch.Tensor` of shape `(batch_size,)`, or `(batch_size, num_labels)`, *optional*):
-            Class indices; floats for regression; a row of 0 and 1 for multi-label. `config.problem_type` says which;
-            left None, one label means regression, integers mean classes and floats mean multi-label.
+            Class indices, floats for regression, or rows of 0 and 1 for multi-label classification, as
+            `config.problem_type` says. If that is `None`, `num_labels=1` means regression; otherwise integers are
+            class indices and floats are multi-label rows.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooBertModel.forward`.
         """
@@ -681,7 +681,7 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
         )
 
 
-@auto_docstring(custom_intro="BERT with one score a choice, from the pooled [CLS] state of (question, choice) (SWAG).")
+@auto_docstring(custom_intro="BERT with one score per choice, from the pooled state of [CLS] (SWAG).")
 class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
@@ -706,7 +706,7 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
     ) -> tuple[torch.Tensor] | MultipleChoiceModelOutput:
         r"""
         input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
-            Token ids of each choice with its question; masks, segments and positions have the same shape.
+            Token ids of the question with each choice. Masks, segments and positions have the same shape.
         token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
             0 for the first segment, 1 for the second.
         position_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
@@ -714,7 +714,7 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
         inputs_embeds (`torch.Tensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`, *optional*):
             Embeddings instead of `input_ids`.
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The right choice.
+            The index of the right choice.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooBertModel.forward`.
         """
@@ -761,9 +761,9 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
     ) -> tuple[torch.Tensor] | TokenClassifierOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The class of each token, -100 where it does not count.
+            The class of each token; -100 for tokens that do not count.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
+            Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         outputs = self.bert(
@@ -785,7 +785,7 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
         )
 
 
-@auto_docstring(custom_intro="BERT with a start and an end vector that score each token as a bound of the answer.")
+@auto_docstring(custom_intro="BERT with a score for each token as the start and as the end of the answer (SQuAD).")
 class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
@@ -809,12 +809,12 @@ class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
     ) -> tuple[torch.Tensor] | QuestionAnsweringModelOutput:
         r"""
         start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The index of the answer's first token. The loss is a softmax over all columns, padding included, as
-            released, so padding is computed for it; the scores returned for padding are the lowest there are.
+            The index of the answer's first token. As in the released code, the softmax of the loss is over all
+            columns, so padding is computed. The scores returned for padding are the lowest number of their type.
         end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The index of its last token.
+            The index of the answer's last token.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out, where the loss does not need it; see `ZooBertModel.forward`.
+            Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
         with_loss = start_positions is not None and end_positions is not None
         outputs = self.bert(

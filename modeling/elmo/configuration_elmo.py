@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""ELMo's configuration: the released `options.json`, the state and mix of its biLM, and its task networks."""
+"""ELMo's configuration: the fields of the released `options.json`, the biLM's state and mix, the task networks."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ from transformers.utils import auto_docstring
 from ..hub_code import SavedWithCode, announce_names, copy_code
 
 
-# Which class each Auto class finds in a saved folder.
+# The class that each Auto class finds in a saved folder.
 AUTO_MAP = {
     "AutoConfig": "configuration_elmo.ElmoConfig",
     "AutoModel": "modeling_elmo.ElmoModel",
@@ -32,7 +32,7 @@ AUTO_MAP = {
     "AutoModelForMultipleChoice": "modeling_elmo_esim.ElmoForMultipleChoice",
     "AutoModelForQuestionAnswering": "modeling_elmo_bidaf.ElmoForQuestionAnswering",
 }
-# What `pipeline(model=...)` finds in the folder of a tagger, for which transformers' own pipeline does not do.
+# The class that `pipeline(model=...)` finds in a tagger's folder; transformers' own pipeline cannot run a tagger.
 PIPELINE = "pipeline_elmo.ElmoTokenClassificationPipeline"
 PIPELINES = {
     "token-classification": {
@@ -41,7 +41,7 @@ PIPELINES = {
         "type": "text",
     }
 }
-# The least that a model can have of each; 0 is none.
+# The smallest value of each field; 0 means none.
 LEAST = {
     "max_characters_per_token": 3,  # begin, a byte and end
     "lm_vocab_size": 3,  # <S>, </S> and <UNK>
@@ -59,81 +59,82 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
     The defaults are the published model (Peters et al. 2018, arXiv 1802.05365, section 3.4; its options.json).
 
     vocab_size (`int`, *optional*, defaults to 262):
-        Character ids: 256 bytes, begin and end of sentence and word, padding within a word, and 0 for no word.
+        Number of character ids: 256 bytes, begin and end of sentence and word, padding in a word, and 0 for no word.
     max_characters_per_token (`int`, *optional*, defaults to 50):
-        Ids of a word, its begin and end marks included.
+        Number of ids of a word, with its begin and end marks.
     char_embedding_size (`int`, *optional*, defaults to 16):
         Size of a character's embedding.
     filters (`list[list[int]]`, *optional*):
-        (width in characters, how many) of each convolution over them.
+        [width in characters, number of filters] of each convolution over the characters.
     char_activation (`str`, *optional*, defaults to `"relu"`):
-        After the maximum over a word's positions: relu or tanh.
+        The activation after the maximum over a word's positions: `"relu"` or `"tanh"`.
     num_highway_layers (`int`, *optional*, defaults to 2):
-        Highway layers over the convolutions.
+        Number of highway layers after the convolutions.
     hidden_size (`int`, *optional*, defaults to 1024):
-        Size of a layer's states, both directions side by side; each has half of it (the projection).
+        Size of a layer's states. Each of the two directions has half of it, the size of its projection.
     cell_size (`int`, *optional*, defaults to 4096):
-        LSTM cells of one direction of one layer.
+        Number of LSTM cells of one direction of one layer.
     num_hidden_layers (`int`, *optional*, defaults to 2):
-        Layers of the biLSTM. With the word layer, the model has one more.
+        Number of layers of the biLSTM, without the word layer.
     use_skip_connections (`bool`, *optional*, defaults to `True`):
         Whether each layer from the second on adds its input to its output.
     cell_clip (`float`, *optional*, defaults to 3.0):
-        Cells are clipped to [-cell_clip, cell_clip] at each step; None: not.
+        Cells are clipped to [-cell_clip, cell_clip] at each step. `None` clips nothing.
     proj_clip (`float`, *optional*, defaults to 3.0):
-        As `cell_clip`, of the projected outputs.
+        As `cell_clip`, for the projected outputs.
     hidden_dropout_prob (`float`, *optional*, defaults to 0.1):
-        On the input of each LSTM layer and of the softmax, while the biLM itself trains.
+        The dropout on the input of each LSTM layer and of the softmax, while the biLM itself is trained.
     freeze_bilm (`bool`, *optional*, defaults to `True`):
-        Whether the biLM stays as it was pre-trained and only the mix of its layers is learned. It then has no dropout
-        either. `ElmoForPreTraining` trains it in any case.
+        Whether the biLM's weights stay fixed and only the mix of its layers is learned. A frozen biLM has no dropout.
+        `ElmoForPreTraining` always trains the biLM.
     state (`str`, *optional*, defaults to `"warm"`):
-        Where sentences start. "zero": from zeros. "warm": from the state that `ElmoModel.warm_up` has stored in the
-        checkpoint, the same for every sentence (zeros before). "carry": from where the row of the batch before ended,
-        as the released code does; the only one where a call depends on earlier ones.
+        The state in which sentences start. `"zero"`: zeros. `"warm"`: the state that `ElmoModel.warm_up` has stored in
+        the model, the same for every sentence (zeros without a call of it). `"carry"`: the last state of the same row
+        of the batch before, as in the released code; results then depend on earlier calls.
     num_mixes (`int`, *optional*, defaults to 1):
-        Scalar mixes of the layers.
+        Number of scalar mixes of the layers.
     mix_top_layer_only (`bool`, *optional*, defaults to `False`):
-        The top layer instead of a mix of all.
+        Whether a mix is the top layer only instead of all layers.
     mix_layer_norm (`bool`, *optional*, defaults to `False`):
         Whether layers are normalised before they are mixed.
     mix_dropout (`float`, *optional*, defaults to 0.5):
-        On the mix, while training.
+        The dropout on the mixes.
     mix_l2 (`float`, *optional*, defaults to 0.0):
-        Times the squares of the mix weights before their softmax, it is added to the loss of the task networks.
+        The weight of a penalty in the loss of the task networks: the sum of squares of the mix weights before their
+        softmax.
     lm_vocab_size (`int`, *optional*, defaults to 793471):
-        Words that `ElmoForPreTraining` predicts; the first are <S>, </S> and <UNK>.
+        Number of words that `ElmoForPreTraining` predicts; the first three are <S>, </S> and <UNK>.
     num_sampled (`int`, *optional*, defaults to 8192):
-        Words of the sampled softmax, in training; 0: the full softmax.
+        Number of sampled words in the softmax in training; 0 for the full softmax.
     use_elmo (`bool`, *optional*, defaults to `True`):
-        Whether a task network reads the biLM. Without, it is the papers' baseline.
+        Whether a task network reads the biLM. With `False`, it is the baseline of its paper.
     elmo_placement (`str`, *optional*, defaults to `"input"`):
-        Where a task network reads the biLM: "input" of its first RNN, "output" of the RNN, "both" (two mixes), or
-        "after_first_rnn", TagLM's.
+        Where a task network reads the biLM: at the `"input"` of its first RNN, at the `"output"` of the RNN, at
+        `"both"` (with two mixes), or `"after_first_rnn"`, as TagLM does.
     num_word_vectors (`int`, *optional*, defaults to 0):
-        Rows of a task network's word vectors; 0: it has none. Row 0 is padding, row 1 unknown words.
+        Number of a task network's word vectors; 0 for none. Row 0 is for padding, row 1 for unknown words.
     word_vector_size (`int`, *optional*, defaults to 100):
         Size of a word vector.
     freeze_word_vectors (`bool`, *optional*, defaults to `False`):
-        Whether word vectors stay as they were read.
+        Whether the word vectors stay fixed.
     task_char_filters (`int`, *optional*, defaults to 0):
-        Filters of a task network's own character CNN; 0: it has none.
+        Number of filters of a task network's character CNN; 0 for no such CNN.
     task_char_width (`int`, *optional*, defaults to 3):
-        Characters that one of these filters sees.
+        The width of these filters in characters.
     task_char_embedding_size (`int`, *optional*, defaults to 16):
-        Size of a character's embedding there.
+        Size of a character's embedding in this CNN.
     rnn_size (`int`, *optional*, defaults to 200):
-        Cells of one direction of a task network's LSTMs.
+        Number of cells of one direction of a task network's RNNs.
     rnn_layers (`int`, *optional*, defaults to 2):
-        LSTM layers of the tagger and the classifier.
+        Number of LSTM layers of the tagger and the classifier.
     task_dropout (`float`, *optional*, defaults to 0.5):
-        Of a task network: on the words it reads and what its layers pass on.
+        The dropout of a task network, on its inputs and between its layers.
     classifier_size (`int`, *optional*, defaults to 512):
-        Units between a task network's pooling and its scores.
+        Size of the hidden layer between a task network's pooling and its scores.
     use_crf (`bool`, *optional*, defaults to `True`):
-        Whether the tagger scores sequences of tags, or each tag alone.
+        Whether the tagger scores sequences of tags by a CRF. With `False`, it scores each tag by itself.
     constrain_tags (`bool`, *optional*, defaults to `True`):
-        Whether the CRF rules out sequences that the scheme of the tag names (IOB2 or BIOES) does not have.
+        Whether the CRF forbids sequences that break the scheme of the tag names (IOB2 or BIOES).
 
     Raises:
         ValueError: for sizes that do not fit together.
@@ -190,11 +191,11 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
 
     @property
     def projection_size(self) -> int:
-        """Size of one direction's states."""
+        """The size of one direction's states."""
         return self.hidden_size // 2
 
     def validate_sizes(self):
-        """Each direction gets half of the hidden size; every filter fits into a word."""
+        """Checks the sizes and probabilities: no filter is wider than a word, and the hidden size is even."""
         for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more.")
@@ -206,15 +207,15 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
                 raise ValueError(f"{name}={getattr(self, name)}: it must be above 0; None clips nothing.")
         if self.hidden_size % 2:
             raise ValueError(f"hidden_size={self.hidden_size} is odd, but its halves are the two directions' states.")
-        wide = [
+        invalid = [
             list(pair)
             for pair in self.filters
             if len(pair) != 2 or min(pair) < 1 or pair[0] > self.max_characters_per_token
         ]
-        if wide or not self.filters:
+        if invalid or not self.filters:
             raise ValueError(
                 f"filters={self.filters}: each must be (width, count), no wider than "
-                f"max_characters_per_token={self.max_characters_per_token}, and there must be one."
+                f"max_characters_per_token={self.max_characters_per_token}, and there must be one or more."
             )
         if self.use_elmo and self.elmo_placement == "both" and self.num_mixes < 2:
             raise ValueError(
@@ -222,8 +223,9 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
             )
 
     def save_pretrained(self, save_directory, **kwargs):
-        """As `PreTrainedConfig.save_pretrained`, and the code of all ELMo's classes beside it, so that
-        `trust_remote_code=True` finds them in the folder where this package is not installed.
+        """As `PreTrainedConfig.save_pretrained`, and also copies the code of all ELMo classes into the folder.
+
+        `trust_remote_code=True` then loads them from the folder where this package is not installed.
         """
         self.auto_map = copy_code(__file__, AUTO_MAP, save_directory, others=[PIPELINE])
         if self.architectures == ["ElmoForTokenClassification"]:

@@ -19,13 +19,13 @@ in modeling_elmo_pretraining.py, the task networks in modeling_elmo_{tagger,clas
 
 What differs from the released code:
 
-- a sentence starts from zeros or from one stored state (`config.state`), not from where the row of the batch before
-  ended, so its vectors depend on nothing else; "carry" is the released way;
-- distinct words are computed once, padding never, and a layer's two directions side by side;
-- layers without skip connections and LSTMs without projection load too, as some releases have them.
+- each sentence starts from zeros or from one stored state (`config.state`), so its vectors do not depend on other
+  sentences; with "carry", it starts from the state at the end of the same row of the batch before, as released;
+- each distinct word is computed once, padding is not computed, and a layer's two directions run at the same time;
+- layers without skip connections and LSTMs without projection can be loaded too, since some releases have them.
 
-Letters: B rows, T words of a row, N words of all rows, S sentences, M their steps, L LSTM layers, H = 2 P hidden size
-(both directions), P one direction's, C cells, K character ids a word.
+Letters: B rows, T words of a row, N words of all rows, S sentences, M steps of all sentences, L LSTM layers, H = 2 P
+hidden size (both directions), P the size of one direction, C cells, K character ids of a word.
 """
 
 from collections.abc import Iterable
@@ -44,18 +44,18 @@ from transformers.utils.import_utils import is_tracing
 from ..hub_code import SavedWithCode
 from ..shared.modeling_onednn import is_transformed
 from .configuration_elmo import ElmoConfig
-from .modeling_elmo_characters import ElmoKnownWords, ElmoTokenEncoder, distinct
+from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both
 from .modeling_elmo_sentences import Sentences
 from .tokenization_elmo import ElmoTokenizer, sentence_boundary_ids, words_to_ids
 
 
-# Every released model may start its sentences in each of the ways of `config.state`.
+# `config.state` is a choice of the user, for any released model:
 # trf-ignore: TRF041 config.state
 
 
 class ElmoLayer(GradientCheckpointingLayer):
-    """One layer of the biLSTM. The directions see nothing of each other."""
+    """One layer of the biLSTM. The two directions are independent of each other."""
 
     def __init__(self, config: ElmoConfig, layer_idx: int):
         super().__init__()
@@ -74,27 +74,27 @@ class ElmoLayer(GradientCheckpointingLayer):
         sizes: list[int],
         tokens: Pair | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, State]:
-        """(M, P) of each direction, and the state after the last steps.
+        """(M, P) outputs of each direction, and the state after each sentence's last step.
 
-        With `tokens`, inputs are a table of distinct words, and `tokens` (M,) says which one each step reads.
+        With `tokens`, the inputs are tables of distinct words, and `tokens` (M,) is the row that each step reads.
         """
         inputs = (forward_inputs, backward_inputs)
         drops = self.dropout.training and self.dropout.p > 0
-        if tokens is not None and drops:  # each reading of a word has a dropout of its own
-            inputs = tuple(table[which] for table, which in zip(inputs, tokens, strict=True))
+        if tokens is not None and drops:  # dropout is drawn anew for each occurrence of a word
+            inputs = tuple(table[indices] for table, indices in zip(inputs, tokens, strict=True))
         if drops:
             inputs = tuple(self.dropout(states) for states in inputs)
         lstms = (self.forward_lstm, self.backward_lstm)
         gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
         if tokens is not None and not drops:
-            gates = tuple(table[which] for table, which in zip(gates, tokens, strict=True))
+            gates = tuple(table[indices] for table, indices in zip(gates, tokens, strict=True))
         *outputs, state = run_both(gates, lstms, state, sizes, self.clips)
-        if self.adds_input:  # what was dropped from the input is missing here too, as released
+        if self.adds_input:  # the input after dropout, as in the released code
             outputs = [output + states for output, states in zip(outputs, inputs, strict=True)]
         return outputs[0], outputs[1], state
 
     def padded(self, inputs: Pair, state: State, mask: torch.Tensor) -> Pair:
-        """The same on (T + 1, S, P) padded inputs and (T + 1, S, 1) masks, in plain steps: for traced graphs."""
+        """As `forward`, on (T + 1, S, P) padded inputs with a (T + 1, S, 1) mask, step by step, for traced graphs."""
         lstms = (self.forward_lstm, self.backward_lstm)
         outputs = []
         for direction, (lstm, states) in enumerate(zip(lstms, inputs, strict=True)):
@@ -102,8 +102,8 @@ class ElmoLayer(GradientCheckpointingLayer):
             gates, steps = lstm.gates(states), []
             for step in range(len(states)):
                 new_hidden, new_cell = lstm.step(gates[step], hidden.to(gates.dtype), cell, self.clips)
-                here = mask[step] if direction == 0 else mask[-step if step else 0]
-                hidden, cell = torch.where(here, new_hidden, hidden), torch.where(here, new_cell, cell)
+                real = mask[step] if direction == 0 else mask[-step if step else 0]
+                hidden, cell = torch.where(real, new_hidden, hidden), torch.where(real, new_cell, cell)
                 steps.append(new_hidden)
             output = torch.stack(steps)
             outputs.append(output + states if self.adds_input else output)
@@ -111,7 +111,7 @@ class ElmoLayer(GradientCheckpointingLayer):
 
 
 class ElmoScalarMix(nn.Module):
-    """gamma * sum_j softmax(w)_j h_j (section 3.2, equation 1), of layers normalised first if so configured."""
+    """gamma * sum_j softmax(w)_j h_j (section 3.2, equation 1). Layers may be normalised first (`mix_layer_norm`)."""
 
     def __init__(self, config: ElmoConfig):
         super().__init__()
@@ -125,7 +125,7 @@ class ElmoScalarMix(nn.Module):
         init.ones_(self.gamma)
 
     def forward(self, layers: list[torch.Tensor], mask: torch.Tensor | None = None) -> torch.Tensor:
-        """L + 1 layers (..., H) -> (..., H). `mask` (..., 1) tells words from padding where that is among them."""
+        """L + 1 layers (..., H) -> (..., H). `mask` (..., 1) is False at padding; None if there is none."""
         if self.top_only:
             return self.gamma * layers[-1]
         if self.normalises:
@@ -138,11 +138,11 @@ class ElmoScalarMix(nn.Module):
 
     @staticmethod
     def normalise(layer: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """One mean and variance over all numbers of all words of the batch, the sentence boundaries left out."""
-        kept = torch.ones_like(layer[..., :1]) if mask is None else mask.to(layer.dtype)
-        count = (kept.sum() * layer.shape[-1]).clamp(min=1)
-        mean = (layer * kept).sum() / count
-        variance = ((layer - mean) * kept).square().sum() / count
+        """Normalises by one mean and one variance over all words of the batch, without the sentence boundaries."""
+        words = torch.ones_like(layer[..., :1]) if mask is None else mask.to(layer.dtype)
+        count = (words.sum() * layer.shape[-1]).clamp(min=1)
+        mean = (layer * words).sum() / count
+        variance = ((layer - mean) * words).square().sum() / count
         return (layer - mean) * (variance + 1e-12).rsqrt()  # TensorFlow's epsilon; AllenNLP's is 1e-13
 
 
@@ -153,7 +153,7 @@ class ElmoPreTrainedModel(SavedWithCode, PreTrainedModel):
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = ["ElmoTokenEncoder", "ElmoLayer"]
-    _keys_to_ignore_on_load_missing = [r"mixes\.\d+\."]  # a mix more than the checkpoint has begins anew
+    _keys_to_ignore_on_load_missing = [r"mixes\.\d+\."]  # mixes that the checkpoint lacks are initialised
 
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
@@ -161,12 +161,12 @@ class ElmoPreTrainedModel(SavedWithCode, PreTrainedModel):
         return {"input_ids": torch.tensor([rows], device=self.device)}
 
     def wants_layers(self, output_hidden_states: bool | None = None, **kwargs) -> bool:
-        """Whether a call with these arguments is to return the layers of the biLM."""
+        """Whether a call with these arguments returns the layers of the biLM."""
         return self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Glorot's for what multiplies, length 1 for what is looked up; parts with other values have a `reset`."""
+        """Glorot's values for products, vectors of length 1 for embeddings; other modules have a `reset`."""
         super()._init_weights(module)
         if isinstance(module, (nn.Linear, nn.Conv1d)):
             init.xavier_uniform_(module.weight)
@@ -178,21 +178,21 @@ class ElmoPreTrainedModel(SavedWithCode, PreTrainedModel):
             module.reset()
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        """For all modules. Of code that is not its own, transformers otherwise skips those without own parameters."""
+        """Initialises all modules. For code outside transformers, it would skip those without direct parameters."""
         super()._initialize_weights(module)
 
 
-@auto_docstring(custom_intro="The biLM's layers and what a task reads of them.")
+@auto_docstring(custom_intro="The mixes of the biLM's layers, and the layers themselves.")
 @dataclass
 class ElmoModelOutput(ModelOutput):
     r"""
     last_hidden_state (`torch.FloatTensor` of shape `(batch_size, sequence_length, hidden_size)`):
         The first mix; zero at padding.
     mixes (`torch.FloatTensor` of shape `(batch_size, num_mixes, sequence_length, hidden_size)`):
-        All of them.
-    hidden_states (`tuple(torch.FloatTensor)`, *optional*):
-        With `output_hidden_states=True`, the layers before they are mixed, of the same shape: the word layer, twice
-        side by side, then each LSTM layer's forward and backward states.
+        All mixes.
+    hidden_states (`tuple(torch.FloatTensor)`, *optional*, returned when `output_hidden_states=True`):
+        The layers before they are mixed, each of shape `(batch_size, sequence_length, hidden_size)`: the word layer
+        concatenated with itself, then the forward and backward states of each LSTM layer.
     """
 
     last_hidden_state: torch.FloatTensor | None = None
@@ -205,7 +205,7 @@ class ElmoModel(ElmoPreTrainedModel):
     def __init__(self, config: ElmoConfig, trains: bool | None = None):
         r"""
         trains (`bool`, *optional*):
-            Whether the biLM itself is to be trained, by default as `config.freeze_bilm` says.
+            Whether the biLM itself is trained. Defaults to `not config.freeze_bilm`.
         """
         super().__init__(config)
         self.token_encoder = ElmoTokenEncoder(config)
@@ -216,8 +216,8 @@ class ElmoModel(ElmoPreTrainedModel):
         self.initial_hidden = nn.Buffer(torch.zeros(*sizes, config.projection_size))
         self.initial_cell = nn.Buffer(torch.zeros(*sizes, config.cell_size))
         self.trains = not config.freeze_bilm if trains is None else trains
-        self.known: ElmoKnownWords | None = None
-        self.carried: State | None = None  # (L, 2, rows, ...) each, of config.state "carry"
+        self.word_cache: ElmoWordCache | None = None
+        self.carried: State | None = None  # (L, 2, rows, ...) each, with config.state="carry"
         self.post_init()
         self.train()
 
@@ -232,9 +232,9 @@ class ElmoModel(ElmoPreTrainedModel):
         self.token_encoder.char_embeddings = value
 
     def train(self, mode: bool = True) -> "ElmoModel":
-        """As for every module, but a frozen biLM takes no part in training: no gradients, no dropout."""
+        """As `Module.train`, but a frozen biLM stays in evaluation mode, without gradients."""
         super().train(mode)
-        # Gradients are switched off here, because from_pretrained makes parameters that want them.
+        # Gradients are switched off here, because from_pretrained makes all parameters trainable.
         if not self.trains:
             for part in (self.token_encoder, self.layers):
                 part.eval().requires_grad_(False)
@@ -255,14 +255,14 @@ class ElmoModel(ElmoPreTrainedModel):
     ) -> tuple[torch.Tensor] | ElmoModelOutput:
         r"""
         input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length, max_characters_per_token)`):
-            Character ids of each word, from `ElmoTokenizer`, without <S> and </S>, which are added here.
+            Character ids of each word, from `ElmoTokenizer`. The model adds <S> and </S>.
         attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
             1 for words, 0 for padding; without it, a row of zeros is padding.
         token_type_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            0 and 1: the words of a row's first and second sentence, each of which is read by itself.
+            0 for the words of a row's first sentence, 1 for those of its second. Each sentence is read by itself.
         layer_states (`torch.Tensor` of shape `(batch_size, sequence_length, layers, hidden_size)`, *optional*):
-            The layers of a frozen biLM, computed before, as `embed` does; `input_ids` are then read only for padding,
-            and may be left out.
+            The layers of a frozen biLM, computed earlier, as by `embed(layers="all")`. `input_ids` are then only used
+            to find padding, and may be left out.
         """
         mask = self.words_of(input_ids, attention_mask, token_type_ids, layer_states)
         if layer_states is not None:
@@ -277,15 +277,15 @@ class ElmoModel(ElmoPreTrainedModel):
         def pad(states: torch.Tensor) -> torch.Tensor:
             return packed.pad(states) if packed else states * mask[..., None]
 
-        wanted = self.wants_layers(**kwargs)
-        if wanted:  # mixed as they are returned, so that the gradient of the mix reaches them
+        returns_layers = self.wants_layers(**kwargs)
+        if returns_layers:  # the mix reads the tensors that are returned, so that its gradient reaches them
             layers, packed = [pad(layer) for layer in layers], None
         mixes = [mix(layers, None if packed else mask[..., None]) for mix in self.mixes]
         mixes = [pad(self.dropout(mixed)) for mixed in mixes]
         return ElmoModelOutput(
             last_hidden_state=mixes[0],
             mixes=torch.stack(mixes, 1),
-            hidden_states=tuple(layers) if wanted else None,
+            hidden_states=tuple(layers) if returns_layers else None,
         )
 
     def words_of(
@@ -295,74 +295,75 @@ class ElmoModel(ElmoPreTrainedModel):
         token_type_ids: torch.Tensor | None,
         layer_states: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(B, T), True where a word is. Raises ValueError for inputs of another shape."""
+        """(B, T) booleans, True at words. Raises ValueError for inputs of a wrong shape."""
         columns = self.config.max_characters_per_token
         layers = (self.config.num_hidden_layers + 1, self.config.hidden_size)
-        given = input_ids if layer_states is None else layer_states
-        if given is None or given.dim() != (3 if layer_states is None else 4):
-            found = None if given is None else tuple(given.shape)
+        inputs = input_ids if layer_states is None else layer_states
+        if inputs is None or inputs.dim() != (3 if layer_states is None else 4):
+            shape = None if inputs is None else tuple(inputs.shape)
             raise ValueError(
-                f"input_ids are {found}, not (rows, words, {columns}): ElmoTokenizer makes the {columns} character "
+                f"input_ids are {shape}, not (rows, words, {columns}): ElmoTokenizer makes the {columns} character "
                 "ids of each word; layer_states would be (rows, words, layers, hidden_size)"
             )
-        if layer_states is None and given.shape[-1] != columns:
+        if layer_states is None and inputs.shape[-1] != columns:
             raise ValueError(
-                f"input_ids have {given.shape[-1]} character ids a word, the model was configured for {columns} "
+                f"input_ids have {inputs.shape[-1]} character ids a word, but the model is configured for {columns} "
                 "(max_characters_per_token)"
             )
-        if layer_states is not None and given.shape[2:] != layers:
+        if layer_states is not None and inputs.shape[2:] != layers:
             raise ValueError(
-                f"layer_states have {tuple(given.shape[2:])} layers and numbers a word, the model was configured for "
-                f"{layers}: take those of this model"
+                f"layer_states have {tuple(inputs.shape[2:])} layers and numbers a word, but the model is configured "
+                f"for {layers}: use the layers of this model"
             )
-        for name, numbers in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
-            if numbers is not None and numbers.shape != given.shape[:2]:
-                raise ValueError(f"{name} is {tuple(numbers.shape)}, not {tuple(given.shape[:2])}: a number a word")
+        for name, tensor in (("attention_mask", attention_mask), ("token_type_ids", token_type_ids)):
+            if tensor is not None and tensor.shape != inputs.shape[:2]:
+                raise ValueError(f"{name} is {tuple(tensor.shape)}, not {tuple(inputs.shape[:2])}: one number a word")
         if attention_mask is not None:
             return attention_mask.bool()
-        words = given if input_ids is None else input_ids
+        words = inputs if input_ids is None else input_ids
         return (words != 0).flatten(2).any(-1)
 
     def read(self, words: torch.Tensor, packed: Sentences) -> tuple[torch.Tensor, list[Pair]]:
-        """The word layer (N, P) of the words (N, K), and of each LSTM layer what its directions say (M, P)."""
-        vectors, which = self.encode_words(words)
-        tokens = tuple(which[steps] for steps in packed.tokens)
+        """Words (N, K) -> their word layer (N, P), and the (M, P) states of both directions of each LSTM layer."""
+        vectors, indices = self.encode_words(words)
+        tokens = tuple(indices[steps] for steps in packed.tokens)
         outputs = self.run_layers((vectors, vectors), packed.steps.order, packed.steps.sizes.tolist(), tokens)
-        return vectors[which[2:]], outputs
+        return vectors[indices[2:]], outputs
 
     def encode_words(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Vectors (U, P) of the distinct among <S>, </S> and the words (N, K), and which of them each is (N + 2,)."""
+        """The (U, P) vectors of the distinct rows of <S>, </S> and words (N, K), and the index (N + 2,) of each."""
         boundaries = torch.tensor(sentence_boundary_ids(self.config.max_characters_per_token), device=words.device)
-        if len(words) and words.device.type == "cpu":  # elsewhere, to look would be to wait
+        if len(words) and words.device.type == "cpu":  # elsewhere, reading the values would wait for the device
             low, high = (int(end) for end in words.aminmax())
             if low < 0 or high >= self.config.vocab_size:
                 raise ValueError(
                     f"input_ids go from {low} to {high}, but vocab_size is {self.config.vocab_size}: ElmoTokenizer "
                     "makes ids from 0 to 261"
                 )
-        found, which = distinct(torch.cat([boundaries, words]))
+        rows, indices = distinct(torch.cat([boundaries, words]))
         learns = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.token_encoder.parameters())
-        if self.known is None or learns:
-            return self.token_encoder(found), which
-        return self.known.look_up(self.token_encoder, found), which
+        if self.word_cache is None or learns:
+            return self.token_encoder(rows), indices
+        return self.word_cache.look_up(self.token_encoder, rows), indices
 
     def know_words(self, words: Iterable[str]) -> None:
-        """Computes the word layer of a vocabulary now, once, instead of in each batch that has its words.
+        """Computes the word layer of a vocabulary once and caches it, instead of computing it in each batch.
 
-        Nothing else changes: words that it lacks are computed from their characters as ever, all are while the word
-        layer learns, and where its weights have changed, the vocabulary is computed again. Not saved; no words end it.
+        Results do not change. Words outside the vocabulary are computed from their characters as before, and so are
+        all words while the word layer is trained. If its weights change, the cache is computed again. The cache is
+        not saved with the model; a call without words deletes it.
         """
         if isinstance(words, str):
             raise ValueError(f"words are {words!r:.80}, one text: give a list of words")
         rows = torch.from_numpy(words_to_ids(list(words), self.config.max_characters_per_token))
-        self.known = ElmoKnownWords(rows) if len(rows) else None
-        if self.known is not None:
-            self.known.update(self.token_encoder)
+        self.word_cache = ElmoWordCache(rows) if len(rows) else None
+        if self.word_cache is not None:
+            self.word_cache.update(self.token_encoder)
 
     def run_layers(
         self, inputs: Pair, order: torch.Tensor, sizes: list[int], tokens: Pair | None = None
     ) -> list[Pair]:
-        """Both directions' states (M, P) of each layer, for the sentences of these numbers."""
+        """The (M, P) states of both directions of each layer; `order` (S,) holds the sentences' numbers."""
         state, outputs, ends = self.first_state(order), [], []
         for index, layer in enumerate(self.layers):
             *inputs, end = layer(*inputs, (state[0][index], state[1][index]), sizes, None if index else tokens)
@@ -375,7 +376,7 @@ class ElmoModel(ElmoPreTrainedModel):
     # Where sentences start
 
     def first_state(self, order: torch.Tensor) -> State:
-        """(L, 2, S, ...) for the sentences in this order."""
+        """The (L, 2, S, ...) states in which the sentences of these numbers start."""
         starts = (self.initial_hidden, self.initial_cell)
         if self.config.state == "warm":
             return tuple(start[:, :, None].expand(-1, -1, order.shape[0], -1) for start in starts)
@@ -383,32 +384,33 @@ class ElmoModel(ElmoPreTrainedModel):
         if self.config.state == "zero" or self.carried is None:
             return zeros
         for rows, carried in zip(zeros, self.carried, strict=True):
-            known = order < carried.shape[2]  # a row that no batch so far has had starts from zeros
-            rows[:, :, known] = carried.to(rows)[:, :, order[known]]
+            is_carried = order < carried.shape[2]  # rows that no earlier batch had start from zeros
+            rows[:, :, is_carried] = carried.to(rows)[:, :, order[is_carried]]
         return zeros
 
     def carry(self, state: State, order: torch.Tensor) -> None:
-        """Keeps the states of this batch's rows for the next one, and those of rows that it did not have."""
+        """Keeps the last states of this batch's rows for the next batch; states of other rows stay as they are."""
         rows = len(order) if self.carried is None else max(len(order), self.carried[0].shape[2])
-        kept = []
-        for number, end in enumerate(state):
-            whole = end.new_zeros(*end.shape[:2], rows, end.shape[3])
+        new_states = []
+        for index, end in enumerate(state):
+            new_state = end.new_zeros(*end.shape[:2], rows, end.shape[3])
             if self.carried is not None:
-                whole[:, :, : self.carried[number].shape[2]] = self.carried[number].to(whole)
-            whole[:, :, order] = end.detach()
-            kept.append(whole)
-        self.carried = tuple(kept)
+                new_state[:, :, : self.carried[index].shape[2]] = self.carried[index].to(new_state)
+            new_state[:, :, order] = end.detach()
+            new_states.append(new_state)
+        self.carried = tuple(new_states)
 
     def reset_state(self) -> None:
-        """Lets the next batch start as the first one did, with `config.state` "carry"."""
+        """With `config.state="carry"`, forgets the carried state: the next batch starts from zeros."""
         self.carried = None
 
     @torch.no_grad()
     def warm_up(self, sentences: Iterable[list[str] | str]) -> None:
-        """Runs a few sentences one after another, carrying the state, and stores where it ended.
+        """Reads a few sentences one after another, carrying the state, and stores the last state in the model.
 
-        With `config.state` "warm", the default, every sentence then starts there: close to the released behaviour,
-        where the state never ended, but the same vectors whatever was computed before. Saved with the model.
+        With `config.state="warm"`, the default, every sentence then starts from the stored state. This is close to
+        the released code, which carries the state from batch to batch, but vectors do not depend on earlier calls. The
+        stored state is saved with the model.
         """
         configured, self.config.state, self.carried = self.config.state, "carry", None
         try:
@@ -421,28 +423,28 @@ class ElmoModel(ElmoPreTrainedModel):
         finally:
             self.config.state, self.carried = configured, None
 
-    # Other ways through the biLM
+    # Traced graphs, the mix penalty, and vectors of texts
 
     def padded_layers(
         self, input_ids: torch.Tensor, mask: torch.Tensor, token_type_ids: torch.Tensor | None
     ) -> list[torch.Tensor]:
-        """As `read`, but of all columns, (B, T, H), in operations that do not depend on what the input holds.
+        """The L + 1 layers (B, T, H), in operations that do not depend on the values of the inputs.
 
-        Every word and every column is computed; a column that is not a sentence's leaves its state as it is.
+        Every word and every column is computed. A column outside a sentence leaves its state unchanged.
         """
         if self.config.state == "carry":
             raise ValueError(
-                'config.state="carry" cannot be traced or transformed by torch.func, since neither keeps a state. Use '
-                '"warm" or "zero"'
+                'config.state="carry" cannot be traced or transformed by torch.func, since neither keeps a state: set '
+                'it to "warm" or "zero"'
             )
         second = None if token_type_ids is None else token_type_ids > 0  # (B, T)
-        kinds = [mask] if second is None else [mask & ~second, mask & second]
-        masks = torch.cat(kinds).T[..., None]  # (T, S, 1), S = B, or 2 B with the second sentences
+        sentence_masks = [mask] if second is None else [mask & ~second, mask & second]
+        masks = torch.cat(sentence_masks).T[..., None]  # (T, S, 1), S = B, or 2 B with the second sentences
         masks = torch.cat([torch.ones_like(masks[:1]), masks])
         words = self.token_encoder(input_ids)  # (B, T, P)
         boundaries = torch.tensor(sentence_boundary_ids(input_ids.shape[-1]), device=input_ids.device)
         starts = self.token_encoder(boundaries)[:, None, None].expand(-1, -1, masks.shape[1], -1)  # (2, 1, S, P)
-        columns = words.transpose(0, 1).repeat(1, len(kinds), 1)  # (T, S, P)
+        columns = words.transpose(0, 1).repeat(1, len(sentence_masks), 1)  # (T, S, P)
         inputs = (torch.cat([starts[0], columns]), torch.cat([starts[1], columns.flip(0)]))
         state = self.first_state(torch.arange(masks.shape[1], device=mask.device))
         layers = [torch.cat([words, words], -1)]
@@ -456,7 +458,7 @@ class ElmoModel(ElmoPreTrainedModel):
         return layers
 
     def mix_penalty(self) -> torch.Tensor:
-        """`config.mix_l2` times the sum of the squares of all mix weights in use; a task adds it to its loss."""
+        """`config.mix_l2` times the sum of squares of all mix weights in use. Task networks add it to their loss."""
         squares = (mix.weights.square().sum() for mix in self.mixes if not mix.top_only)
         return self.config.mix_l2 * sum(squares, self.mixes[0].weights.new_zeros(()))
 
@@ -466,9 +468,9 @@ class ElmoModel(ElmoPreTrainedModel):
     ) -> list[torch.Tensor]:
         """The vectors of each sentence's words, on the CPU: (words, H), or (L + 1, words, H) with `layers="all"`.
 
-        A sentence is a list of words, or text that `ElmoTokenizer` splits. The model computes as in evaluation.
-        Sentences of similar length share a batch, which changes nothing but the time it takes; with `config.state`
-        "carry" they stay in order.
+        A sentence is a list of words, or text that `ElmoTokenizer` splits. The model runs in evaluation mode.
+        Sentences of similar length share a batch, which saves time and changes no result. With `config.state="carry"`,
+        sentences stay in their order.
         """
         if layers not in ("mix", "all"):
             raise ValueError(f'layers={layers!r}: choose "mix" or "all"')
@@ -477,24 +479,24 @@ class ElmoModel(ElmoPreTrainedModel):
         if isinstance(sentences, str):
             raise ValueError(f"sentences are {sentences!r:.80}, one text: give a list, [text]")
         tokenizer = ElmoTokenizer(max_characters_per_token=self.config.max_characters_per_token)
-        words = [tokenizer.tokenize(given) if isinstance(given, str) else list(given) for given in sentences]
+        words = [tokenizer.tokenize(text) if isinstance(text, str) else list(text) for text in sentences]
         order = range(len(words))
         if self.config.state != "carry":
             order = sorted(order, key=lambda number: len(words[number]), reverse=True)
-        training, found = self.training, [None] * len(words)
+        training, vectors = self.training, [None] * len(words)
         self.eval()
         try:
             for start in range(0, len(order), batch_size):
-                chosen = order[start : start + batch_size]
-                batch = [words[number] for number in chosen]
+                numbers = order[start : start + batch_size]
+                batch = [words[number] for number in numbers]
                 inputs = tokenizer(batch, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
                 outputs = self(**inputs, output_hidden_states=layers == "all")
                 states = torch.stack(outputs.hidden_states, 1) if layers == "all" else outputs.last_hidden_state
-                for number, row in zip(chosen, states.cpu(), strict=True):
-                    found[number] = row[..., : len(words[number]), :].clone()
+                for number, row in zip(numbers, states.cpu(), strict=True):
+                    vectors[number] = row[..., : len(words[number]), :].clone()
         finally:
             self.train(training)
-        return found
+        return vectors
 
 
 __all__ = ["ElmoModel", "ElmoModelOutput", "ElmoPreTrainedModel", "ElmoScalarMix"]

@@ -13,17 +13,17 @@
 # limitations under the License.
 """ELMo with a start and an end score for each word of a context: BiDAF with self-attention (SQuAD).
 
-Clark and Gardner 2017 (arXiv 1710.10723), after BiDAF (Seo et al. 2016, arXiv 1611.01603); ELMo's paper (Peters et al.
-2018, supplement A) has GRUs of 90 cells in it, and variational dropout of 0.2 around them. Released code:
-allenai/document-qa, `docqa/elmo`. The late mix, where the config has one, joins the states of the first GRU, so that
-the attention sees it; the paper's best has ELMo in both places.
+Clark and Gardner 2017 (arXiv 1710.10723), after BiDAF (Seo et al. 2016, arXiv 1611.01603). In ELMo's paper (Peters et
+al. 2018, supplement A), it has GRUs of 90 cells with variational dropout of 0.2. Released code: allenai/document-qa,
+`docqa/elmo`. If the config has a late mix, it is concatenated to the states of the first GRU, before the attention.
+The paper's best network reads ELMo in both places.
 
-An answer that the context does not have is said to start and end at the row's first word, where BERT has [CLS]: a word
-of the question, which is part of no answer. Clark and Gardner score "no answer" against all spans at once. Here it is
-scored against the starts and against the ends, so that start and end scores are all there is to know; and from the
-states that predict the two, without a third attention.
+If the context has no answer, the answer starts and ends at the row's first word, where BERT has [CLS]. That word
+belongs to the question, so it is never part of an answer. Clark and Gardner compare "no answer" with all spans at
+once. Here it is compared with the starts and with the ends, so that start and end scores suffice; it is computed from
+the states that predict them, without a third attention.
 
-Letters: B rows, T columns, D features of a word, E of an encoded word, R cells of one direction.
+Letters: B rows, T columns, D size of a word's vector, E size of an encoded word, R cells of one direction.
 """
 
 import torch
@@ -61,19 +61,19 @@ def run_gru(
 
 
 class BiGRU(BiLSTM):
-    """As `BiLSTM`, of gated recurrent units."""
+    """As `BiLSTM`, with gated recurrent units."""
 
     layer_class = nn.GRU
     run_direction = staticmethod(run_gru)
 
     def reset(self) -> None:
-        """What transformers does for an LSTM; a GRU it leaves as it finds it."""
+        """Initialises GRUs as transformers initialises LSTMs; it does not initialise GRUs itself."""
         for parameter in self.parameters():
             init.xavier_uniform_(parameter) if parameter.dim() > 1 else init.zeros_(parameter)
 
 
 class ElmoTrilinear(nn.Module):
-    """w1 x + w2 y + w3 (x * y): how much a word x has to do with a word y."""
+    """w1 x + w2 y + w3 (x * y), the attention score of word x for word y."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -88,10 +88,10 @@ class ElmoTrilinear(nn.Module):
 
 
 class ElmoBiAttention(nn.Module):
-    """Each word of the context beside what it sees in the question, and what the question sees in the context.
+    """Joins each word of the context with its attention to the question, and the question's attention to the context.
 
-    Seo et al., section 2, attention flow: [h; u; h * u; h * g] with u the mean of the question's words that h attends
-    to, and g that of the context's words by the best score that a word of the question has for each.
+    Seo et al., section 2, attention flow: [h; u; h * u; h * g]. u is the mean of the question's words, weighted by the
+    scores of h for them. g is the mean of the context's words, each weighted by its best score with the question.
     """
 
     def __init__(self, size: int):
@@ -99,22 +99,22 @@ class ElmoBiAttention(nn.Module):
         self.scores = ElmoTrilinear(size)
 
     def forward(self, states: torch.Tensor, question: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        """(B, T, E) states and two (B, T) masks -> (B, T, 4E), of use where the context is."""
+        """(B, T, E) states and two (B, T) masks -> (B, T, 4E), to be used at the words of the context."""
         scores = self.scores(states, states)  # (B, T, T)
-        seen = attend(scores, states, context.unsqueeze(2) & question.unsqueeze(1))  # (B, T, E)
+        attended = attend(scores, states, context.unsqueeze(2) & question.unsqueeze(1))  # (B, T, E)
         highest = max_pool(scores.transpose(1, 2), question)  # (B, T), over the words of the question
         summary = attend(highest.unsqueeze(1), states, context.unsqueeze(1))  # (B, 1, E)
-        return torch.cat([states, seen, states * seen, states * summary], -1)
+        return torch.cat([states, attended, states * attended, states * summary], -1)
 
 
 class ElmoSelfAttention(nn.Module):
-    """A residual layer in which each word of the context looks at the others, or at none of them."""
+    """A residual layer in which each word of the context attends to the others, or to none of them."""
 
     def __init__(self, size: int, dropout: float):
         super().__init__()
         self.rnn = BiGRU(size, size // 2, 1, dropout)
         self.scores = ElmoTrilinear(size)
-        self.nothing = nn.Parameter(torch.empty(1))  # the score of looking at none, as in the released code
+        self.nothing = nn.Parameter(torch.empty(1))  # the score of attending to none, as in the released code
         self.projection = nn.Linear(3 * size, size)
         self.dropout = VariationalDropout(dropout)
 
@@ -128,13 +128,13 @@ class ElmoSelfAttention(nn.Module):
         others = context.unsqueeze(2) & context.unsqueeze(1) & ~itself  # (B, T, T)
         scores = self.scores(states, states)
         scores = torch.cat([scores, self.nothing.expand(*scores.shape[:2], 1)], -1)  # (B, T, T + 1)
-        nothing = nn.functional.pad(states, (0, 0, 0, 1))  # one state more, of zeros
-        seen = attend(scores, nothing, nn.functional.pad(others, (0, 1), value=True))
-        return inputs + self.projection(torch.cat([seen, states, seen * states], -1)).relu()
+        states_and_none = nn.functional.pad(states, (0, 0, 0, 1))  # one more state, of zeros
+        attended = attend(scores, states_and_none, nn.functional.pad(others, (0, 1), value=True))
+        return inputs + self.projection(torch.cat([attended, states, attended * states], -1)).relu()
 
 
 class ElmoSpan(nn.Module):
-    """Start and end scores: a GRU for the start, one that reads its states too for the end, and "no answer"."""
+    """Start scores from a GRU, end scores from a second GRU that also reads its states, and scores of no answer."""
 
     def __init__(self, config: ElmoConfig):
         super().__init__()
@@ -147,13 +147,13 @@ class ElmoSpan(nn.Module):
         self.no_answer = nn.Linear(config.classifier_size, 2)
 
     def forward(self, inputs: torch.Tensor, context: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, T, 2R) and a (B, T) mask -> (B, T, 2), the scores of each word of the context, and (B, 2) of none."""
+        """(B, T, 2R) and a (B, T) mask -> scores (B, T, 2) of each word of the context, and (B, 2) of no answer."""
         start_states = self.start_rnn(inputs, context)
         end_states = self.end_rnn(torch.cat([inputs, start_states], -1), context)
         scores = torch.cat([self.start(start_states), self.end(end_states)], -1)
         expected = [
-            attend(each.unsqueeze(1), states, context.unsqueeze(1)).squeeze(1)  # (B, 2R)
-            for each, states in zip(scores.unbind(-1), (start_states, end_states), strict=True)
+            attend(bound_scores.unsqueeze(1), states, context.unsqueeze(1)).squeeze(1)  # (B, 2R)
+            for bound_scores, states in zip(scores.unbind(-1), (start_states, end_states), strict=True)
         ]
         return scores, self.no_answer(self.hidden(torch.cat(expected, -1)).relu())
 
@@ -165,7 +165,7 @@ def span_loss(
     num_items_in_batch: torch.Tensor | int | None = None,
     **kwargs,
 ) -> torch.Tensor:
-    """Cross-entropy of (B, T) logits with (B,) positions; those that `possible` (B, T) rules out do not count."""
+    """Cross-entropy of (B, T) logits with (B,) positions; positions that are not in `possible` (B, T) do not count."""
     positions = positions.view(-1, 1).to(logits.device)
     inside = positions.clamp(0, logits.shape[1] - 1)
     counts = (inside == positions) & possible.gather(1, inside)
@@ -205,12 +205,12 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         vector_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The row of each word in the word vectors: 0 for padding, 1 for unknown words.
         layer_states (`torch.Tensor` of shape `(batch_size, sequence_length, layers, hidden_size)`, *optional*):
-            The frozen biLM's layers of each word, kept from before, instead of computing them.
+            The frozen biLM's layers for each word, computed earlier; the biLM is then not run.
         start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The column of the answer's first word, or of the row's first word where the context has no answer. A
-            position outside the row, on padding or on another word of the question does not count.
+            The column of the answer's first word, or of the row's first word if the context has no answer. A position
+            outside the row, on padding or on another word of the question does not count.
         end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The column of its last word.
+            The column of the answer's last word.
         """
         if token_type_ids is None:
             raise ValueError("token_type_ids is missing: 0 for the words of the question, 1 for those of the context.")
@@ -223,12 +223,12 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         logits = torch.where(first_word.unsqueeze(-1), no_answer.unsqueeze(1), scores)  # (B, T, 2)
         possible = context | first_word
         logits = logits.masked_fill(~possible.unsqueeze(-1), torch.finfo(logits.dtype).min)
-        start_logits, end_logits = (each.contiguous() for each in logits.unbind(-1))  # (B, T) each
+        start_logits, end_logits = (scores.contiguous() for scores in logits.unbind(-1))  # (B, T) each
         loss = None
         if start_positions is not None and end_positions is not None:
             losses = [
-                span_loss(each, positions, possible, **kwargs)
-                for each, positions in ((start_logits, start_positions), (end_logits, end_positions))
+                span_loss(bound_logits, positions, possible, **kwargs)
+                for bound_logits, positions in ((start_logits, start_positions), (end_logits, end_positions))
             ]
             loss = self.add_mix_penalty(sum(losses) / 2, start_positions, **kwargs)
         return QuestionAnsweringModelOutput(
@@ -238,7 +238,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
     def read(
         self, words: torch.Tensor, question: torch.Tensor, context: torch.Tensor, late: torch.Tensor | None
     ) -> torch.Tensor:
-        """What the question makes of each word of the context: (B, T, D) -> (B, T, 2R)."""
+        """The states of the context's words, given the question: (B, T, D) -> (B, T, 2R)."""
         states = read_apart(self.sentence_rnn, words, question, context)
         states = self.dropout(states)  # (B, T, 2R)
         if late is not None:

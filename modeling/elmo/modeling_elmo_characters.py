@@ -13,11 +13,12 @@
 # limitations under the License.
 """ELMo's word layer: a word's characters -> convolutions -> maximum over positions -> highway layers -> projection.
 
-The paper's section 3.4 and Kim et al. 2016 (arXiv 1508.06615); released code: allenai/bilm-tf, `bilm/model.py`. No
-step looks beyond a word, so the distinct words of a batch are computed, not all of them; and of the 50 ids of a word
-only as many columns as the longest word has characters, since all windows of padding give the same number.
+Section 3.4 of the paper, and Kim et al. 2016 (arXiv 1508.06615); released code: allenai/bilm-tf, `bilm/model.py`. No
+step looks beyond a word, so each distinct word of a batch is computed once. Of the 50 ids of a word, only as many are
+computed as the longest word has characters, since all windows of padding give the same number.
 
-Letters: N words, U distinct ones, K ids a word, E size of a character, F filters in all, P size of the projection.
+Letters: N words, U distinct words, K ids of a word, E size of a character's embedding, F filters in all, P size of the
+projection.
 """
 
 import torch
@@ -30,7 +31,7 @@ from .configuration_elmo import ElmoConfig
 from .tokenization_elmo import WORD_PADDING
 
 
-SMALLEST_GROUP = 64  # words that are convolved together
+SMALLEST_GROUP = 64  # the fewest words that are convolved together
 
 
 class ElmoHighway(nn.Module):
@@ -39,10 +40,10 @@ class ElmoHighway(nn.Module):
     def __init__(self, size: int):
         super().__init__()
         self.transform = nn.Linear(size, size)
-        self.carry = nn.Linear(size, size)  # the name of the released variable, though it opens the transform
+        self.carry = nn.Linear(size, size)  # named as in the released code, but a high gate takes the transform
 
     def reset(self) -> None:
-        for part, bias in ((self.transform, 0.0), (self.carry, -2.0)):  # -2: at first, most is carried over
+        for part, bias in ((self.transform, 0.0), (self.carry, -2.0)):  # -2: at first, most is the input itself
             init.normal_(part.weight, std=part.in_features**-0.5)
             init.constant_(part.bias, bias)
 
@@ -61,15 +62,15 @@ class ElmoTokenEncoder(nn.Module):
             [nn.Conv1d(config.char_embedding_size, count, width) for width, count in config.filters]
         )
         self.highways = nn.ModuleList([ElmoHighway(filters) for _ in range(config.num_highway_layers)])
-        projects = filters != config.projection_size  # as released
+        projects = filters != config.projection_size  # as in the released code
         self.projection = nn.Linear(filters, config.projection_size) if projects else None
-        # CODEPATH: the released models have relu; tanh is the other choice of the released code.
+        # CODEPATH: the released models have ReLU; the released code also offers tanh.
         self.activation = torch.tanh if config.char_activation == "tanh" else torch.relu
         self.tanh = config.char_activation == "tanh"
         self.widest = max(width for width, _ in config.filters)
 
     def reset(self) -> None:
-        """The released code's first values; those of the highway layers are theirs."""
+        """The initial values of the released code. The highway layers have a `reset` of their own."""
         init.uniform_(self.char_embeddings.weight, -1.0, 1.0)
         if not getattr(self.char_embeddings.weight, "_is_hf_initialized", False):  # read from a checkpoint
             init.zeros_(self.char_embeddings.weight[0])
@@ -84,11 +85,11 @@ class ElmoTokenEncoder(nn.Module):
             init.zeros_(self.projection.bias)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Every row by itself: (..., K) -> (..., P). In eager mode, `distinct` first saves most of the work."""
+        """(..., K) -> (..., P), each word by itself. Callers save most of the work by passing `distinct` words."""
         words = input_ids.flatten(0, -2)  # (N, K)
         every_column = is_tracing(words) or is_transformed()
         pooled = self.pool(words) if every_column else self.pool_by_length(words)
-        states = self.activation(pooled)  # (N, F); the activation grows, so it may follow the maximum
+        states = self.activation(pooled)  # (N, F); the activation is monotonic, so it may follow the maximum
         for highway in self.highways:
             states = highway(states)
         if self.projection is not None:
@@ -96,7 +97,7 @@ class ElmoTokenEncoder(nn.Module):
         return states.unflatten(0, input_ids.shape[:-1])
 
     def pool(self, words: torch.Tensor) -> torch.Tensor:
-        """Each filter's maximum over its windows, (N, K) -> (N, F), all windows of one width in one product."""
+        """The maximum of each filter over its windows: (N, K) -> (N, F). One product for each width."""
         characters = self.char_embeddings(words).flatten(1)  # (N, K * E)
         pooled = []
         for convolution in self.convolutions:
@@ -107,9 +108,9 @@ class ElmoTokenEncoder(nn.Module):
         return torch.cat(pooled, 1)
 
     def pool_by_length(self, words: torch.Tensor) -> torch.Tensor:
-        """As `pool`, words of like length together, of as many columns as the longest among them needs.
+        """As `pool`, in groups of words of similar length, with only the columns that the longest word of each needs.
 
-        Past it, one window of padding is kept for the widest filter, if there was one.
+        These include one window of padding for the widest filter, if the words have one.
         """
         columns = torch.arange(1, words.shape[1] + 1, device=words.device)
         lengths, order = ((words != WORD_PADDING) * columns).amax(1).sort()
@@ -121,58 +122,59 @@ class ElmoTokenEncoder(nn.Module):
         return torch.cat(pooled).index_select(0, order.argsort())
 
 
-def numbers_of(rows: torch.Tensor) -> torch.Tensor:
-    """A number for each row, (N, K) -> (N,): equal rows have the same; others by bad luck, 1 in 2 to the 64."""
+def hash_rows(rows: torch.Tensor) -> torch.Tensor:
+    """A hash of each row, (N, K) -> (N,). Two different rows have the same one with a probability of 1 in 2^64."""
     generator = torch.Generator().manual_seed(0)
     factors = torch.randint(-(2**63), 2**63 - 1, (rows.shape[1],), generator=generator).to(rows.device)
-    return (rows * factors).sum(1)  # modulo 2 to the 64
+    return (rows * factors).sum(1)  # modulo 2^64
 
 
 def distinct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The distinct rows (U, K) of (N, K), in any order, and for each of the N which one it is.
+    """The distinct rows (U, K) of (N, K), in any order, and the index among them of each of the N rows.
 
-    Sorting numbers is faster than sorting rows; where two different rows share one, rows are sorted after all.
+    Hashes are sorted, which is faster than sorting rows. If two different rows share a hash, the rows are sorted.
     """
-    _, which = numbers_of(rows).unique(return_inverse=True)
-    first = torch.empty(int(which.max()) + 1, dtype=torch.long, device=rows.device)
-    first[which] = torch.arange(len(rows), device=rows.device)  # any row of each number
-    found = rows[first]
-    return (found, which) if torch.equal(found[which], rows) else rows.unique(dim=0, return_inverse=True)
+    _, indices = hash_rows(rows).unique(return_inverse=True)
+    places = torch.empty(int(indices.max()) + 1, dtype=torch.long, device=rows.device)
+    places[indices] = torch.arange(len(rows), device=rows.device)  # the place of one row of each hash
+    candidates = rows[places]
+    is_exact = torch.equal(candidates[indices], rows)
+    return (candidates, indices) if is_exact else rows.unique(dim=0, return_inverse=True)
 
 
-class ElmoKnownWords:
-    """The vectors of a fixed vocabulary, computed once for as long as the encoder stays as it is."""
+class ElmoWordCache:
+    """The vectors of a fixed vocabulary, computed once and again only when the encoder's weights have changed."""
 
     def __init__(self, rows: torch.Tensor):
         rows, _ = distinct(rows)
-        self.numbers, order = numbers_of(rows).sort()
+        self.hashes, order = hash_rows(rows).sort()
         self.rows = rows[order]  # (V, K)
         self.vectors = None  # (V, P)
-        self.weights: list[nn.Parameter] = []  # that the vectors were computed with, kept so that their ids are theirs
+        self.weights: list[nn.Parameter] = []  # of the vectors; kept alive, so that no other weights get their ids
         self.versions: list[tuple[int, int, int]] = []
 
     @torch.no_grad()
     def update(self, encoder: ElmoTokenEncoder) -> None:
-        """Computes the vectors, unless they are those of these weights.
+        """Computes the vectors, unless the encoder's weights are the same as before.
 
-        A weight's version grows with every change in place, and its address changes with its type and its device.
+        A weight's version grows with each change in place; its address changes with its type and device.
         """
         weights = list(encoder.parameters())
         versions = [(id(weight), weight._version, weight.data_ptr()) for weight in weights]
         if versions == self.versions:
             return
         device = weights[0].device
-        self.numbers, self.rows = self.numbers.to(device), self.rows.to(device)
-        with torch.autocast(device.type, enabled=False):  # they outlive the call
+        self.hashes, self.rows = self.hashes.to(device), self.rows.to(device)
+        with torch.autocast(device.type, enabled=False):  # the vectors are used in later calls, without autocast
             self.vectors = torch.cat([encoder(piece) for piece in self.rows.split(4096)])
-        self.weights, self.versions = weights, versions  # last: other threads read by them
+        self.weights, self.versions = weights, versions  # set last, because other threads check them first
 
     def look_up(self, encoder: ElmoTokenEncoder, rows: torch.Tensor) -> torch.Tensor:
-        """(N, K) -> (N, P), `encoder` computing what is not known."""
+        """(N, K) -> (N, P). `encoder` computes the words that are not in the vocabulary."""
         self.update(encoder)
-        places = torch.searchsorted(self.numbers, numbers_of(rows)).clamp(max=len(self.numbers) - 1)
-        known = (self.rows[places] == rows).all(1)
+        places = torch.searchsorted(self.hashes, hash_rows(rows)).clamp(max=len(self.hashes) - 1)
+        is_cached = (self.rows[places] == rows).all(1)
         vectors = self.vectors[places]
-        if not known.all():
-            vectors[~known] = encoder(rows[~known]).to(vectors.dtype)
+        if not is_cached.all():
+            vectors[~is_cached] = encoder(rows[~is_cached]).to(vectors.dtype)
         return vectors

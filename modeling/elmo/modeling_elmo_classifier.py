@@ -11,16 +11,16 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""ELMo with a classifier of sentences and of pairs of them: GLUE's BiLSTM + ELMo + Attn baseline.
+"""ELMo with a classifier of sentences and sentence pairs: GLUE's BiLSTM + ELMo + Attn baseline.
 
-Wang et al. 2018 (arXiv 1804.07461); released code: nyu-mll/GLUE-baselines, `src/models.py`. A sentence is the maximum
-over the states of a BiLSTM. In a pair, each word first looks at the other sentence by dot-product attention, and a
-second BiLSTM reads it beside what it saw. One network does both: a row that has words of type 1 is a pair, and in
-another the second sentence is a vector of zeros. What differs from the released code: there is one shape of
-classifier, a pair's; regression has its hidden layer too; and the late mix, where the config has one, joins the states
-that are pooled, a pair's too.
+Wang et al. 2018 (arXiv 1804.07461); released code: nyu-mll/GLUE-baselines, `src/models.py`. A sentence is represented
+by the maximum over the states of a BiLSTM. In a pair, each word first attends to the other sentence by dot products,
+and a second BiLSTM reads its state together with the result. One network does both: a row with words of type 1 is a
+pair; in other rows, the second sentence is a vector of zeros. What differs from the released code: single sentences
+have the classifier of pairs; regression has its hidden layer too; and a late mix, if the config has one, is
+concatenated to the states that are pooled, for pairs too.
 
-Letters: B rows, T columns, D features of a word, R of a state, C classes.
+Letters: B rows, T columns, D size of a word's vector, R size of a state, C classes.
 """
 
 import torch
@@ -69,10 +69,11 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         vector_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The row of each word in the word vectors: 0 for padding, 1 for unknown words.
         layer_states (`torch.Tensor` of shape `(batch_size, sequence_length, layers, hidden_size)`, *optional*):
-            The frozen biLM's layers of each word, kept from before, instead of computing them.
+            The frozen biLM's layers for each word, computed earlier; the biLM is then not run.
         labels (`torch.Tensor` of shape `(batch_size,)`, or `(batch_size, num_labels)`, *optional*):
-            Class indices; floats for regression; a row of 0 and 1 for multi-label. `config.problem_type` says which;
-            left None, one label means regression, integers mean classes and floats mean multi-label.
+            Class indices, floats for regression, or rows of 0 and 1 for multi-label classification, as
+            `config.problem_type` says. If that is `None`, `num_labels=1` means regression; otherwise integers are
+            class indices and floats are multi-label rows.
         """
         words, mask, late, hidden_states = self.embed_words(
             input_ids, attention_mask, token_type_ids, vector_ids, layer_states, **kwargs
@@ -91,13 +92,13 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=hidden_states)
 
     def read(self, words: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) -> (B, T, R): the states of the second BiLSTM in a pair, of the first in a sentence alone."""
+        """(B, T, D) -> (B, T, R): the states of the second BiLSTM for pairs, of the first for single sentences."""
         states = read_apart(self.sentence_rnn, words, first, second)
-        seen = attend(states @ states.transpose(1, 2), states, across(first, second))
+        attended = attend(states @ states.transpose(1, 2), states, across(first, second))
         is_pair = second.any(1, keepdim=True)  # (B, 1)
-        # One word of a sentence alone is read too, and not used: DistributedDataParallel wants every parameter in use.
-        read = is_pair | (first.cumsum(1) == 1)
-        compared = read_apart(self.pair_rnn, torch.cat([states, seen], -1), first & read, second)
+        # One word of a single sentence is read too but not used: DistributedDataParallel needs every parameter in use.
+        is_read = is_pair | (first.cumsum(1) == 1)
+        compared = read_apart(self.pair_rnn, torch.cat([states, attended], -1), first & is_read, second)
         return torch.where(is_pair.unsqueeze(-1), compared, states)
 
 

@@ -11,14 +11,14 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""ELMo with one score a choice: ESIM, which compares a context with each way it may go on (SWAG, entailment).
+"""ELMo with one score per choice: ESIM, which compares a context with each possible continuation (SWAG, entailment).
 
-Chen et al. 2017 (arXiv 1609.06038), section 3, as ELMo's paper has it (Peters et al. 2018, supplement A): ReLU layers,
-variational dropout on the input of each LSTM and dropout on that of the last two layers. The late mix, where the
-config has one, joins the states of the first LSTM, so that the alignment sees it. The context is read again with each
-choice.
+Chen et al. 2017 (arXiv 1609.06038), section 3, in the version of ELMo's paper (Peters et al. 2018, supplement A): ReLU
+layers, variational dropout on the input of each LSTM, and dropout on the inputs of the last two layers. If the config
+has a late mix, it is concatenated to the states of the first LSTM, before the alignment. The context is read again
+with each choice.
 
-Letters: B rows (of one choice each), T columns, E features of an encoded word, R cells of one direction.
+Letters: B rows (of one choice each), T columns, E size of an encoded word, R cells of one direction.
 """
 
 import torch
@@ -34,7 +34,7 @@ from .modeling_elmo_layers import BiLSTM, ElmoTaskModel
 from .modeling_elmo_pairs import across, attend, max_pool, mean_pool, read_apart, refuse_taglm, sentence_masks
 
 
-@auto_docstring(custom_intro="ELMo with one score a choice, from comparing it with the context word by word (SWAG).")
+@auto_docstring(custom_intro="ELMo with one score per choice, which is compared with the context word by word (SWAG).")
 class ElmoForMultipleChoice(ElmoTaskModel):
     def __init__(self, config: ElmoConfig):
         super().__init__(config)
@@ -63,16 +63,16 @@ class ElmoForMultipleChoice(ElmoTaskModel):
     ) -> tuple[torch.Tensor] | MultipleChoiceModelOutput:
         r"""
         input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length, characters)`):
-            The words of the context and of each choice; masks, types and what else is given have `num_choices` too.
-            A choice's words may lie in one row, as transformers' `DataCollatorForMultipleChoice` leaves them.
+            Character ids of the words of the context and of each choice. The other inputs have `num_choices` too. The
+            last two dimensions may be flattened, as transformers' `DataCollatorForMultipleChoice` leaves them.
         token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
             0 for the words of the context, 1 for those of the choice.
         vector_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
             The row of each word in the word vectors: 0 for padding, 1 for unknown words.
-        layer_states (`torch.Tensor` with `hidden_size` for the last and the layers for the last but one dimension):
-            The frozen biLM's layers of each word, kept from before, instead of computing them.
+        layer_states (`torch.Tensor` of shape `(batch_size, num_choices, sequence_length, layers, hidden_size)`):
+            The frozen biLM's layers for each word, computed earlier; the biLM is then not run.
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The right choice.
+            The index of the right choice.
         """
         if token_type_ids is None:
             raise ValueError("token_type_ids is missing: 0 for the words of the context, 1 for those of the choice.")
@@ -109,7 +109,7 @@ class ElmoForMultipleChoice(ElmoTaskModel):
     def compare(
         self, words: torch.Tensor, first: torch.Tensor, second: torch.Tensor, late: torch.Tensor | None
     ) -> torch.Tensor:
-        """The states of each word beside what it is aligned with in the other sentence: (B, T, D) -> (B, T, 2R)."""
+        """Reads each word together with its alignment in the other sentence: (B, T, D) -> (B, T, 2R)."""
         states = read_apart(self.sentence_rnn, words, first, second)  # 3.1, input encoding
         if late is not None:
             states = torch.cat([states, late], -1)  # (B, T, E)

@@ -11,15 +11,14 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What ELMo's task networks share: the words they read, and the bidirectional LSTM that reads them.
+"""Parts that ELMo's task networks share: the vectors of the words they read, and a bidirectional LSTM.
 
-A word is what is known of it, side by side: its word vector, a convolution over its characters, the biLM's vector
-(Peters et al. 2018, section 3.3). Each of the three is optional; without the biLM the networks are the paper's
-baselines.
+A word is the concatenation of its word vector, a convolution over its characters, and the biLM's vector (Peters et al.
+2018, section 3.3). Each of the three is optional. Without the biLM, the networks are the paper's baselines.
 
-Everything here is exact: no value depends on padding, on the side it is on or on other rows, and is zero at padding.
+No value depends on padding, on the side it is on, or on other rows; values at padding are zero.
 
-Letters: B rows, T columns, N real words, W ids of a word, D features of a word, H size of a mix, R cells of one
+Letters: B rows, T columns, N real words, W ids of a word, D size of a word's vector, H size of a mix, R cells of one
 direction.
 """
 
@@ -43,22 +42,22 @@ from .modeling_elmo_lstm import Steps, run_both
 from .tokenization_elmo import WORD_PADDING
 
 
-# The paper's tables have networks with and without each of these, so there is no checkpoint to name at every branch:
+# The paper's tables have networks with and without each of these, so branches on them name no checkpoint:
 # trf-ignore: TRF041 config.use_elmo, config.elmo_placement, config.mix_l2
 # trf-ignore: TRF041 config.num_word_vectors, config.freeze_word_vectors, config.task_char_filters
 
-DIRECTIONS = ("l0", "l0_reverse")  # how torch ends the names of their weights
+DIRECTIONS = ("l0", "l0_reverse")  # the endings of the names of their weights in torch
 
 
 class ElmoWords(NamedTuple):
-    """What a task network reads.
+    """The inputs of a task network.
 
     Attributes:
-        words: (B, T, D) the words, zero at padding.
+        words: (B, T, D) the vectors of the words, zero at padding.
         mask: (B, T) booleans, False at padding.
-        late: (B, T, H) the mix that joins later than the words, as `config.elmo_placement` says: with the states of
-            the first LSTM layer ("after_first_rnn") or those of the last ("output", "both"); else None.
-        hidden_states: the biLM's layers where they are asked for; else None.
+        late: (B, T, H) the mix that is concatenated to states inside the network: those of the first LSTM layer, or of
+            the last, as `config.elmo_placement` says. None with the placement "input" and without the biLM.
+        hidden_states: the biLM's layers if they are requested, else None.
     """
 
     words: torch.Tensor
@@ -67,8 +66,8 @@ class ElmoWords(NamedTuple):
     hidden_states: tuple[torch.Tensor, ...] | None
 
 
-@auto_docstring(custom_intro="The base of ELMo's task networks: what they read, as far as the config has it.")
-class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network calls post_init, when it is whole)
+@auto_docstring(custom_intro="Base of ELMo's task networks: makes the vectors of the words that they read.")
+class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network calls post_init itself)
     def __init__(self, config: ElmoConfig):
         super().__init__(config)
         if config.use_elmo:
@@ -86,7 +85,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
         self.train()
 
     def train(self, mode: bool = True) -> "ElmoTaskModel":
-        """As for every module, but frozen word vectors want no gradients, which from_pretrained gives to all."""
+        """As `Module.train`, but frozen word vectors get no gradients; from_pretrained makes all weights trainable."""
         super().train(mode)
         if self.config.num_word_vectors and self.config.freeze_word_vectors:
             self.word_vectors.requires_grad_(False)
@@ -94,7 +93,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
 
     @property
     def word_size(self) -> int:
-        """D: features of a word that the network reads first."""
+        """D, the size of the vectors that the first layer of the network reads."""
         config = self.config
         size = config.task_char_filters
         size += config.word_vector_size if config.num_word_vectors else 0
@@ -102,7 +101,7 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
 
     @property
     def late_size(self) -> int:
-        """Features of `ElmoWords.late`: H, or 0 where there is none."""
+        """The size of `ElmoWords.late`: H, or 0 if there is none."""
         return self.config.hidden_size if self.config.use_elmo and self.config.elmo_placement != "input" else 0
 
     def embed_words(
@@ -114,31 +113,32 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
         layer_states: torch.Tensor | None = None,  # (B, T, layers, H)
         **kwargs,
     ) -> ElmoWords:
-        """All that is known of each word.
+        """The vectors of each word.
 
         Raises:
-            ValueError: where what the config's networks read is missing, or a row of the word vectors is.
+            ValueError: if an input that the configured network needs is missing, if shapes differ, or if `vector_ids`
+                exceed the word vectors.
         """
         _check_words(input_ids, vector_ids, layer_states, attention_mask=attention_mask, token_type_ids=token_type_ids)
         mask = _word_mask(attention_mask, input_ids, vector_ids, layer_states)
-        features, late, hidden_states = [], None, None
+        vectors, late, hidden_states = [], None, None
         if self.config.num_word_vectors:
-            features.append(self._look_up(vector_ids))
+            vectors.append(self._look_up(vector_ids))
         if self.config.task_char_filters:
             if input_ids is None:
                 raise ValueError(
                     f"task_char_filters={self.config.task_char_filters}, but there are no input_ids to read the "
-                    "characters from: give them, beside layer_states too."
+                    "characters from: give input_ids, also together with layer_states."
                 )
-            features.append(self.characters(input_ids))
+            vectors.append(self.characters(input_ids))
         if self.config.use_elmo:
             outputs = self.elmo(input_ids, mask, token_type_ids, layer_states=layer_states, return_dict=True, **kwargs)
             placement, hidden_states = self.config.elmo_placement, outputs.hidden_states
             if placement in ("input", "both"):
-                features.append(outputs.mixes[:, 0])
+                vectors.append(outputs.mixes[:, 0])
             if placement != "input":
                 late = outputs.mixes[:, 1 if placement == "both" else 0]
-        words = torch.cat(features, -1).masked_fill(~mask.unsqueeze(-1), 0)  # (B, T, D)
+        words = torch.cat(vectors, -1).masked_fill(~mask.unsqueeze(-1), 0)  # (B, T, D)
         return ElmoWords(words, mask, late, hidden_states)
 
     def _look_up(self, vector_ids: torch.Tensor | None) -> torch.Tensor:
@@ -146,14 +146,14 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
         rows = self.config.num_word_vectors
         if vector_ids is None:
             raise ValueError(
-                f"num_word_vectors={rows}, but no vector_ids are given, the rows of the words in them: ElmoTokenizer "
-                "makes them from the list words.txt in the model's folder."
+                f"num_word_vectors={rows}, but no vector_ids are given, the words' rows in them: ElmoTokenizer makes "
+                "them from the file words.txt in the model's folder."
             )
-        if vector_ids.device.type == "cpu" and not is_tracing(vector_ids):  # elsewhere, to look would be to wait
-            beyond = vector_ids[(vector_ids < 0) | (vector_ids >= rows)]
-            if len(beyond):
+        if vector_ids.device.type == "cpu" and not is_tracing(vector_ids):  # elsewhere, it would wait
+            invalid = vector_ids[(vector_ids < 0) | (vector_ids >= rows)]
+            if len(invalid):
                 raise ValueError(
-                    f"vector_ids hold {int(beyond[0])}, but the model has num_word_vectors={rows}: they come from "
+                    f"vector_ids hold {int(invalid[0])}, but the model has num_word_vectors={rows}: they come from "
                     "another model's words.txt. Use the tokenizer in this model's folder."
                 )
         return self.word_vectors(vector_ids)
@@ -165,9 +165,9 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """The loss plus that on the weights of the mixes, once in a step.
+        """Adds the penalty on the weights of the mixes to the loss, in all once per step.
 
-        Of the batches that Trainer accumulates, each adds its share: that of the `num_items_in_batch` labels.
+        When Trainer accumulates batches, each adds its share: its labels divided by `num_items_in_batch`.
         """
         if not (self.config.use_elmo and self.config.mix_l2):
             return loss
@@ -178,11 +178,11 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
 def _check_words(
     input_ids: torch.Tensor | None, vector_ids: torch.Tensor | None, layer_states: torch.Tensor | None, **numbers
 ) -> None:
-    """Raises ValueError where what is given is not of the same words, (B, T)."""
+    """Raises ValueError if the inputs have different numbers of rows or words, (B, T)."""
     inputs = {"input_ids": input_ids, "vector_ids": vector_ids, "layer_states": layer_states}
-    given = {name: tuple(tensor.shape[:2]) for name, tensor in inputs.items() if tensor is not None}
-    given |= {name: tuple(tensor.shape) for name, tensor in numbers.items() if tensor is not None}
-    first, *others = given.items() or [(None, None)]
+    shapes = {name: tuple(tensor.shape[:2]) for name, tensor in inputs.items() if tensor is not None}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in numbers.items() if tensor is not None}
+    first, *others = shapes.items() or [(None, None)]
     for name, shape in others:
         if shape != first[1]:
             raise ValueError(
@@ -191,20 +191,20 @@ def _check_words(
 
 
 def _word_mask(attention_mask: torch.Tensor | None, *inputs: torch.Tensor | None) -> torch.Tensor:
-    """(B, T) booleans, False at padding. Without a mask, a word is what is not zero in the first input there is."""
+    """(B, T) booleans, False at padding. Without a mask, padding is where the first of the inputs is zero."""
     if attention_mask is not None:
         return attention_mask.bool()
-    for given in inputs:
-        if given is not None:
-            return (given != 0).view(*given.shape[:2], -1).any(-1)
-    raise ValueError("Give input_ids or, if the network reads only these, vector_ids or layer_states.")
+    for tensor in inputs:
+        if tensor is not None:
+            return (tensor != 0).view(*tensor.shape[:2], -1).any(-1)
+    raise ValueError("Give input_ids or, if the network reads nothing else, vector_ids or layer_states.")
 
 
 class ElmoTaskCharacters(nn.Module):
-    """A task network's own character CNN: one convolution, its maximum over the word, ReLU.
+    """The character CNN of a task network: one convolution, its maximum over the word, ReLU.
 
-    The paper's supplement, for named entities: 16 dimensions a character, 128 filters of width 3. Windows reach as far
-    as the word does with its begin and end marks; a word shorter than a window is filled up with zeros.
+    The paper's supplement has 16 dimensions per character and 128 filters of width 3 for named entities. Windows lie
+    within the word with its begin and end marks; a word shorter than a window is padded with zeros.
     """
 
     def __init__(self, config: ElmoConfig):
@@ -218,10 +218,10 @@ class ElmoTaskCharacters(nn.Module):
         words = input_ids.flatten(0, 1)  # (B * T, W)
         if is_tracing(input_ids) or is_transformed() or not words.numel():
             return self._convolve(words).unflatten(0, input_ids.shape[:2])
-        found, which = distinct(words)  # exact, and every other word of a text is one that it had before
-        longest = int(_lengths(found).max())
-        vectors = self._convolve(found[:, : max(longest, 1)])
-        return nn.functional.embedding(which, vectors).unflatten(0, input_ids.shape[:2])
+        distinct_words, indices = distinct(words)  # every other word of a text has occurred in it before
+        longest = int(_lengths(distinct_words).max())
+        vectors = self._convolve(distinct_words[:, : max(longest, 1)])
+        return nn.functional.embedding(indices, vectors).unflatten(0, input_ids.shape[:2])
 
     def _convolve(self, words: torch.Tensor) -> torch.Tensor:
         """(N, W) -> (N, filters)"""
@@ -232,13 +232,13 @@ class ElmoTaskCharacters(nn.Module):
         characters = nn.functional.pad(characters.transpose(1, 2), (0, missing))  # (N, E, W)
         windows = self.convolution(characters)  # (N, filters, windows)
         starts = torch.arange(windows.shape[-1], device=words.device)
-        beyond = starts > (lengths - self.width).clamp(min=0)  # windows that a longer row of ids would not have
+        outside = starts > (lengths - self.width).clamp(min=0)  # windows that reach beyond the word
         lowest = torch.finfo(windows.dtype).min
-        return windows.masked_fill(beyond.unsqueeze(1), lowest).amax(-1).relu()
+        return windows.masked_fill(outside.unsqueeze(1), lowest).amax(-1).relu()
 
 
 def _lengths(words: torch.Tensor) -> torch.Tensor:
-    """(N, W) -> (N,) ids of each word, without what fills its row up."""
+    """(N, W) -> (N,) the number of ids of each word, without the padding."""
     positions = torch.arange(1, words.shape[1] + 1, device=words.device)
     return (positions * ((words != 0) & (words != WORD_PADDING))).amax(1)
 
@@ -249,7 +249,7 @@ def _run_lstm(
     recurrent_weight: torch.Tensor,  # (4R, R)
     *biases: torch.Tensor,  # (4R,) each
 ) -> torch.Tensor:
-    """One direction of torch's LSTM written out, which a traced graph does not take as a whole: (B, T, R)."""
+    """One direction of torch's LSTM written out, for traced graphs: (B, T, R)."""
     gates = nn.functional.linear(inputs, input_weight, sum(biases))  # (B, T, 4R)
     hidden = cell = gates.new_zeros(inputs.shape[0], recurrent_weight.shape[1])
     outputs = []
@@ -262,13 +262,13 @@ def _run_lstm(
 
 
 class BiLSTM(nn.Module):
-    """LSTM layers that read the words of each row in both directions, and nothing else of it.
+    """LSTM layers that read the words of each row in both directions, without the padding.
 
-    Dropout is variational, as the paper's supplement has it for named entities: on the input of each layer, the same
-    features of all words of a row (Gal and Ghahramani 2016).
+    Dropout is variational (Gal and Ghahramani 2016), as in the paper's supplement for named entities: on the input of
+    each layer, it drops the same dimensions in all words of a row.
 
     Attributes:
-        output_size: features of the states that it returns.
+        output_size: size of the states that it returns.
     """
 
     layer_class = nn.LSTM
@@ -285,7 +285,7 @@ class BiLSTM(nn.Module):
         self,
         states: torch.Tensor,  # (B, T, input_size)
         mask: torch.Tensor,  # (B, T) booleans
-        late: torch.Tensor | None = None,  # (B, T, late_size), joined to what the first layer gives
+        late: torch.Tensor | None = None,  # (B, T, late_size), concatenated to the first layer's states
     ) -> torch.Tensor:
         """(B, T, output_size), zero at padding."""
         static = is_tracing(states) or is_transformed() or states.device.type == "xla"
@@ -299,7 +299,7 @@ class BiLSTM(nn.Module):
 
 
 class VariationalDropout(nn.Dropout):
-    """Drops the same features of all words of a row."""
+    """Drops the same dimensions in all words of a row."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """(B, T, D) -> (B, T, D)"""
@@ -309,12 +309,12 @@ class VariationalDropout(nn.Dropout):
 
 
 class _Packing(NamedTuple):
-    """The real words of a batch, step by step: the first of every row, rows with more words first, then the second.
+    """The real words of a batch, step by step: the first words of all rows, longest row first, then the second words.
 
     Attributes:
-        words: (N,) the index of each in the flattened (B, T).
-        mirror: (N,) the place of the word that the other direction reads at the same step of the same row.
-        sizes: (steps,) how many rows have a word at that step; on the CPU.
+        words: (N,) the index of each word in the flattened batch, B * T.
+        mirror: (N,) the place in `words` of the word that the other direction reads at the same step of the same row.
+        sizes: (steps,) the number of rows that have a word at each step; on the CPU.
     """
 
     words: torch.Tensor
@@ -335,7 +335,7 @@ def _pack(mask: torch.Tensor) -> _Packing:
 
 
 def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: _Packing) -> torch.Tensor:
-    """One layer on the real words only: (B, T, D) -> (B, T, 2R)."""
+    """Runs one layer on the real words only: (B, T, D) -> (B, T, 2R)."""
     batch = states.shape[:2]
     if not len(packing.words):
         return states.new_zeros(*batch, 2 * layer.hidden_size)
@@ -349,34 +349,35 @@ def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: _Packing) -> t
 
 
 def _run_fast(lstm: nn.LSTM, words: torch.Tensor, packing: _Packing) -> torch.Tensor:
-    """The same by the biLM's recurrence, on the CPU: training takes two thirds of torch's time. (N, D) -> (N, 2R)."""
+    """Runs torch's LSTM by the biLM's recurrence, which trains in two thirds of the time: (N, D) -> (N, 2R)."""
     weights = [_weights(lstm, direction) for direction in DIRECTIONS]
-    forward, backward = (linear(words, of_input, sum(biases)) for of_input, _, *biases in weights)  # (N, 4R)
-    sides = tuple(SimpleNamespace(recurrent=SimpleNamespace(weight=side[1]), projection=None) for side in weights)
+    forward, backward = (linear(words, input_weight, sum(biases)) for input_weight, _, *biases in weights)  # (N, 4R)
+    recurrent_weights = [direction_weights[1] for direction_weights in weights]
+    lstms = tuple(SimpleNamespace(recurrent=SimpleNamespace(weight=u), projection=None) for u in recurrent_weights)
     sizes = packing.sizes.tolist()
     zeros = words.new_zeros(2, sizes[0], lstm.hidden_size)
     gates = (forward, backward[packing.mirror])
-    forward, backward, _ = run_both(gates, sides, (zeros, zeros), sizes, clips=(None, None))
+    forward, backward, _ = run_both(gates, lstms, (zeros, zeros), sizes, clips=(None, None))
     return torch.cat([forward, backward[packing.mirror]], -1)
 
 
 def _weights(layer: nn.RNNBase, direction: str) -> tuple[torch.Tensor, ...]:
-    """Of the input (gates R, D) and the states (gates R, R), and the bias of each (gates R)."""
+    """The weights of the input (gates R, D) and of the states (gates R, R), and the bias of each (gates R)."""
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return tuple(getattr(layer, f"{name}_{direction}") for name in names)
 
 
 def _run_padded(layer: nn.RNNBase, states: torch.Tensor, mask: torch.Tensor, run_direction: Callable) -> torch.Tensor:
-    """As `_run_packed`, in shapes and steps that do not depend on the data: what a traced graph is made of.
+    """As `_run_packed`, but shapes and steps do not depend on the data, for traced graphs.
 
-    Each direction reads its rows with the words in front, so that padding comes after all that counts.
+    Each direction reads the words of a row first and padding after them.
     """
     padding = (~mask).int()
-    forward = padding.argsort(dim=1, stable=True)  # (B, T): where the first word is, the second, ...
+    forward = padding.argsort(dim=1, stable=True)  # (B, T): the column of the first word, of the second, ...
     backward = mask.shape[1] - 1 - padding.flip(1).argsort(dim=1, stable=True)
     outputs = []
     for order, direction in zip((forward, backward), DIRECTIONS, strict=True):
         inputs = states.gather(1, order.unsqueeze(-1).expand_as(states))
-        found = run_direction(inputs, *_weights(layer, direction))
-        outputs.append(found.gather(1, order.argsort(1).unsqueeze(-1).expand_as(found)))
+        states_in_order = run_direction(inputs, *_weights(layer, direction))
+        outputs.append(states_in_order.gather(1, order.argsort(1).unsqueeze(-1).expand_as(states_in_order)))
     return torch.cat(outputs, -1).masked_fill(padding.bool().unsqueeze(-1), 0)

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The LSTM of ELMo's biLM: clipped cells, a clipped projection, two directions at once, and no padding.
+"""The LSTM of ELMo's biLM: clipped cells, a clipped projection, both directions at once, and no padding.
 
 Equations as in the released code (allenai/bilm-tf, TensorFlow's LSTMCell without peepholes):
 
@@ -19,18 +19,18 @@ Equations as in the released code (allenai/bilm-tf, TensorFlow's LSTMCell withou
     c_t = clip(sigmoid(f) c_{t-1} + sigmoid(i) tanh(g), cell_clip)
     h_t = clip(P (sigmoid(o) tanh(c_t)), proj_clip)
 
-torch's LSTM with `proj_size` has no clips, and published models reach them. What makes this one fast, without changing
-what it computes:
+torch's LSTM with `proj_size` does not clip, and values of published models do reach the limits. This implementation is
+fast for the following reasons, none of which changes a result:
 
-- W x_t + b of all words is one matrix product, before the loop over time;
-- sentences are sorted by length, and step t computes those that are longer than t: rows of one step lie together, and
-  no padding is computed;
-- the gradients of U and P are one product each, after the loop;
-- the directions run in a thread each: inside products this small, threads cost more than they bring;
-- products go to oneDNN where that is faster (modeling_onednn.py).
+- one matrix product before the loop over time computes W x_t + b of all words;
+- sentences are sorted by length, and step t computes only those that are longer than t, so padding is not computed and
+  the rows of a step are adjacent;
+- after the loop, one product each computes the gradients of U and of P;
+- each direction runs in a thread of its own, because several threads within such small products cost time;
+- oneDNN computes the products where it is faster (modeling_onednn.py).
 
-Letters: S sentences, M their steps in all, C cells, P size of the projection. Tensors of all steps are (M, ...): the
-rows of step 0, longest sentence first, then those of step 1, ...; `sizes` counts the rows of each step.
+Letters: S sentences, M steps of all sentences, C cells, P size of the projection. Tensors of all steps are (M, ...):
+the rows of step 0, longest sentence first, then those of step 1, ...; `sizes` counts the rows of each step.
 """
 
 import functools
@@ -47,19 +47,19 @@ from transformers import initialization as init
 from ..shared.modeling_onednn import is_faster, is_transformed, linear, packed, product
 
 
-Pair = tuple[torch.Tensor, torch.Tensor]  # of the forward and the backward direction
+Pair = tuple[torch.Tensor, torch.Tensor]  # one tensor of the forward and one of the backward direction
 State = tuple[torch.Tensor, torch.Tensor]  # hidden (2, S, P) and cell (2, S, C), forward then backward
-Clips = tuple[float | None, float | None]  # of the cells and of the projections
+Clips = tuple[float | None, float | None]  # limits of cells and projections; None: no limit
 
 
 class Steps(NamedTuple):
-    """The order of the M steps of S sentences: the first of each, longest sentence first, then the second of each, ...
+    """The order of the M steps of S sentences: the first steps of all, longest sentence first, then the second steps.
 
     Attributes:
-        order: (S,) the sentences' numbers, longest first.
+        order: (S,) the numbers of the sentences, longest first.
         rank: (S,) the place of each sentence in that order.
-        sizes: (steps,) how many sentences have each step, falling.
-        begins: (steps,) where the rows of each step begin among the M.
+        sizes: (steps,) the number of sentences that have each step; it never grows.
+        begins: (steps,) the first of the M rows that belongs to each step.
     """
 
     order: torch.Tensor
@@ -69,7 +69,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def of(cls, lengths: torch.Tensor) -> "Steps":
-        """From the number of steps of each sentence, (S,)."""
+        """From the number of steps (S,) of each sentence."""
         order = lengths.argsort(descending=True, stable=True)
         rank = torch.empty_like(order)
         rank[order] = torch.arange(len(order), device=order.device)
@@ -78,7 +78,7 @@ class Steps(NamedTuple):
         return cls(order, rank, sizes, sizes.cumsum(0) - sizes)
 
     def rows(self, sentences: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """(N,) sentences, (N,) one step of each -> (N,) their rows among the M."""
+        """(N,) sentences and (N,) one step of each -> (N,) their rows among the M."""
         return self.begins[steps] + self.rank[sentences]
 
 
@@ -92,7 +92,7 @@ class ElmoLSTM(nn.Module):
         self.projection = nn.Linear(cell_size, projection_size, bias=False) if cell_size != projection_size else None
 
     def reset(self) -> None:
-        """TensorFlow's first values: Glorot's, with W and U as one matrix; no bias but the forget gate's +1."""
+        """TensorFlow's initial values: Glorot's, with W and U as one matrix; zero biases, 1 for the forget gate."""
         cells = self.recurrent.out_features // 4
         inputs = self.input.in_features + self.recurrent.in_features
         for part in (self.input, self.recurrent):
@@ -105,13 +105,13 @@ class ElmoLSTM(nn.Module):
             init.xavier_uniform_(self.projection.weight)
 
     def gates(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The inputs' part of all gates: (M, input_size) -> (M, 4C)."""
+        """W x + b, the inputs' part of all gates: (M, input_size) -> (M, 4C)."""
         return linear(inputs, self.input.weight, self.input.bias)
 
     def step(
         self, gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, clips: Clips
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step of as many sentences as there are rows, written out; what a traced graph is made of."""
+        """One step, with one row per sentence, in ordinary operations, for traced graphs."""
         i, f, g, o = (gates + self.recurrent(hidden)).float().chunk(4, -1)  # (S, C) each
         cell = clip(f.sigmoid() * cell + i.sigmoid() * g.tanh(), clips[0])
         output = (o.sigmoid() * cell.tanh()).to(gates.dtype)
@@ -123,7 +123,7 @@ def clip(states: torch.Tensor, limit: float | None) -> torch.Tensor:
 
 
 def tanh_(states: torch.Tensor) -> torch.Tensor:
-    """In place, float32. On CPUs by the sigmoid, off by 1e-7 at most: torch's own tanh takes several times as long."""
+    """tanh in place, in float32. On the CPU it uses the sigmoid, several times as fast, with an error below 1e-7."""
     return states.mul_(2).sigmoid_().mul_(2).sub_(1) if states.device.type == "cpu" else states.tanh_()
 
 
@@ -134,42 +134,43 @@ def run_both(
     sizes: list[int],
     clips: Clips,
 ) -> tuple[torch.Tensor, torch.Tensor, State]:
-    """Both directions through all steps, from `state` on.
+    """Runs both directions through all steps.
 
-    `gates` are (M, 4C) of each direction; `state` has one row a sentence, longest first; `sizes` has the rows of each
-    step, falling. Returns the projections (M, P) of each direction, and the state after each sentence's last step.
+    `gates` are (M, 4C) of each direction. `state` has one row per sentence, longest first. `sizes` counts the rows of
+    each step and never grows. Returns the projections (M, P) of each direction, and the state after each sentence's
+    last step.
 
     Raises:
-        NotImplementedError: under `torch.func` and forward-mode differentiation, and in the backward pass where that
-            is to be differentiated again (`create_graph=True`): only first derivatives in reverse are written out.
+        NotImplementedError: under `torch.func` and forward-mode differentiation, and in a backward pass that is to be
+            differentiated again (`create_graph=True`). Only first derivatives in reverse mode are implemented.
     """
     if is_transformed():
         raise NotImplementedError(
-            "torch.func and forward-mode differentiation do not see into ELMo's recurrence, which ElmoForPreTraining "
-            "uses: call loss.backward(), or differentiate ElmoModel, which has ordinary operations for them"
+            "torch.func and forward-mode differentiation are not implemented for ELMo's recurrence, which "
+            "ElmoForPreTraining uses: call loss.backward(), or differentiate ElmoModel, which uses ordinary operations"
         )
-    dtype = gates[0].dtype  # autocast's, where that is on
+    dtype = gates[0].dtype  # under autocast, its type
     weights = [lstm.recurrent.weight.to(dtype) for lstm in lstms]
     weights += [None if lstm.projection is None else lstm.projection.weight.to(dtype) for lstm in lstms]
     hidden, cell = state
-    records = torch.is_grad_enabled()  # within the function it is off in any case
+    records = torch.is_grad_enabled()  # inside the function, gradients are always disabled
     with torch.autocast(gates[0].device.type, enabled=False):
         outputs = _Recurrence.apply(*gates, *weights, hidden.to(dtype), cell.float(), tuple(sizes), clips, records)
     return outputs[0], outputs[1], (outputs[2], outputs[3])
 
 
 class _Recurrence(torch.autograd.Function):
-    """The loop over time of both directions, with a backward pass that keeps five numbers a cell and step."""
+    """The loop over time of both directions. The backward pass needs five stored numbers per cell and step."""
 
     @staticmethod
     def forward(ctx, gates_f, gates_b, u_f, u_b, p_f, p_b, hidden, cell, sizes, clips, records):
         save = records and any(ctx.needs_input_grad)
         sides = [(gates_f, u_f, p_f, hidden[0], cell[0]), (gates_b, u_b, p_b, hidden[1], cell[1])]
-        (out_f, last_f, kept_f), (out_b, last_b, kept_b) = _in_two_threads(
+        (out_f, last_f, saved_f), (out_b, last_b, saved_b) = _in_two_threads(
             lambda side: _forward(*side, sizes, clips, save), sides
         )
         if save:
-            ctx.save_for_backward(u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *kept_f, *kept_b)
+            ctx.save_for_backward(u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *saved_f, *saved_b)
             ctx.sizes, ctx.clips = sizes, clips
         return out_f, out_b, torch.stack([last_f[0], last_b[0]]), torch.stack([last_f[1], last_b[1]])
 
@@ -177,24 +178,24 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx, d_out_f, d_out_b, d_hidden, d_cell):
         if torch.is_grad_enabled() or is_transformed():
             raise NotImplementedError(
-                "create_graph=True asks for second derivatives, or is_grads_batched=True for many gradients at once, "
-                "of ELMo's recurrence, which has neither: use torch.func (as in torch.func.jvp of torch.func.grad), "
-                "for which ElmoModel computes in ordinary operations"
+                "second derivatives (create_graph=True) and batches of gradients (is_grads_batched=True) of ELMo's "
+                "recurrence are not implemented: use torch.func (as torch.func.jvp of torch.func.grad), under which "
+                "ElmoModel uses ordinary operations"
             )
-        u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *kept = ctx.saved_tensors
+        u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *saved = ctx.saved_tensors
         sides = [
-            (u_f, p_f, hidden[0], cell[0], out_f, kept[:2], d_out_f, d_hidden[0], d_cell[0]),
-            (u_b, p_b, hidden[1], cell[1], out_b, kept[2:], d_out_b, d_hidden[1], d_cell[1]),
+            (u_f, p_f, hidden[0], cell[0], out_f, saved[:2], d_out_f, d_hidden[0], d_cell[0]),
+            (u_b, p_b, hidden[1], cell[1], out_b, saved[2:], d_out_b, d_hidden[1], d_cell[1]),
         ]
-        found = _in_two_threads(lambda side: _backward(*side, ctx.sizes, ctx.clips), sides)
-        (gates_f, du_f, dp_f, dh_f, dc_f), (gates_b, du_b, dp_b, dh_b, dc_b) = found
+        gradients = _in_two_threads(lambda side: _backward(*side, ctx.sizes, ctx.clips), sides)
+        (gates_f, du_f, dp_f, dh_f, dc_f), (gates_b, du_b, dp_b, dh_b, dc_b) = gradients
         states = torch.stack([dh_f, dh_b]), torch.stack([dc_f, dc_b])
         return gates_f, gates_b, du_f, du_b, dp_f, dp_b, *states, None, None, None
 
 
 def _forward(gates, u, p, hidden, cell, sizes, clips, save):
-    """One direction: (projections (M, P), (last hidden (S, P), last cell (S, C)), what backward needs)."""
-    hidden, cell = hidden.clone(), cell.clone()  # row s: the state of sentence s after its last step so far
+    """One direction: projections (M, P), the last state (hidden (S, P), cell (S, C)), and tensors for `_backward`."""
+    hidden, cell = hidden.clone(), cell.clone()  # row s: the state of sentence s after its latest step
     outputs = gates.new_empty(len(gates), hidden.shape[1])
     activated = torch.empty_like(gates) if save else None
     cells = cell.new_empty(len(gates), cell.shape[1]) if save else None
@@ -222,12 +223,12 @@ def _forward(gates, u, p, hidden, cell, sizes, clips, save):
     return outputs, (hidden, cell), (activated, cells)
 
 
-def _backward(u, p, hidden, cell, outputs, kept, d_outputs, d_hidden, d_cell, sizes, clips):
+def _backward(u, p, hidden, cell, outputs, saved, d_outputs, d_hidden, d_cell, sizes, clips):
     """One direction: the gradients of gates (M, 4C), U, P and the first state."""
-    activated, cells = kept
+    activated, cells = saved
     cell_size = cell.shape[1]
     d_gates, d_projected = torch.empty_like(activated), torch.empty_like(outputs)
-    d_hidden, d_cell = d_hidden.clone(), d_cell.clone()  # rows of sentences that have ended wait for their last step
+    d_hidden, d_cell = d_hidden.clone(), d_cell.clone()  # rows of shorter sentences are unused until their last step
     steps = len(sizes)
     by_u = _product_with(u.T, steps)
     by_p = _product_with(None if p is None else p.T, steps)
@@ -236,33 +237,33 @@ def _backward(u, p, hidden, cell, outputs, kept, d_outputs, d_hidden, d_cell, si
         size = sizes[step]
         rows = slice(end - size, end)
         end -= size
-        before = slice(end - sizes[step - 1], end - sizes[step - 1] + size)
+        previous_rows = slice(end - sizes[step - 1], end - sizes[step - 1] + size)
         i, f, g, o = activated[rows].float().chunk(4, 1)
-        now, previous = cells[rows], cells[before] if step else cell[:size]
+        current, previous = cells[rows], cells[previous_rows] if step else cell[:size]
         d_out = d_hidden[:size].add_(d_outputs[rows])
-        if clips[1] is not None:  # nothing passes where the projection was clipped
+        if clips[1] is not None:  # the gradient is zero where the projection was clipped
             d_out.mul_(outputs[rows].abs() < clips[1])
         d_projected[rows] = d_out
-        d_read = by_p(d_out).float()  # of sigmoid(o) tanh(c)
-        squashed = tanh_(now.clone())
-        d_now = d_cell[:size].add_(d_read * o * (1 - squashed * squashed))
+        d_hidden_cell = by_p(d_out).float()  # of sigmoid(o) tanh(c)
+        squashed = tanh_(current.clone())
+        d_current = d_cell[:size].add_(d_hidden_cell * o * (1 - squashed * squashed))
         if clips[0] is not None:
-            d_now.mul_(now.abs() < clips[0])
-        sums = torch.cat([d_now * g * i * (1 - i), d_now * previous * f * (1 - f)], 1)
-        sums = torch.cat([sums, d_now * i * (1 - g * g), d_read * squashed * o * (1 - o)], 1)
+            d_current.mul_(current.abs() < clips[0])
+        sums = torch.cat([d_current * g * i * (1 - i), d_current * previous * f * (1 - f)], 1)
+        sums = torch.cat([sums, d_current * i * (1 - g * g), d_hidden_cell * squashed * o * (1 - o)], 1)
         d_gates[rows] = sums
-        d_now.mul_(f)  # in place in `d_cell`: what reaches the step before
+        d_current.mul_(f)  # in place in `d_cell`: the gradient of the cell before this step
         d_hidden[:size] = by_u(d_gates[rows])
-    d_u = _transposed_product(d_gates, _before(outputs, hidden, sizes))
+    d_u = _transposed_product(d_gates, _previous_states(outputs, hidden, sizes))
     d_p = None
     if p is not None:
-        read = (activated[:, 3 * cell_size :].float() * tanh_(cells.clone())).to(outputs.dtype)
-        d_p = _transposed_product(d_projected, read)
+        hidden_cells = (activated[:, 3 * cell_size :].float() * tanh_(cells.clone())).to(outputs.dtype)
+        d_p = _transposed_product(d_projected, hidden_cells)
     return d_gates, d_u, d_p, d_hidden, d_cell
 
 
-def _before(outputs: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
-    """What each step had as h_{t-1}: (M, P)."""
+def _previous_states(outputs: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """(M, P), h_{t-1} of each step."""
     pieces, start = [first[: sizes[0]]], 0
     for size, following in zip(sizes, sizes[1:], strict=False):
         pieces.append(outputs[start : start + following])
@@ -271,12 +272,12 @@ def _before(outputs: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) 
 
 
 def _product_with(weight: torch.Tensor | None, steps: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """states -> states @ weight', for many steps; without a weight, the states themselves."""
+    """The function states -> states @ weight', prepared for many steps; without a weight, the identity."""
     if weight is None:
         return lambda states: states
     if is_faster(weight, weight):
-        laid_out = packed(weight, steps)
-        return lambda states: product(states, laid_out)
+        packed_weight = packed(weight, steps)
+        return lambda states: product(states, packed_weight)
     return lambda states: nn.functional.linear(states, weight)
 
 
@@ -286,7 +287,7 @@ def _transposed_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def _in_two_threads(compute: Callable, sides: list[tuple]) -> list:
-    """`compute` of both sides, without gradients, at the same time if torch may use two threads on the CPU."""
+    """Runs `compute` on both directions, without gradients; on the CPU in two threads, if torch may use as many."""
     threads = torch.get_num_threads()
     if threads == 1 or sides[0][0].device.type != "cpu":
         return [compute(side) for side in sides]
@@ -295,14 +296,14 @@ def _in_two_threads(compute: Callable, sides: list[tuple]) -> list:
 
 @functools.lru_cache(maxsize=1)
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Two workers for this process (threads do not survive a fork), each with half of torch's threads."""
+    """Two worker threads for this process, each with half of torch's threads. Threads do not survive a fork."""
     pool, both = ThreadPoolExecutor(2), threading.Barrier(2)
 
     def halve(_: int) -> None:
         torch.set_num_threads(threads // 2)
-        torch.get_num_threads()  # what is set counts for a thread from when it first asks
+        torch.get_num_threads()  # the new number takes effect in a thread when it is first read there
         both.wait()
 
     list(pool.map(halve, range(2)))
-    torch.set_num_threads(threads)  # what is set in one thread counts for all later ones, too
+    torch.set_num_threads(threads)  # the workers also changed the number for all later threads
     return pool

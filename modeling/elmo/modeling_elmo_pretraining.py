@@ -11,13 +11,13 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""ELMo's language model: each direction predicts the next word in its own (section 3.1); one softmax for both.
+"""ELMo's language model: each direction predicts its next word (section 3.1); both share one softmax.
 
-Released code: allenai/bilm-tf, `bilm/training.py`. As there, the loss is the mean of the directions' mean losses, and
-in training the softmax may be over a sample of the vocabulary (Jean et al. 2015, arXiv 1412.2007).
+Released code: allenai/bilm-tf, `bilm/training.py`. As there, the loss is the mean of the two directions' mean losses,
+and in training the softmax may be over a sample of the vocabulary (Jean et al. 2015, arXiv 1412.2007).
 
-Letters: B rows, T words of a row, S sentences, M steps of all, P size of a direction's states, V words of the
-vocabulary, N predictions, R sampled words.
+Letters: B rows, T words of a row, S sentences, M steps of all sentences, P size of a direction's states, V words of
+the vocabulary, N predictions, R sampled words.
 """
 
 import math
@@ -39,7 +39,7 @@ from .modeling_elmo_lstm import Pair
 from .modeling_elmo_sentences import BEGIN, END, Sentences
 
 
-AT_ONCE = 512  # predictions whose scores of all words are held in memory together
+AT_ONCE = 512  # predictions whose scores of all words are in memory at the same time
 
 
 class ElmoSoftmax(nn.Linear):
@@ -53,23 +53,24 @@ class ElmoSoftmax(nn.Linear):
         return linear(states, self.weight, self.bias)
 
     def losses(self, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """-log p of each target: (N, P), (N,) -> (N,), with the scores of few predictions in memory at a time."""
+        """-log p of each target, (N, P), (N,) -> (N,), with the scores of AT_ONCE predictions in memory at a time."""
 
-        def some(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        def piece_losses(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return nn.functional.cross_entropy(self(states).float(), targets, reduction="none")
 
         pieces = zip(states.split(AT_ONCE), targets.split(AT_ONCE), strict=True)
         if torch.is_grad_enabled() and len(states) > AT_ONCE:
-            return torch.cat([checkpoint(some, *piece, use_reentrant=False) for piece in pieces])
-        return torch.cat([some(*piece) for piece in pieces])
+            return torch.cat([checkpoint(piece_losses, *piece, use_reentrant=False) for piece in pieces])
+        return torch.cat([piece_losses(*piece) for piece in pieces])
 
     def sampled_losses(
         self, states: torch.Tensor, targets: torch.Tensor, sampled: torch.Tensor, expected: Pair
     ) -> torch.Tensor:
-        """As `losses`, against the words `sampled` (R,) only.
+        """As `losses`, but with a softmax over the target and the words `sampled` (R,) only.
 
-        `expected` says how often each target (N,) and each sampled word (R,) was to be drawn; the scores are lowered
-        by its logarithm, so that a word counts as it would among all. A target drawn as well is not its own rival.
+        `expected` is the probability that each target (N,) and each sampled word (R,) is drawn. Its logarithm is
+        subtracted from the scores, so that each word counts as in the full softmax. A sampled word that equals the
+        target is left out.
         """
         true = (states * self.weight[targets]).sum(-1) + self.bias[targets] - expected[0].log()  # (N,)
         others = linear(states, self.weight[sampled], self.bias[sampled]) - expected[1].log()  # (N, R)
@@ -79,7 +80,7 @@ class ElmoSoftmax(nn.Linear):
 
 
 def sample_words(vocabulary: int, count: int, device: torch.device) -> tuple[torch.Tensor, int]:
-    """`count` different words, frequent ones likelier, and how many draws it took to find as many.
+    """`count` different words, drawn by frequency, and the number of draws that were needed to find them.
 
     P(word k) = log((k + 2) / (k + 1)) / log(V + 1), which is Zipf's law for a vocabulary sorted by frequency.
     """
@@ -87,16 +88,16 @@ def sample_words(vocabulary: int, count: int, device: torch.device) -> tuple[tor
     while True:
         exponents = torch.rand(2 * count, dtype=torch.float64, device=device) * math.log(vocabulary + 1)
         drawn = torch.cat([drawn, (exponents.exp().long() - 1).clamp(0, vocabulary - 1)])
-        words, which = drawn.unique(return_inverse=True)
+        words, indices = drawn.unique(return_inverse=True)
         if len(words) >= count:
             places = torch.arange(len(drawn), device=device)
-            first = places.new_full((len(words),), len(drawn)).scatter_reduce(0, which, places, "amin")
-            first = first.sort().values[:count]  # the draws that found a word, until there were enough
+            first = places.new_full((len(words),), len(drawn)).scatter_reduce(0, indices, places, "amin")
+            first = first.sort().values[:count]  # the draws that found a new word, until there were enough
             return drawn[first], int(first[-1]) + 1
 
 
 def expected_count(words: torch.Tensor, vocabulary: int, draws: int) -> torch.Tensor:
-    """The probability that so many draws find the word: 1 - (1 - P)^draws."""
+    """The probability that a word is found within this number of draws: 1 - (1 - P)^draws."""
     words = words.double()
     probability = ((words + 2) / (words + 1)).log() / math.log(vocabulary + 1)
     return -torch.expm1(draws * torch.log1p(-probability)).float()
@@ -107,19 +108,19 @@ def expected_count(words: torch.Tensor, vocabulary: int, draws: int) -> torch.Te
 class ElmoForPreTrainingOutput(ModelOutput):
     r"""
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `labels` is provided):
-        The mean of the directions' mean losses. Its exponential is the perplexity, in training with sampled words that
-        of a sample.
+        The mean of the two directions' mean losses. Its exponential is the perplexity, except in training with sampled
+        words, where the softmax is over the sample.
     direction_losses (`torch.FloatTensor` of shape `(2,)`, *optional*, returned when `labels` is provided):
-        The forward and the backward direction's.
+        The mean losses of the forward and the backward direction.
     log_likelihoods (`torch.FloatTensor` of shape `(batch_size, 2)`, *optional*):
-        With the `labels` of sentences, in evaluation: the log-probability of each row, forward and backward, its
-        boundaries included.
+        In evaluation, with the `labels` of sentences: the log-probability of each row in the forward and the backward
+        direction, with its boundaries.
     logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, lm_vocab_size)`, *optional*):
-        Without labels: the forward direction's scores of the word at each place, from the words before it.
+        Without labels: the forward direction's scores for the word at each position, given the words before it.
     reverse_logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, lm_vocab_size)`, *optional*):
-        The backward direction's, from the words after it.
+        Without labels: the backward direction's scores, given the words after it.
     hidden_states (`tuple(torch.FloatTensor)`, *optional*):
-        Of sentences, with `output_hidden_states=True`: the layers, as `ElmoModel` gives them.
+        For sentences, with `output_hidden_states=True`: the layers, as returned by `ElmoModel`.
     """
 
     loss: torch.FloatTensor | None = None
@@ -130,9 +131,9 @@ class ElmoForPreTrainingOutput(ModelOutput):
     hidden_states: tuple[torch.FloatTensor, ...] | None = None
 
 
-@auto_docstring(custom_intro="The biLM as a language model of both directions, with the softmax that they share.")
+@auto_docstring(custom_intro="The biLM as a language model in both directions, which share one softmax.")
 class ElmoForPreTraining(ElmoPreTrainedModel):
-    # Each direction's mean counts for a half; what Trainer counts is neither's number of predictions.
+    # The loss is the mean of two means; Trainer's count of labels is the number of predictions of neither.
     accepts_loss_kwargs = False
 
     def __init__(self, config: ElmoConfig):
@@ -140,12 +141,12 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         self.elmo = ElmoModel(config, trains=True)
         self.lm_head = ElmoSoftmax(config.projection_size, config.lm_vocab_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.loss_type = "ForMaskedLM"  # written out below; without a type, transformers warns
+        self.loss_type = "ForMaskedLM"  # unused, the loss is written out below; without it, transformers warns
         self.post_init()
         self.train()
 
     def train(self, mode: bool = True) -> "ElmoForPreTraining":
-        """As for every module, but the mixes, which a task learns, want no gradients."""
+        """As `Module.train`, but the mixes get no gradients, because only task networks learn them."""
         super().train(mode)
         self.elmo.mixes.requires_grad_(False)
         return self
@@ -164,27 +165,27 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
     ) -> tuple[torch.Tensor] | ElmoForPreTrainingOutput:
         r"""
         input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length, max_characters_per_token)`):
-            Character ids of sentences, as for `ElmoModel`; with `reverse_input_ids`, of a stream.
+            Character ids of sentences, as for `ElmoModel`, or of a stream if there are `reverse_input_ids`.
         token_type_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            0 and 1: the words of a row's first and second sentence.
+            0 for the words of a row's first sentence, 1 for those of its second.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The number of each word in the vocabulary, -100 for words not to be predicted; <S> and </S> are predicted
-            as well. Of a stream: the number of each *next* word.
+            The number of each word in the vocabulary; -100 for words that are not to be predicted. <S> and </S> are
+            predicted as well. For a stream: the number of each *next* word.
         reverse_input_ids (`torch.LongTensor` of the same shape, *optional*):
-            As released, training reads streams: rows of words, <S> and </S> among them, that go on in the next batch
-            (`config.state="carry"`). This is the backward direction's own stream, its sentences reversed.
+            The stream of the backward direction, whose sentences are reversed. As in the released code, training reads
+            streams: rows of words, with <S> and </S>, that continue in the next batch (`config.state="carry"`).
         reverse_labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            What follows in it.
+            The number of each next word in that stream.
         """
         if reverse_input_ids is not None or reverse_labels is not None:
             return self.predict_streams((input_ids, reverse_input_ids), (labels, reverse_labels))
         mask = self.elmo.words_of(input_ids, attention_mask, token_type_ids)
         packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
-        word, outputs = self.elmo.read(input_ids[mask], packed)
+        word_layer, outputs = self.elmo.read(input_ids[mask], packed)
         states = [self.dropout(direction) for direction in outputs[-1]]
         if labels is None:
-            sides = zip(states, packed.steps_before(), strict=True)
-            scores = [packed.pad(self.lm_head(side[steps])) for side, steps in sides]
+            directions = zip(states, packed.steps_before(), strict=True)
+            scores = [packed.pad(self.lm_head(direction[steps])) for direction, steps in directions]
             output = ElmoForPreTrainingOutput(logits=scores[0], reverse_logits=scores[1])
         else:
             if labels.shape != mask.shape:
@@ -192,32 +193,32 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             words = labels.to(mask.device)[mask]
             output = self.predict_sentences(states, words, packed, 1 if token_type_ids is None else 2)
         if self.wants_layers(**kwargs):
-            output.hidden_states = tuple(packed.pad(layer) for layer in packed.layers(word, outputs))
+            output.hidden_states = tuple(packed.pad(layer) for layer in packed.layers(word_layer, outputs))
         return output
 
     def predict_sentences(
         self, states: list[torch.Tensor], words: torch.Tensor, packed: Sentences, per_row: int
     ) -> ElmoForPreTrainingOutput:
-        """The loss of the directions' states (M, P) for the words (N,), of so many sentences a row."""
+        """The loss of both directions' states (M, P) for the words (N,); a row has `per_row` sentences."""
         counts = packed.lengths.new_zeros(len(packed.lengths)).index_add(0, packed.sentence, (words != IGNORED).long())
-        ended = counts > 0  # of other sentences, nothing is to be predicted
-        last = packed.steps.rows(ended, packed.lengths[ended])  # the step that all words precede
-        sentences = torch.cat([packed.sentence[words != IGNORED], ended.nonzero()[:, 0]])
+        has_labels = counts > 0  # nothing is predicted in other sentences, not even their ends
+        last = packed.steps.rows(has_labels, packed.lengths[has_labels])  # the steps that predict the boundaries
+        sentences = torch.cat([packed.sentence[words != IGNORED], has_labels.nonzero()[:, 0]])
         losses = []
-        for side, steps, boundary in zip(states, packed.steps_before(), (END, BEGIN), strict=True):
+        for direction, steps, boundary in zip(states, packed.steps_before(), (END, BEGIN), strict=True):
             steps = torch.cat([steps[words != IGNORED], last])
             targets = torch.cat([words[words != IGNORED], words.new_full((len(last),), boundary)])
-            losses.append(self.losses(side[steps], targets))
-        output = self.both(losses)
+            losses.append(self.losses(direction[steps], targets))
+        output = self.combine(losses)
         if not self.training:
             sums = [loss.new_zeros(packed.shape[0]).index_add(0, sentences // per_row, -loss) for loss in losses]
             output.log_likelihoods = torch.stack(sums, 1)  # (B, 2)
         return output
 
     def predict_streams(self, inputs: Pair, labels: tuple) -> ElmoForPreTrainingOutput:
-        """The loss of rows (B, T, K) that have no beginning and no end, each direction's its own."""
+        """The loss of streams (B, T, K), one for each direction, which continue from batch to batch."""
         columns = self.config.max_characters_per_token
-        shapes = [None if given is None else tuple(given.shape) for given in (*inputs, *labels)]
+        shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (*inputs, *labels)]
         if None in shapes or shapes[0] != (*shapes[2][:2], columns) or shapes != [shapes[0]] * 2 + [shapes[2]] * 2:
             raise ValueError(
                 f"streams need input_ids and reverse_input_ids (rows, words, {columns}) and labels and reverse_labels "
@@ -225,30 +226,31 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             )
         rows, steps, _ = inputs[0].shape
         words = torch.cat([ids.transpose(0, 1).flatten(0, 1) for ids in inputs])  # step by step
-        vectors, which = self.elmo.encode_words(words)
+        vectors, indices = self.elmo.encode_words(words)
         order = torch.arange(rows, device=words.device)
-        outputs = self.elmo.run_layers((vectors, vectors), order, [rows] * steps, which[2:].chunk(2))
+        outputs = self.elmo.run_layers((vectors, vectors), order, [rows] * steps, indices[2:].chunk(2))
         losses = []
         for states, targets in zip(outputs[-1], labels, strict=True):
             targets = targets.T.flatten()
             losses.append(self.losses(self.dropout(states)[targets != IGNORED], targets[targets != IGNORED]))
-        return self.both(losses)
+        return self.combine(losses)
 
     def losses(self, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """(N, P), (N,) -> (N,): in training against sampled words, one sample for all."""
+        """-log p of each target, (N, P), (N,) -> (N,). In training, one sample of words serves all predictions."""
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < self.config.lm_vocab_size:
             raise ValueError(
                 f"labels go from {int(targets.min())} to {int(targets.max())}, but lm_vocab_size is "
-                f"{self.config.lm_vocab_size}: take the vocabulary that the model was made for"
+                f"{self.config.lm_vocab_size}: number the words by the vocabulary that the model was made for"
             )
-        # CODEPATH: the released models were trained against samples; a vocabulary of few words needs none.
+        # CODEPATH: the released models were trained with samples; a small vocabulary needs none.
         if not (self.training and 0 < self.config.num_sampled < self.config.lm_vocab_size):
             return self.lm_head.losses(states, targets)
         sampled, draws = sample_words(self.config.lm_vocab_size, self.config.num_sampled, states.device)
         expected = tuple(expected_count(words, self.config.lm_vocab_size, draws) for words in (targets, sampled))
         return self.lm_head.sampled_losses(states, targets, sampled, expected)
 
-    def both(self, losses: list[torch.Tensor]) -> ElmoForPreTrainingOutput:
+    def combine(self, losses: list[torch.Tensor]) -> ElmoForPreTrainingOutput:
+        """The losses (N,) of the predictions of each direction -> their means, and the mean of these."""
         means = torch.stack([loss.mean() if len(loss) else loss.sum() for loss in losses])
         return ElmoForPreTrainingOutput(loss=means.mean(), direction_losses=means)
 

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Where the words of a padded batch lie when only they are computed, in the order of modeling_elmo_lstm.py."""
+"""The words of a padded batch without the padding, in the order of steps of modeling_elmo_lstm.py."""
 
 from dataclasses import dataclass
 
@@ -20,31 +20,31 @@ import torch
 from .modeling_elmo_lstm import Pair, Steps
 
 
-BEGIN, END = 0, 1  # <S> and </S> among the tokens; words count from 2
+BEGIN, END = 0, 1  # the numbers of <S> and </S> among the tokens; words are numbered from 2
 
 
 @dataclass
 class Sentences:
-    """The sentences of a batch, longest first. Step 0 of the forward direction reads <S>, that of the other </S>.
+    """The sentences of a batch, longest first. Step 0 reads <S> in the forward direction, </S> in the backward one.
 
-    N words, S sentences, M steps in all; pairs are (forward, backward).
+    N words, S sentences, M steps in all. A `Pair` is (forward, backward).
     """
 
     shape: tuple[int, int]  # (B, T) of the batch
-    places: torch.Tensor  # (N,) of the words among B * T
+    places: torch.Tensor  # (N,) the index of each word in the flattened batch, B * T
     lengths: torch.Tensor  # (S,) in words
-    steps: Steps  # of words and boundaries
-    sentence: torch.Tensor  # (N,) of each word
-    position: torch.Tensor  # (N,) of each word in its sentence, from 0
-    slots: Pair  # (N,) each: the step that reads the word
-    tokens: Pair  # (M,) each: what each step reads
+    steps: Steps  # the order of the steps, boundaries included
+    sentence: torch.Tensor  # (N,) the number of each word's sentence
+    position: torch.Tensor  # (N,) the position of each word in its sentence, from 0
+    slots: Pair  # (N,) each: the step that reads each word
+    tokens: Pair  # (M,) each: the token that each step reads
 
     @classmethod
     def of(cls, mask: torch.Tensor, token_type_ids: torch.Tensor | None, closes: bool) -> "Sentences":
-        """From (B, T) True where words are.
+        """From a (B, T) mask that is True at words.
 
-        A sentence is a row, or, with token types, what a row has of one type. `closes` says whether each ends with a
-        step that reads the boundary on its other side, as a state that goes on has to.
+        A sentence is a row or, with token types, the words of one type in a row. With `closes`, each sentence ends
+        with a step that reads the boundary at its other end, which a state that is carried on must have read.
         """
         rows, columns = mask.nonzero(as_tuple=True)  # by rows, then by columns
         if token_type_ids is None:
@@ -63,11 +63,11 @@ class Sentences:
         backward = steps.rows(number, lengths[number] - position)
         tokens = []
         for slots, first, last in ((forward, BEGIN, END), (backward, END, BEGIN)):
-            read = torch.full((int(steps.sizes.sum()),), first, device=mask.device)
-            read[slots] = torch.arange(2, len(number) + 2, device=mask.device)
+            inputs = torch.full((int(steps.sizes.sum()),), first, device=mask.device)
+            inputs[slots] = torch.arange(2, len(number) + 2, device=mask.device)
             if closes:
-                read[steps.begins[lengths + 1] + steps.rank] = last
-            tokens.append(read)
+                inputs[steps.begins[lengths + 1] + steps.rank] = last
+            tokens.append(inputs)
         return cls(
             shape=tuple(mask.shape),
             places=rows * mask.shape[1] + columns,
@@ -80,13 +80,13 @@ class Sentences:
         )
 
     def steps_before(self) -> Pair:
-        """(N,) each: the step before the one that reads the word, after which a direction can predict it."""
+        """(N,) each: the step before the one that reads the word; its output predicts the word."""
         last = self.lengths[self.sentence] - 1
         forward = self.steps.rows(self.sentence, self.position)
         return forward, self.steps.rows(self.sentence, last - self.position)
 
     def layers(self, word: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
-        """The layers, L + 1 times (N, H): the word layer (N, P) twice, then what each LSTM layer says (M, P)."""
+        """The L + 1 layers (N, H): the word layer (N, P) twice, then both directions (M, P) of each LSTM layer."""
         sides = [(forward[self.slots[0]], backward[self.slots[1]]) for forward, backward in outputs]
         return [torch.cat(pair, -1) for pair in [(word, word), *sides]]
 

@@ -13,9 +13,9 @@
 # limitations under the License.
 """ELMo's tagger: words -> bidirectional LSTM -> conditional random field (named entities, parts of speech).
 
-Peters et al. 2018 (arXiv 1802.05365), section 4 and the supplement on named entities; without the biLM it is the
-baseline of that paper. With the biLM's top layer beside the states of the first LSTM layer
-(`elmo_placement="after_first_rnn"`, `mix_top_layer_only=True`) it is TagLM (Peters et al. 2017, arXiv 1705.00108).
+Peters et al. 2018 (arXiv 1802.05365), section 4 and the supplement on named entities. Without the biLM, it is the
+baseline of that paper. With the biLM's top layer joined to the states of the first LSTM layer
+(`elmo_placement="after_first_rnn"`, `mix_top_layer_only=True`), it is TagLM (Peters et al. 2017, arXiv 1705.00108).
 """
 
 import torch
@@ -32,26 +32,27 @@ from .modeling_elmo_crf import ConditionalRandomField
 from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
 
 
-# Choices of the user, with any checkpoint:
+# Choices of the user, for any checkpoint:
 # trf-ignore: TRF041 config.use_crf, config.constrain_tags
 
 
 @auto_docstring(
-    custom_intro="A bidirectional LSTM over words, with ELMo's vectors or without, and a CRF over their tags."
+    custom_intro="A bidirectional LSTM over words, with or without ELMo's vectors, and a CRF over their tags."
 )
 class ElmoForTokenClassification(ElmoTaskModel):
     def __init__(self, config: ElmoConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
-        between = config.elmo_placement == "after_first_rnn"
+        joins_first_rnn = config.elmo_placement == "after_first_rnn"
         self.rnn = BiLSTM(
             self.word_size,
             config.rnn_size,
             config.rnn_layers,
             dropout=config.task_dropout,
-            late_size=self.late_size if between else 0,
+            late_size=self.late_size if joins_first_rnn else 0,
         )
-        self.classifier = nn.Linear(self.rnn.output_size + (0 if between else self.late_size), config.num_labels)
+        late_size = 0 if joins_first_rnn else self.late_size
+        self.classifier = nn.Linear(self.rnn.output_size + late_size, config.num_labels)
         self.dropout = VariationalDropout(config.task_dropout)
         self.crf = None
         if config.use_crf:
@@ -75,33 +76,35 @@ class ElmoForTokenClassification(ElmoTaskModel):
         input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length, max_characters_per_token)`, *optional*):
             Character ids of each word, from `ElmoTokenizer`.
         token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            0 and 1: the words of a row's first and second sentence, which the biLM reads each by itself.
+            0 for the words of a row's first sentence, 1 for those of its second. The biLM reads each by itself.
         vector_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            Rows of the words in the word vectors; 0 is padding, 1 an unknown word.
+            The row of each word in the word vectors: 0 for padding, 1 for unknown words.
         layer_states (`torch.Tensor` of shape `(batch_size, sequence_length, layers, hidden_size)`, *optional*):
-            The layers of each word of a frozen biLM, kept from before, instead of computing them.
+            The frozen biLM's layers for each word, computed earlier; the biLM is then not run.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The tag of each word; -100 where it is not known: the CRF then sums over all tags the word may have.
+            The tag of each word; -100 where it is unknown, for which the CRF sums over all tags.
 
-        With a CRF, `logits` are its emission scores in training mode, and otherwise its max-marginals: at each word
-        the greatest is at the tag that the best sequence has there.
+        With a CRF, `logits` are its emission scores in training mode. Otherwise they are its max-marginals: the
+        greatest logit of each word is at its tag in the best sequence.
         """
-        read = self.embed_words(input_ids, attention_mask, token_type_ids, vector_ids, layer_states, **kwargs)
-        between = self.config.elmo_placement == "after_first_rnn"
-        states = self.rnn(read.words, read.mask, read.late if between else None)  # (B, T, R)
-        if read.late is not None and not between:
-            states = torch.cat([states, read.late], -1)
+        words, mask, late, hidden_states = self.embed_words(
+            input_ids, attention_mask, token_type_ids, vector_ids, layer_states, **kwargs
+        )
+        joins_first_rnn = self.config.elmo_placement == "after_first_rnn"
+        states = self.rnn(words, mask, late if joins_first_rnn else None)  # (B, T, R)
+        if late is not None and not joins_first_rnn:
+            states = torch.cat([states, late], -1)
         emissions = self.classifier(self.dropout(states))  # (B, T, C)
         loss = None
         if labels is not None:
-            labels = labels.to(emissions.device).masked_fill(~read.mask, IGNORED)
-            loss = self.tag_loss(emissions, labels, read.mask, **kwargs)
+            labels = labels.to(emissions.device).masked_fill(~mask, IGNORED)
+            loss = self.tag_loss(emissions, labels, mask, **kwargs)
             loss = self.add_mix_penalty(loss, labels, **kwargs)
         decodes = self.crf is not None and not self.training
         return TokenClassifierOutput(
             loss=loss,
-            logits=self.crf.max_marginals(emissions, read.mask) if decodes else emissions,
-            hidden_states=read.hidden_states,
+            logits=self.crf.max_marginals(emissions, mask) if decodes else emissions,
+            hidden_states=hidden_states,
         )
 
     def tag_loss(
@@ -112,12 +115,12 @@ class ElmoForTokenClassification(ElmoTaskModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """The negative log-likelihood of (B, T) labels, a word: a mean over those that have one."""
-        if labels.device.type == "cpu" and not is_tracing(labels):  # elsewhere, to look would be to wait
-            beyond = labels[(labels != IGNORED) & ((labels < 0) | (labels >= self.num_labels))]
-            if len(beyond):
+        """The negative log-likelihood of (B, T) labels per word: the mean over the words with a label."""
+        if labels.device.type == "cpu" and not is_tracing(labels):  # elsewhere, reading would wait for the device
+            invalid = labels[(labels != IGNORED) & ((labels < 0) | (labels >= self.num_labels))]
+            if len(invalid):
                 raise ValueError(
-                    f"labels hold {int(beyond[0])}, but the model has num_labels={self.num_labels} tags, from 0 on; "
+                    f"labels hold {int(invalid[0])}, but the model has num_labels={self.num_labels} tags, from 0 on; "
                     f"{IGNORED} means not labelled. Map the data's tags with the model's config.label2id."
                 )
         if num_items_in_batch is None:

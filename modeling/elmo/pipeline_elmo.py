@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Tagging by ELMo as a pipeline. transformers' own takes a word for one number, but here it is a row of them.
+"""The token classification pipeline for ELMo. In transformers' own, a word is one id; here it is a row of ids.
 
 pipeline("token-classification", model=..., tokenizer=..., pipeline_class=ElmoTokenClassificationPipeline)
 """
@@ -26,15 +26,15 @@ from transformers.pipelines.token_classification import AggregationStrategy
 
 
 class ElmoTokenClassificationPipeline(TokenClassificationPipeline):
-    """`TokenClassificationPipeline` over `ElmoTokenizer`: the same calls, and the same dictionaries.
+    """`TokenClassificationPipeline` with `ElmoTokenizer`: the same calls return the same kind of dictionaries.
 
-    A token is a word, which `start` and `end` cut from the text; of words (`is_split_into_words=True`), from the text
-    that they make with `delimiter` between them. Without parts of words, the strategies "simple", "first", "average"
-    and "max" are one. Entities in BIOES are put together as those in IOB2 are.
+    A token is a word. `start` and `end` are its place in the text; for a list of words (`is_split_into_words=True`),
+    in the text of these words joined by `delimiter`. Since words have no parts, the strategies "simple", "first",
+    "average" and "max" are the same. Entities in BIOES are grouped like those in IOB2.
     """
 
     def check_model_type(self, supported_models: Any) -> None:
-        """Does nothing: transformers' table has the names of its own models only, and would call others an error."""
+        """Does nothing: transformers would report an error for models that are not its own."""
 
     def _sanitize_parameters(
         self,
@@ -56,8 +56,8 @@ class ElmoTokenClassificationPipeline(TokenClassificationPipeline):
         self, sentence: str | list[str], is_split_into_words: bool = False, delimiter: str = " "
     ) -> Iterator[dict[str, Any]]:
         if isinstance(sentence, str) == is_split_into_words:
-            wanted = "a list of words" if is_split_into_words else "a string (is_split_into_words=True takes words)"
-            raise ValueError(f"a sentence must be {wanted}, not {sentence!r:.80}")
+            expected = "a list of words" if is_split_into_words else "a string (is_split_into_words=True takes words)"
+            raise ValueError(f"a sentence must be {expected}, not {sentence!r:.80}")
         inputs = self.tokenizer(
             sentence,
             is_split_into_words=is_split_into_words,
@@ -83,7 +83,7 @@ class ElmoTokenClassificationPipeline(TokenClassificationPipeline):
         word_ids: None = None,
         word_to_chars_map: None = None,
     ) -> list[dict[str, Any]]:
-        """Each word with the scores (classes,) of its tags; `special_tokens_mask` is 1 at padding."""
+        """One dictionary per word, with the (classes,) scores of its tags. `special_tokens_mask` is 1 at padding."""
         rows = zip(scores, offset_mapping.tolist(), special_tokens_mask, strict=True)
         return [
             {"word": sentence[start:end], "scores": word_scores, "start": start, "end": end, "index": index}
@@ -92,7 +92,7 @@ class ElmoTokenClassificationPipeline(TokenClassificationPipeline):
         ]
 
     def get_tag(self, entity_name: str) -> tuple[str, str]:
-        """B or I, and the type; BIOES's S begins an entity as B does, and its E goes on as I does."""
+        """B or I, and the type. In BIOES, S begins an entity as B does, and E continues it as I does."""
         first = {"S-": "B-", "E-": "I-"}.get(entity_name[:2])
         return super().get_tag(first + entity_name[2:] if first else entity_name)
 

@@ -16,7 +16,7 @@
     row of "Zoë", 9 ids wide:  259  91 112 196 172  260  261 261 261
                                begin  UTF-8 bytes   end  padding within the word
 
-A row of zeros is no word. The marks of a sentence's begin and end are the model's business, not the tokenizer's.
+A row of zeros is padding. The model, not the tokenizer, adds the marks of a sentence's begin and end.
 """
 
 import re
@@ -32,35 +32,35 @@ from transformers.tokenization_utils_base import TruncationStrategy
 from transformers.utils import PaddingStrategy, is_numpy_array, is_torch_tensor, to_numpy, to_py_obj
 
 
-# The released ids plus one, because 0 is no word: byte b is b + 1.
+# The released ids plus one, because 0 stands for no word: byte b is b + 1.
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, WORD_PADDING = 257, 258, 259, 260, 261
 SENTENCE_MARKS = {"<S>": SENTENCE_BEGIN, "</S>": SENTENCE_END}
 SPECIAL_WORDS = (*SENTENCE_MARKS, "<UNK>")  # the language model's words 0, 1 and 2
 CHARACTERS = ("[PAD]", *(f"<0x{byte:02X}>" for byte in range(256)), *SENTENCE_MARKS, "<W>", "</W>", "<W_PAD>")
 
-# How text falls into words; close to the news text that the published models read ("don 't", "U.S.", "68.88").
+# The words of a text, similar to those of the news text that the published models read ("don 't", "U.S.", "68.88").
 _CLITIC = r"['’](?:[sSmMdDtT]|ll|LL|re|RE|ve|VE)\b"
 WORD = re.compile(
     rf"""
     (?i:-[lr][rcs]b-)                                       # a treebank's bracket: -LRB-
   | (?:[^\W\d_]\.){{2,}}(?!\w)                              # letters with periods: U.S., e.g.
   | (?i:(?:mr|mrs|ms|dr|prof|st|jr|sr|vs|inc|corp|co|ltd)\.)(?!\w)
-  | (?i:n['’]t)\b                                           # a treebank's, alone: did n't
+  | (?i:n['’]t)\b                                           # a treebank's word by itself: did n't
   | {_CLITIC}                                               # it 's, don 't
   | \w+(?:(?!{_CLITIC})(?:[-'’./&]|(?<=\d)[,:](?=\d))\w+)*  # O'Neil, e-mail, AT&T, 1,000.50, 10:30
   | \.{{2,}} | -{{2,}} | `` | ''
-  | [^\w\s]                                                 # any other character but a space is a word of its own
+  | [^\w\s]                                                 # any other character except spaces is a word
     """,
     re.VERBOSE,
 )
 
-# What stands at positions without a word. Columns with other names have nothing to do with words.
+# The values at positions without a word. Columns with other names do not hold one entry per word.
 PADDING = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask", "vector_ids", "offset_mapping"), 0)
 PADDING["special_tokens_mask"] = 1
 
 
 def sentence_boundary_ids(max_characters: int) -> tuple[list[int], list[int]]:
-    """The rows of <S> and </S>, which the model itself puts around each sentence."""
+    """The rows of <S> and </S>, which the model adds to each sentence."""
     padding = [WORD_PADDING] * (max_characters - 3)
     return tuple([WORD_BEGIN, mark, WORD_END, *padding] for mark in SENTENCE_MARKS.values())
 
@@ -68,8 +68,9 @@ def sentence_boundary_ids(max_characters: int) -> tuple[list[int], list[int]]:
 def words_to_ids(words: Sequence[str], max_characters: int) -> np.ndarray:
     """(n, max_characters) int64: the rows of n words.
 
-    As released: a word's first `max_characters` - 2 bytes, which may cut a character in two; a lone surrogate, which
-    UTF-8 lacks, is left out; the words <S> and </S> are the marks. Raises ValueError for what is no string.
+    As in the released code, a word is cut after `max_characters` - 2 bytes, even within a character, and the words <S>
+    and </S> are the marks. A lone surrogate is left out, because UTF-8 cannot encode it. Raises ValueError for words
+    that are not strings.
     """
     _check_words(words)
     spelled = [word.encode("utf-8", "ignore")[: max_characters - 2] for word in words]
@@ -87,7 +88,7 @@ def words_to_ids(words: Sequence[str], max_characters: int) -> np.ndarray:
 
 
 def ids_to_word(row: Sequence[int]) -> str:
-    """The word of a row; "[PAD]" for a row of zeros, and U+FFFD where a character was cut in two."""
+    """The word of a row; "[PAD]" for a row of zeros, with U+FFFD for a character that was cut."""
     if not any(row):
         return CHARACTERS[0]
     for mark, number in SENTENCE_MARKS.items():
@@ -97,7 +98,7 @@ def ids_to_word(row: Sequence[int]) -> str:
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """Begin and end of each word of `text`, by `WORD`. Accents that are characters of their own count as letters."""
+    """The begin and end of each word of `text`, by `WORD`. Combining accents count as letters."""
     if not text.isascii():
         text = "".join("a" if unicodedata.category(character)[0] == "M" else character for character in text)
     return [match.span() for match in WORD.finditer(text)]
@@ -105,7 +106,7 @@ def split_words(text: str) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """What stands in each row of an example: `BatchEncoding.tokens()`, `.word_ids()` and `.sequence_ids()` read it.
+    """The word in each row of an example, for `BatchEncoding.tokens()`, `.word_ids()` and `.sequence_ids()`.
 
     At padding, `word_ids` and `sequence_ids` are None. Words are numbered from 0 in each sentence.
     """
@@ -119,41 +120,43 @@ class WordAlignment:
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words, where they stood in the text, and how many before them were cut."""
+    """Words, their begin and end in the text, and the number of words before them that were cut."""
 
     words: list[str]
     offsets: list[tuple[int, int]]
     cut_before: int = 0
 
     def shorten(self, count: int, side: str) -> "Sentence":
-        """`count` of the words; the others are cut at this side."""
+        """The sentence with `count` words; the others are cut from this side."""
         first = len(self.words) - count if side == "left" else 0
         return Sentence(self.words[first : first + count], self.offsets[first : first + count], first)
 
 
 class ElmoTokenizer(PreTrainedTokenizer):
-    """Words, or text, to ids (words, max_characters_per_token), with padding and truncation by words.
+    """Converts words or text to ids (words, max_characters_per_token), with padding and truncation by words.
 
-    Published models were trained on tokenised news text, so words (`is_split_into_words=True`) split in that way are
-    best. Text is split by `WORD`: at spaces, then punctuation apart from words, "don't" as "don 't", "U.S." and
-    "68.88" whole; `tokenize` shows it. Case is kept. Text may have any length, and an empty one has no words.
+    Published models were trained on tokenised news text, so words (`is_split_into_words=True`) that are split in the
+    same way give the best results. Text is split by `WORD`: at spaces and around punctuation, "don't" into "don 't",
+    while "U.S." and "68.88" stay whole. `tokenize` returns these words. Case is kept. Text may have any length; an
+    empty text has no words.
 
-    Two sentences are the words of the first and then those of the second, with `token_type_ids` 0 and 1. Nothing is
-    added between them. `get_vocab` is that of the characters; words have none, so no token can be added.
+    In a pair, the words of the second sentence follow those of the first, with `token_type_ids` 0 and 1. Nothing is
+    added between them. `get_vocab` returns the vocabulary of characters. There is none of words, so no token can be
+    added.
 
     Args:
         vocab_file (`str`, *optional*):
-            The language model's words, one a line as released (vocab.txt), for `word_targets`, which gives <S>, </S>
-            and <UNK> the numbers 0, 1 and 2 wherever they stand.
+            The language model's words, one per line as released (vocab.txt), for `word_targets`. <S>, </S> and <UNK>
+            get the numbers 0, 1 and 2, wherever they are in the file.
         words_file (`str`, *optional*):
-            The words of a task network's word vectors, one a line (words.txt), the first of which has row 2: row 0 is
-            padding, row 1 any other word. With it, the tokenizer also returns `vector_ids`: the row of the word, else
-            of the word in lower case, else 1.
+            The words of a task network's word vectors, one per line (words.txt). The first has row 2; row 0 is for
+            padding, row 1 for all other words. With this file, the tokenizer also returns `vector_ids`: the row of the
+            word, else of the word in lower case, else 1.
         max_characters_per_token (`int`, *optional*, defaults to 50):
-            Ids of a word, its begin and end included.
+            Number of ids of a word, with its begin and end marks.
 
     Raises:
-        ValueError: for a file that is not UTF-8, repeats a word or, of the language model, lacks <S>, </S> or <UNK>.
+        ValueError: for a file that is not UTF-8 or repeats a word, and for a vocab.txt without <S>, </S> or <UNK>.
     """
 
     vocab_files_names = {"vocab_file": "vocab.txt", "words_file": "words.txt"}
@@ -189,18 +192,18 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return len(CHARACTERS)
 
     def get_vocab(self) -> dict[str, int]:
-        """Names of the character ids; that of a byte is written as <0x41>."""
+        """The names of the character ids; that of a byte is written as <0x41>."""
         return {name: number for number, name in enumerate(CHARACTERS)}
 
     def _add_tokens(self, new_tokens, special_tokens: bool = False) -> int:
-        new = [str(token) for token in new_tokens if str(token) not in CHARACTERS]
-        if new:
-            raise ValueError(f"{', '.join(new)}: no token can be added, because ELMo reads the characters of any word")
+        words = [str(token) for token in new_tokens if str(token) not in CHARACTERS]
+        if words:
+            raise ValueError(f"{', '.join(words)}: no token can be added, since ELMo reads the characters of any word")
         return super()._add_tokens(new_tokens, special_tokens=special_tokens)
 
     @property
     def pad_token_id(self) -> int:
-        """Each id in the row of a position without a word."""
+        """The id that fills the row of a position without a word."""
         return 0
 
     @property
@@ -220,9 +223,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return words_to_ids(tokens, self.max_characters_per_token).tolist()
 
     def convert_ids_to_tokens(self, ids, skip_special_tokens: bool = False) -> str | list[str]:
-        """The word of a row, or the words of rows; of a single id, the character's name.
+        """The word of a row, the words of several rows, or, for a single id, the name of the character.
 
-        `skip_special_tokens` leaves out padding, <S> and </S>. Raises ValueError for rows of another width.
+        `skip_special_tokens` leaves out padding, <S> and </S>. Raises ValueError for rows of a wrong width.
         """
         ids = to_py_obj(ids)
         if isinstance(ids, int):
@@ -230,14 +233,14 @@ class ElmoTokenizer(PreTrainedTokenizer):
         if len(ids) > 0 and isinstance(ids[0], int):
             return ids_to_word(ids)
         width = self.max_characters_per_token
-        wrong = next((len(row) for row in ids if len(row) != width), None)
-        if wrong is not None:
-            raise ValueError(f"a row of {wrong} ids is no word of this tokenizer, whose words have {width}")
+        wrong_width = next((len(row) for row in ids if len(row) != width), None)
+        if wrong_width is not None:
+            raise ValueError(f"a row of {wrong_width} ids is no word of this tokenizer, whose words have {width}")
         special = (0, *SENTENCE_MARKS.values()) if skip_special_tokens else ()
         return [ids_to_word(row) for row in ids if row[1] not in special]
 
     def decode(self, token_ids, skip_special_tokens: bool = False, **kwargs) -> str | list[str]:
-        """The text of one example, (words, max_characters_per_token), or of each of a batch, a space between words."""
+        """The text of an example (words, max_characters_per_token), or of each example of a batch."""
         ids = to_py_obj(token_ids)
         if _is_batch_of_ids(ids):
             return [self.decode(example, skip_special_tokens) for example in ids]
@@ -249,21 +252,21 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return [int(not any(row)) for row in [*to_py_obj(token_ids_0), *to_py_obj(token_ids_1 or [])]]
 
     def word_targets(self, words: Sequence[str]) -> list[int]:
-        """What the language model is to predict: each word's number in vocab.txt, or that of <UNK>."""
+        """The labels of the language model: each word's number in vocab.txt, or that of <UNK>."""
         if self.targets is None:
             raise ValueError("this tokenizer has no vocab.txt, the words that the language model predicts")
         unknown = self.targets["<UNK>"]
         return [self.targets.get(word, unknown) for word in words]
 
     def word_vector_ids(self, words: Sequence[str]) -> list[int]:
-        """Rows of the word vectors: that of the word, else of the word in lower case, else 1."""
+        """The row of each word in the word vectors: that of the word, else of the word in lower case, else 1."""
         if self.vectors is None:
             raise ValueError("this tokenizer has no words.txt, the words of a task network's word vectors")
         rows = self.vectors
         return [rows[word] if word in rows else rows.get(word.lower(), 1) for word in words]
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
-        """vocab.txt and words.txt, where the tokenizer has them."""
+        """Writes vocab.txt and words.txt, as far as the tokenizer has them, and returns their paths."""
         saved = []
         for words, name in ((self.targets, "vocab.txt"), (self.vectors, "words.txt")):
             if words is not None:
@@ -287,9 +290,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return_tensors: str | None = None,
         return_overflowing_tokens: bool = False,
         return_length: bool = False,
-        **kwargs,  # which columns to return; special tokens and strides, of which there are none
+        **kwargs,  # the columns to return; options for special tokens and strides, which ELMo does not have
     ) -> BatchEncoding:
-        """`tokenizer(...)` and `encode`, once transformers has read how to pad and to truncate."""
+        """Computes `tokenizer(...)` and `encode`; transformers has resolved the padding and truncation strategies."""
         if return_overflowing_tokens:
             raise ValueError("return_overflowing_tokens: ELMo reads text of any length, so nothing needs to overflow")
         batch = _is_batch(text, is_split_into_words)
@@ -310,7 +313,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return BatchEncoding(data, alignments, tensor_type=return_tensors)
 
     def _columns(self, examples: list[list[Sentence]], flags: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
-        """What there is to know of each example's words, where `flags` (`return_...`) or the model ask for it."""
+        """The columns of each example's words that `flags` (`return_...`) or the model request."""
         words = [word for example in examples for sentence in example for word in sentence.words]
         types = [number for example in examples for number, sentence in enumerate(example) for _ in sentence.words]
         spans = [span for example in examples for sentence in example for span in sentence.offsets]
@@ -321,14 +324,17 @@ class ElmoTokenizer(PreTrainedTokenizer):
             ("special_tokens_mask", "return_special_tokens_mask", np.zeros(len(words))),
             ("offset_mapping", "return_offsets_mapping", spans),
         ):
-            asked = flags.get(flag)
-            if asked or (asked is None and name in self.model_input_names):
+            requested = flags.get(flag)
+            if requested or (requested is None and name in self.model_input_names):
                 columns[name] = self._array(name, values)
         if self.vectors is not None:
             columns["vector_ids"] = self._array("vector_ids", self.word_vector_ids(words))
         lengths = [sum(len(sentence.words) for sentence in example) for example in examples]
         ends = np.cumsum(lengths, dtype=np.int64)
-        return {name: [a[e - n : e] for n, e in zip(lengths, ends, strict=True)] for name, a in columns.items()}
+        return {
+            name: [column[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+            for name, column in columns.items()
+        }
 
     def pad(
         self,
@@ -341,9 +347,9 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return_tensors: str | None = None,
         verbose: bool = True,
     ) -> BatchEncoding:
-        """One example, a batch of them or a list of examples, padded as `PreTrainedTokenizerBase.pad` does.
+        """Pads one example, a batch or a list of examples, as `PreTrainedTokenizerBase.pad` does.
 
-        The columns that have one entry a word are padded (`PADDING`), others are passed on.
+        Columns with one entry per word (`PADDING`) are padded; other columns are returned as they are.
         """
         batch = isinstance(encoded_inputs, (list, tuple))
         if batch:
@@ -372,7 +378,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return BatchEncoding(data | others, tensor_type=return_tensors)
 
     def _array(self, name: str, values) -> np.ndarray:
-        """A column of one example as int64: (words,), or (words, n) of what has n numbers a word."""
+        """A column of one example as int64: (words,), or (words, n) for columns with n numbers per word."""
         width = {"input_ids": (self.max_characters_per_token,), "offset_mapping": (2,)}.get(name, ())
         array = np.asarray(to_numpy(values))
         if array.size == 0:
@@ -382,7 +388,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return array.astype(np.int64, copy=False)
 
     def _output(self, columns: dict[str, list[np.ndarray]], return_tensors: str | None) -> dict[str, Any]:
-        """Lists without `return_tensors`, else one array a column."""
+        """Lists without `return_tensors`, else one array per column."""
         if return_tensors is None:
             data = {name: [array.tolist() for array in arrays] for name, arrays in columns.items()}
             if "offset_mapping" in data:
@@ -398,12 +404,12 @@ class ElmoTokenizer(PreTrainedTokenizer):
 def _check_words(words: Sequence[str]) -> None:
     for index, word in enumerate(words):
         if not isinstance(word, str):
-            of = f"word {index} of {words!r:.80}"
-            raise ValueError(f"{of} is {word!r:.80}, of type {type(word).__name__}: words must be strings")
+            place = f"word {index} of {words!r:.80}"
+            raise ValueError(f"{place} is {word!r:.80}, of type {type(word).__name__}: words must be strings")
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Lines end with a line feed only: words of the Web have all other kinds of spaces in them."""
+    """The lines of a file. Only a line feed ends a line, because words of the Web contain other line separators."""
     try:
         lines = path.read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -419,12 +425,12 @@ def _numbered(words: list[str], path: Path, first: int) -> dict[str, int]:
     numbers = {word: number for number, word in enumerate(words, start=first)}
     if len(numbers) < len(words):
         repeated = next(word for number, word in enumerate(words, start=first) if numbers[word] != number)
-        raise ValueError(f"{path} has {repeated!r} more than once, and each of its words must have one number")
+        raise ValueError(f"{path} has {repeated!r} more than once, but each word must have one number")
     return numbers
 
 
 def read_targets(path: Path) -> list[str]:
-    """The language model's words, as released: spaces around them and the line !!!MAXTERMID do not count."""
+    """The language model's words. As released, spaces around a word and the line !!!MAXTERMID are ignored."""
     words = [line.strip() for line in _read_lines(path)]
     numbers = _numbered([word for word in words if word != "!!!MAXTERMID"], path, first=0)
     missing = [word for word in SPECIAL_WORDS if word not in numbers]
@@ -434,13 +440,13 @@ def read_targets(path: Path) -> list[str]:
 
 
 def number_targets(words: list[str]) -> dict[str, int]:
-    """<S>, </S> and <UNK> first, because the model predicts a sentence's end itself, then the others as they come."""
+    """Numbers <S>, </S> and <UNK> first, because the model itself predicts boundaries, then the others in order."""
     ordered = (*SPECIAL_WORDS, *(word for word in words if word not in SPECIAL_WORDS))
     return {word: number for number, word in enumerate(ordered)}
 
 
 def _is_batch(text, is_split_into_words: bool) -> bool:
-    """As transformers has it: a list, or of words a list of lists."""
+    """As in transformers: a batch is a list of texts, or a list of lists of words."""
     if not isinstance(text, (list, tuple)):
         return False
     return not is_split_into_words or (len(text) > 0 and isinstance(text[0], (list, tuple)))
@@ -449,17 +455,17 @@ def _is_batch(text, is_split_into_words: bool) -> bool:
 def _pairs(texts: Sequence, seconds: Sequence | None, is_split_into_words: bool) -> list[tuple]:
     """The first sentence and the second, or None, of each example.
 
-    As transformers has it, two strings in a list or tuple are a pair; of words, two lists in a tuple.
+    As in transformers, a pair is a list or tuple of two strings, or a tuple of two lists of words.
     """
     if seconds is not None:
         if not isinstance(seconds, (list, tuple)) or len(seconds) != len(texts):
             raise ValueError(f"there are {len(texts)} texts, but text_pair is not a list of as many")
         return list(zip(texts, seconds, strict=True))
-    kinds, parts = ((tuple,), (list, tuple)) if is_split_into_words else ((list, tuple), (str,))
+    pair_types, part_types = ((tuple,), (list, tuple)) if is_split_into_words else ((list, tuple), (str,))
     pairs = []
     for text in texts:
-        pair = isinstance(text, kinds) and len(text) == 2 and all(isinstance(part, parts) for part in text)
-        pairs.append(tuple(text) if pair else (text, None))
+        is_pair = isinstance(text, pair_types) and len(text) == 2 and all(isinstance(p, part_types) for p in text)
+        pairs.append(tuple(text) if is_pair else (text, None))
     return pairs
 
 
@@ -474,13 +480,13 @@ def _read(first, second, is_split_into_words: bool) -> list[Sentence]:
             spans = split_words(text)
             sentences.append(Sentence([text[begin:end] for begin, end in spans], spans))
         else:
-            wanted = "a list of words" if is_split_into_words else "a string (is_split_into_words=True takes words)"
-            raise ValueError(f"a text must be {wanted}, but one is {text!r:.80}, of type {type(text).__name__}")
+            expected = "a list of words" if is_split_into_words else "a string (is_split_into_words=True takes words)"
+            raise ValueError(f"a text must be {expected}, but one is {text!r:.80}, of type {type(text).__name__}")
     return sentences
 
 
 def _truncate(example: list[Sentence], limit: int, strategy: TruncationStrategy, side: str) -> list[Sentence]:
-    """At most `limit` words. "longest_first" takes them from the longer sentence, of equal ones from the second."""
+    """Cuts an example to `limit` words. "longest_first" cuts the longer sentence, or the second of equal length."""
     if limit < 0:
         raise ValueError(f"max_length={limit}: an example has 0 words or more")
     counts = [len(sentence.words) for sentence in example]
@@ -494,8 +500,8 @@ def _truncate(example: list[Sentence], limit: int, strategy: TruncationStrategy,
     else:
         chosen = int(strategy == TruncationStrategy.ONLY_SECOND)
         if chosen >= len(counts) or counts[chosen] < excess:
-            found = " and ".join(map(str, counts))
-            raise ValueError(f"truncation={strategy.value!r} cannot bring {found} words down to max_length={limit}")
+            lengths = " and ".join(map(str, counts))
+            raise ValueError(f"truncation={strategy.value!r} cannot bring {lengths} words down to max_length={limit}")
         counts[chosen] -= excess
     return [sentence.shorten(count, side) for sentence, count in zip(example, counts, strict=True)]
 
@@ -507,7 +513,7 @@ def _pad(
     multiple: int | None,
     side: str,
 ) -> dict[str, list[np.ndarray]]:
-    """All examples with the length that the strategy says; what is longer stays as it is."""
+    """Pads all examples to the length that the strategy gives; longer examples stay as they are."""
     if side not in ("left", "right"):
         raise ValueError(f"padding_side={side!r} is neither left nor right")
     if strategy == PaddingStrategy.DO_NOT_PAD:
@@ -536,7 +542,7 @@ def _align(example: list[Sentence], length: int, side: str) -> WordAlignment:
 
 
 def _is_batch_of_ids(ids) -> bool:
-    """Examples, or one: rows of numbers. Of lists without any number, [[]] is a batch, since no row is empty."""
+    """Whether these are examples, and not the rows of one. [[]] is a batch, since no row is empty."""
     if is_numpy_array(ids) or is_torch_tensor(ids):
         return ids.ndim == 3
     if len(ids) == 0 or isinstance(ids[0], int):
@@ -546,11 +552,11 @@ def _is_batch_of_ids(ids) -> bool:
 
 
 def _tensor_type(ids) -> str | None:
-    """That of the examples, which are to be returned as they came."""
+    """The tensor type of the examples, which is also that of the result."""
     first = ids[0] if isinstance(ids, (list, tuple)) and len(ids) > 0 else ids
     return "pt" if is_torch_tensor(first) else "np" if is_numpy_array(first) else None
 
 
-ElmoTokenizer.register_for_auto_class("AutoTokenizer")  # save_pretrained then copies this file beside the rest
+ElmoTokenizer.register_for_auto_class("AutoTokenizer")  # save_pretrained then also copies this file
 
 __all__ = ["ElmoTokenizer"]

@@ -23,14 +23,14 @@ from transformers.utils import auto_docstring
 from ..hub_code import SavedWithCode, announce_names, copy_code
 
 
-# Which class each Auto class finds in a saved folder.
+# The class that each Auto class finds in a saved folder.
 AUTO_MAP = {
     "AutoConfig": "configuration_features.FeatureTaggerConfig",
     "AutoModelForTokenClassification": "modeling_features.FeatureTaggerForTokenClassification",
 }
 
-# Table 7's features: the layers whose states they are made of, the embeddings being layer 0; how many layers above
-# those an encoder needs for that; and whether the states are summed, with weights, or concatenated.
+# The rows of table 7: the layers whose states the tagger reads, where layer 0 is the embeddings; the number of layers
+# that an encoder needs for that; and whether the states are summed with learned weights or else concatenated.
 LAYERS = {
     "embeddings": (slice(0, 1), 0, False),
     "second_to_last": (slice(-2, -1), 2, False),
@@ -45,24 +45,24 @@ LAYERS = {
 @strict
 class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
     r"""
-    The defaults are the paper's best features (Devlin et al. 2018, arXiv 1810.04805, section 5.3 and table 7).
+    The defaults are the paper's best setting (Devlin et al. 2018, arXiv 1810.04805, section 5.3 and table 7).
 
     encoder (`dict` or `PreTrainedConfig`, *optional*):
-        The encoder's own configuration, of any family that `AutoModel` knows; BERT-base where it is left out.
+        The configuration of the encoder, of any family that `AutoModel` supports. Defaults to BERT-base.
     features (`str`, *optional*, defaults to `"concat_last_four"`):
-        What the tagger reads of the encoder's layers: "embeddings", "second_to_last", "last",
-        "weighted_sum_last_four", "concat_last_four", or "weighted_sum_all" of all layers above the embeddings (the
-        paper's "all 12 layers").
+        The layers of the encoder that the tagger reads: `"embeddings"`, `"second_to_last"`, `"last"`,
+        `"weighted_sum_last_four"`, `"concat_last_four"`, or `"weighted_sum_all"` for all layers above the embeddings
+        (the paper's "all 12 layers").
     rnn_size (`int`, *optional*, defaults to 384):
-        Cells of one direction of the BiLSTM. The paper's is "768-dimensional", which is taken for the size of its
-        output, both directions side by side.
+        Number of cells of one direction of the BiLSTM. The paper's BiLSTM is "768-dimensional", which is understood as
+        the size of its output, both directions together.
     rnn_layers (`int`, *optional*, defaults to 2):
-        Layers of the BiLSTM.
+        Number of layers of the BiLSTM.
     dropout (`float`, *optional*, defaults to 0.1):
-        On the features, between the layers of the BiLSTM and on what it gives to the classifier. Not in the paper.
+        The dropout before the BiLSTM, between its layers, and before the classifier. The paper does not mention any.
 
     Raises:
-        ValueError: for an encoder with fewer layers than the features need, and for sizes that no BiLSTM has.
+        ValueError: for an encoder with fewer layers than `features` needs, and for an impossible size or dropout.
 
     Example:
 
@@ -92,7 +92,7 @@ class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def validate_sizes(self):
-        """The BiLSTM has cells, layers and something left of what it reads."""
+        """Checks that the BiLSTM has cells and layers, and that dropout leaves something of its input."""
         for name in ("rnn_size", "rnn_layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1.")
@@ -100,21 +100,22 @@ class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
             raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1.")
 
     def validate_layers(self):
-        """The encoder has the layers that the features are made of."""
-        needed, found = LAYERS[self.features][1], self.encoder.num_hidden_layers
-        if found < needed:
+        """Checks that the encoder has the layers that `features` names."""
+        required, available = LAYERS[self.features][1], self.encoder.num_hidden_layers
+        if available < required:
             raise ValueError(
-                f"features={self.features!r} needs an encoder of {needed} layers, and this one has {found}; choose "
-                f"among {', '.join(name for name, (_, layers, _) in LAYERS.items() if layers <= found)}."
+                f"features={self.features!r} needs an encoder of {required} layers, and this one has {available}; "
+                f"choose among {', '.join(name for name, (_, layers, _) in LAYERS.items() if layers <= available)}."
             )
 
     def save_pretrained(self, save_directory, **kwargs):
-        """As `PreTrainedConfig.save_pretrained`, and the tagger's code beside it, so that `trust_remote_code=True`
-        finds it in the folder where this package is not installed. The encoder must then be one of transformers' own
-        families, as BERT is.
+        """As `PreTrainedConfig.save_pretrained`, and also copies the tagger's code into the folder.
+
+        `trust_remote_code=True` then loads the tagger from the folder where this package is not installed, if its
+        encoder is of a family that transformers has, such as BERT.
         """
         self.auto_map = copy_code(__file__, AUTO_MAP, save_directory)
-        self.encoder._name_or_path = ""  # transformers leaves out the name of the whole, not of a part
+        self.encoder._name_or_path = ""  # transformers removes the model's name, but not its encoder's
         super().save_pretrained(save_directory, **kwargs)
 
 

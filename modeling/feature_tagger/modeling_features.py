@@ -11,22 +11,22 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""BERT as it is, without fine-tuning: a tagger on the states of a frozen encoder.
+"""BERT without fine-tuning: a tagger on the states of a frozen encoder.
 
-Section 5.3 and table 7 of Devlin et al. 2018 (arXiv 1810.04805); its code was not released. An encoder of any family,
-whose weights stay as they were pre-trained, gives the states of each token in each of its layers; a BiLSTM with random
-weights reads features made of them, and a linear layer scores the tags.
+Section 5.3 and table 7 of Devlin et al. 2018 (arXiv 1810.04805), whose code was not released. A pre-trained encoder of
+any family, with fixed weights, computes the states of each token. A BiLSTM with random weights reads the states of
+some of the encoder's layers, and a linear layer scores the tags.
 
-The paper leaves open:
+The paper leaves two questions open:
 
-- how a weighted sum is weighted: here as in ELMo (Peters et al. 2018, equation 1), by a softmax of learned weights and
-  a learned factor;
-- what the BiLSTM reads: here every sub-word, of which the first of a word is scored, so that the tagger takes what the
-  fine-tuned model takes. Of a window with context it reads the sentence alone, which the context has reached through
-  the encoder.
+- How is a weighted sum weighted? Here as in ELMo (Peters et al. 2018, equation 1), by a softmax of learned weights and
+  a learned factor.
+- What does the BiLSTM read? Here every sub-word, and the first one of each word is scored, so that the inputs are
+  those of a fine-tuned model. In a window with context, it reads the sentence only; the context acts through the
+  encoder.
 
-Letters: B rows, T tokens of a row, W of them that the BiLSTM reads, n layers that the features are made of, H their
-size, F features of a token, R cells of one direction, C tags.
+Letters: B rows, T tokens of a row, W tokens that the BiLSTM reads, n layers, H hidden size of the encoder, F size of a
+token's combined states (n * H, or H for a weighted sum), R cells of one direction, C tags.
 """
 
 import torch
@@ -44,7 +44,7 @@ from .configuration_features import LAYERS, FeatureTaggerConfig
 
 
 class WeightedSum(nn.Module):
-    """gamma * sum_j softmax(weights)_j h_j over n layers, which count equally before training."""
+    """gamma * sum_j softmax(weights)_j h_j over n layers, with equal weights before training."""
 
     def __init__(self, layers: int):
         super().__init__()
@@ -63,7 +63,7 @@ class WeightedSum(nn.Module):
 class FeatureTaggerPreTrainedModel(SavedWithCode, PreTrainedModel):
     config: FeatureTaggerConfig
     base_model_prefix = "encoder"
-    _supports_sdpa = True  # where the encoder does, which decides for itself
+    _supports_sdpa = True  # if the encoder does; it checks this itself
     _supports_flash_attn = True
     _supports_flex_attn = True
 
@@ -97,16 +97,18 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
 
     @classmethod
     def from_encoder(cls, encoder: PreTrainedModel, **config) -> "FeatureTaggerForTokenClassification":
-        """A tagger on `encoder`, which it freezes; `config` are the other fields of `FeatureTaggerConfig`. BiLSTM and
-        classifier have random weights."""
+        """A tagger on `encoder`, which is frozen; BiLSTM and classifier have random weights.
+
+        `config` are the other fields of `FeatureTaggerConfig`.
+        """
         model = cls(FeatureTaggerConfig(encoder=encoder.config, **config))
         model.encoder = encoder
         return model.train()
 
     def train(self, mode: bool = True) -> "FeatureTaggerForTokenClassification":
-        """The encoder stays as it is, without dropout too: its states are the same in every epoch, and can be kept.
+        """As `Module.train`, but the encoder stays frozen, without dropout. Its states are the same in every epoch.
 
-        Here, because from_pretrained, which ends with eval(), makes all weights anew, as trainable ones.
+        It is frozen here, because from_pretrained makes all parameters trainable and ends with a call of `eval`.
         """
         super().train(mode)
         self.encoder.eval().requires_grad_(False)
@@ -126,25 +128,25 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
     ) -> tuple[torch.Tensor] | TokenClassifierOutput:
         r"""
         sentence_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-            1 for the tokens that the BiLSTM reads, 0 for those that are only context. Default: the attention mask.
+            1 for the tokens that the BiLSTM reads, 0 for context and padding. Defaults to `attention_mask`.
         layer_states (`torch.FloatTensor` of shape `(batch_size, sequence_length, layers + 1, hidden)`, *optional*):
-            The encoder's states, computed before: they take its place.
+            The states of all layers of the encoder, computed earlier; the encoder is then not run.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The tag of each token, -100 where it does not count.
+            The tag of each token; -100 for tokens that do not count.
         """
         items = kwargs.pop("num_items_in_batch", None)
         hidden_states = attentions = None
         if layer_states is None:
-            wanted = kwargs.pop("output_hidden_states", None) or self.config.output_hidden_states
+            returns_layers = kwargs.pop("output_hidden_states", None) or self.config.output_hidden_states
             outputs = self.encode(input_ids, attention_mask, token_type_ids, **kwargs)
             states = torch.stack(outputs.hidden_states[self.layers], dim=-2)
-            hidden_states, attentions = outputs.hidden_states if wanted else None, outputs.get("attentions")
+            hidden_states, attentions = outputs.hidden_states if returns_layers else None, outputs.get("attentions")
         else:
             states = layer_states[:, :, self.layers]
-        features = self.combine(states)  # (B, T, n, H) -> (B, T, F)
+        states = self.combine(states)  # (B, T, n, H) -> (B, T, F)
         mask = attention_mask if sentence_mask is None else sentence_mask
-        mask = features.new_ones(features.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
-        logits = self.score(features.to(self.classifier.weight.dtype), mask)  # (B, T, C)
+        mask = states.new_ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+        logits = self.score(states.to(self.classifier.weight.dtype), mask)  # (B, T, C)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, num_items_in_batch=items)
@@ -152,22 +154,23 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
 
     @torch.no_grad()
     def encode(self, input_ids, attention_mask, token_type_ids, **kwargs) -> ModelOutput:
-        """What the encoder gives, with the states of all its layers."""
-        optional = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}  # not every family has them
+        """The output of the encoder, with the states of all its layers."""
+        optional = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}  # some families lack them
         kwargs |= {name: value for name, value in optional.items() if value is not None}
         return self.encoder(input_ids, **kwargs, output_hidden_states=True, return_dict=True)
 
-    def score(self, features: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The scores (B, T, C) of the tokens that `mask` (B, T) marks, as if no others stood between them; else zero.
+    def score(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """(B, T, F) -> the scores (B, T, C) of the tokens in `mask` (B, T), and zeros elsewhere.
 
-        All is computed on these alone, W at most in a row, so that the others do not even change what dropout draws.
+        Only the tokens in the mask are computed, at most W in a row, as if there were no others between them. So other
+        tokens do not even change the random numbers of dropout.
         """
         lengths = mask.sum(1).clamp(min=1)  # no row may be empty
         order = mask.int().argsort(dim=1, descending=True, stable=True)[:, : int(lengths.max())]  # (B, W)
-        features = features.gather(1, order.unsqueeze(-1).expand(-1, -1, features.shape[-1]))  # (B, W, F)
-        self.rnn.dropout = self.dropout.p  # between its layers, where torch has a number instead of a module
+        states = states.gather(1, order.unsqueeze(-1).expand(-1, -1, states.shape[-1]))  # (B, W, F)
+        self.rnn.dropout = self.dropout.p  # between its layers, where torch takes a number, not a module
         packed = nn.utils.rnn.pack_padded_sequence(
-            self.dropout(features), lengths.cpu(), batch_first=True, enforce_sorted=False
+            self.dropout(states), lengths.cpu(), batch_first=True, enforce_sorted=False
         )
         states, _ = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)  # (B, W, 2 R)
         scores = self.classifier(self.dropout(states))  # (B, W, C)

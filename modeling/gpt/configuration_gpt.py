@@ -20,7 +20,7 @@ from transformers.utils import auto_docstring
 from ..hub_code import SavedWithCode, announce_names, copy_code
 
 
-# Which class each Auto class finds in a saved folder.
+# The class that each Auto class finds in a saved folder.
 AUTO_MAP = {
     "AutoConfig": "configuration_gpt.ZooGPTConfig",
     "AutoModel": "modeling_gpt.ZooGPTModel",
@@ -31,14 +31,14 @@ AUTO_MAP = {
     "AutoModelForTokenClassification": "modeling_gpt_tasks.ZooGPTForTokenClassification",
     "AutoModelForQuestionAnswering": "modeling_gpt_tasks.ZooGPTForQuestionAnswering",
 }
-# What `architectures` says of each class that transformers has as well: its own, which reads the same folder.
+# The class of transformers that `architectures` names for a class here, where there is one that reads the folder.
 STOCK = {
     "ZooGPTModel": "OpenAIGPTModel",
     "ZooGPTLMHeadModel": "OpenAIGPTLMHeadModel",
     "ZooGPTDoubleHeadsModel": "OpenAIGPTDoubleHeadsModel",
     "ZooGPTForSequenceClassification": "OpenAIGPTForSequenceClassification",
 }
-# The names of activations in the files. "gelu" is the tanh approximation, which the release computes under that name.
+# Names of activations in published files. "gelu" means the tanh approximation, as in the released code.
 ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 
@@ -48,38 +48,38 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
     r"""
     The defaults are the published model (Radford et al. 2018, section 4.1).
 
-    The model type is `openai-gpt`, on purpose: the same folder is a stock checkpoint for transformers and a checkpoint
-    of this zoo. Of the fields that are not in published files, `lm_loss_weight` changes the loss only; with
-    `both_orders`, transformers' own class gives the score of one of the two orders.
+    The model type is `openai-gpt` on purpose: transformers' GPT classes and those of this zoo read the same folder.
+    transformers' classes ignore the fields that published files do not have. Of these, `lm_loss_weight` changes only
+    the loss; with `both_orders`, transformers' class scores only one of the two orders.
 
     afn (`str`, *optional*, defaults to `"gelu"`):
         The activation: `gelu`, which means the tanh approximation here, `relu`, `silu` or `swish`.
     summary_type (`str`, *optional*, defaults to `"cls_index"`):
-        Only `cls_index`: a head reads one token's state. The next four are as in the published files, too.
+        Only `"cls_index"`: a head reads the state of one token. Published files have this field and the next four.
     summary_use_proj (`bool`, *optional*, defaults to `True`):
-        Only `True`: the head is linear.
+        Only `True`: a head has a linear layer.
     summary_activation (`str`, *optional*):
-        Only `None`: no activation after it.
+        Only `None`: no activation follows that layer.
     summary_proj_to_labels (`bool`, *optional*, defaults to `True`):
-        Only `True`: it is one matrix.
+        Only `True`: that layer maps to the labels.
     summary_first_dropout (`float`, *optional*, defaults to 0.1):
         The dropout before every classifier.
     lm_loss_weight (`float`, *optional*, defaults to 0.0):
         The weight of the language modeling loss that `ZooGPTForSequenceClassification` and `ZooGPTForMultipleChoice`
-        add to their own (equation 5's lambda, 0.5 in the paper).
+        add to the loss of their task (equation 5's lambda, 0.5 in the paper).
     both_orders (`bool`, *optional*, defaults to `False`):
-        Whether `ZooGPTForSequenceClassification` adds up the final states of a pair in both orders, the paper's input
-        for similarity (section 3.3). It finds the sentences around the token `sep_token_id`.
+        Whether `ZooGPTForSequenceClassification` reads each pair in both orders and adds the two final states, as the
+        paper does for similarity (section 3.3). The token `sep_token_id` separates the two sentences.
     sep_token_id (`int`, *optional*):
         The delimiter between two sentences.
     unpad (`bool`, *optional*, defaults to `True`):
-        Whether padding is left out of the computation wherever it can be. With `False`, every module sees states of
-        shape `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument of the same
-        name of `forward` wins; its `False` still lets the last layer of a classifier compute only the token it reads.
+        Whether padding is left out of the computation where possible. With `False`, every module sees states of shape
+        `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument `unpad` of `forward`
+        takes precedence; with `False` there, the last layer of a classifier still computes only the token it reads.
 
     Raises:
-        ValueError: when the width is not a multiple of the heads, for an unknown activation, for the variants of a
-            head that the released code never had, and for a negative `lm_loss_weight`.
+        ValueError: if `n_embd` is not a multiple of `n_head`, for an unknown activation, for heads that the released
+            code does not have, and for a negative `lm_loss_weight`.
 
     Example:
 
@@ -91,8 +91,8 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
 
     model_type = "openai-gpt"
     keys_to_ignore_at_inference = ["past_key_values"]
-    # The published files' names are the fields, so that a saved file has them as well, for readers other than
-    # transformers; its own names read and write the same values.
+    # The fields have the names of published files, so that other programs can read a saved file. transformers' own
+    # names for them read and write the same values.
     attribute_map = {
         "max_position_embeddings": "n_positions",
         "hidden_size": "n_embd",
@@ -100,7 +100,7 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
         "num_hidden_layers": "n_layer",
     }
     base_model_fsdp_plan = {
-        "tokens_embed": "keep_full_weight",  # the language model's head, too
+        "tokens_embed": "keep_full_weight",  # also the weight of the language model's head
         "positions_embed": "free_full_weight",
         "h.*": "free_full_weight",
     }
@@ -132,7 +132,7 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
     tie_word_embeddings: bool = True
 
     def validate_head_size(self):
-        """Every head gets the same number of dimensions."""
+        """Checks that every head has the same number of dimensions."""
         if self.n_embd % self.n_head:
             raise ValueError(
                 f"n_embd={self.n_embd} is not a multiple of n_head={self.n_head}; choose them so that each head has "
@@ -144,7 +144,7 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
             raise ValueError(f"afn={self.afn!r} is none of {', '.join(ACTIVATIONS)}.")
 
     def validate_summary(self):
-        """Refuses heads that are not the paper's, instead of computing something else."""
+        """Raises ValueError for heads that differ from the paper's, rather than ignoring the difference."""
         fixed = {
             "summary_type": "cls_index",
             "summary_use_proj": True,
@@ -154,7 +154,7 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
         for name, value in fixed.items():
             if getattr(self, name) != value:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r}: ZooGPT's heads are linear, on one token, which is "
+                    f"{name}={getattr(self, name)!r}: ZooGPT's heads are linear layers on one token, which is "
                     f"{name}={value!r}. Load this checkpoint with transformers' own classes."
                 )
 
@@ -163,12 +163,14 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
             raise ValueError(f"lm_loss_weight={self.lm_loss_weight} must not be negative; the paper's is 0.5.")
 
     def save_pretrained(self, save_directory, **kwargs):
-        """As `PreTrainedConfig.save_pretrained`, and the zoo's code beside it, so that `trust_remote_code=True` finds
-        all classes of the zoo in the folder, whichever of them was saved. Without that, it is a stock checkpoint, and
-        `architectures` names the stock class, for servers and converters that look there. The name stays ours where
-        the stock library has no such class, and for a classifier with `both_orders`, where it reads one order.
+        """As `PreTrainedConfig.save_pretrained`, and also copies the zoo's code into the folder.
 
-        A process that itself runs on such code may have only some of it; then only that is announced.
+        With `trust_remote_code=True`, the folder then offers all GPT classes of the zoo, whichever of them was saved.
+        Without it, transformers' own classes read the folder; `architectures` names them, for servers and converters.
+        It names the zoo's class where transformers has no equivalent: for some heads, and with `both_orders`.
+
+        In a process that runs on code from such a folder, some files may be missing; then `auto_map` names only the
+        classes whose files are there.
         """
         self.auto_map = copy_code(__file__, AUTO_MAP, save_directory)
         if self.architectures:

@@ -15,18 +15,19 @@
 
 Section 3.1 describes the decoder, section 4.1 its sizes; released code: openai/finetune-transformer-lm, `train.py`.
 The fine-tuning heads of section 3.2 are in modeling_gpt_tasks.py. Parameter names and layouts are those of every
-published PyTorch checkpoint. What differs from the released code is how it is computed, never what:
+published PyTorch checkpoint. Apart from one softmax, the results are those of the released code, but they are computed
+in other ways:
 
-- generation keeps keys and values (the released model has no cache);
-- padding is not computed where nothing is kept: tokens run as one row (modeling_layout.py);
-- where only the last token is read, the last block asks for it alone;
-- on processors, matrix products go to oneDNN where that is faster (modeling_onednn.py).
+- generation keeps keys and values in a cache, which the released model does not have;
+- without a cache, padding is not computed: the real tokens of a batch run as one row (modeling_layout.py);
+- where only the state of the last token is read, the last block computes only that state;
+- on the CPU, oneDNN computes matrix products where it is faster (modeling_onednn.py).
 
-The released softmax over words also had the 512 positions as rivals, one matrix holding both; this one, as every other
-implementation, has the words alone.
+In the released code, one matrix holds the embeddings of words and positions, and the softmax over words includes the
+512 positions. Here, as in every other implementation, it is over the words only.
 
 Letters: B rows, T columns, P tokens in the cache, N real tokens of a batch, S sequences, H hidden size, A heads,
-D = H / A, V vocabulary. Hidden states are (B, T, H), or (N, H) while packed; `(..., H)` is either.
+D = H / A, V vocabulary. Hidden states are (B, T, H), or (N, H) while packed; `(..., H)` stands for both.
 """
 
 from collections.abc import Callable
@@ -64,21 +65,21 @@ from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 
 
 class ZooGPTProjection(Conv1D):
-    """xW + b with W as the files have it, (in, out): the released "1-D convolution" of width 1."""
+    """xW + b with W stored as (in, out), as in published files: the released "1-D convolution" of width 1."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         return linear(states, self.weight.T, self.bias)  # (..., in) -> (..., out)
 
 
 class ZooGPTWordPredictor(nn.Linear):
-    """A score for each word, by the word embeddings (equation 2)."""
+    """The scores of all words: products with the word embeddings (equation 2)."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         return linear(states, self.weight)  # (..., H) -> (..., V)
 
 
 class ZooGPTAttention(nn.Module):
-    """Multi-head attention of every token to itself and those before it."""
+    """Multi-head attention of every token to itself and to the tokens before it."""
 
     def __init__(self, config: ZooGPTConfig, layer_idx: int):
         super().__init__()
@@ -114,7 +115,7 @@ class ZooGPTAttention(nn.Module):
 
 
 class ZooGPTMLP(nn.Module):
-    """The feed-forward network on each token, four times as wide inside."""
+    """The feed-forward network on each token; its hidden layer is four times as wide."""
 
     def __init__(self, config: ZooGPTConfig):
         super().__init__()
@@ -145,7 +146,7 @@ class ZooGPTBlock(GradientCheckpointingLayer):
         layout: Layout = ROWS_AND_COLUMNS,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(..., H) -> (..., H); where only last tokens ask, (S, H) or (B, 1, H)."""
+        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the last tokens are computed."""
         attended, _ = self.attn(hidden_states, attention_mask, past_key_values, layout, **kwargs)
         hidden_states = self.ln_1(layout.queries(hidden_states) + attended)
         return self.ln_2(hidden_states + self.mlp(hidden_states))
@@ -164,7 +165,7 @@ class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):
     _no_split_modules = ["ZooGPTBlock"]
     _skip_keys_device_placement = ["past_key_values"]
     _can_record_outputs = {"hidden_states": ZooGPTBlock, "attentions": ZooGPTAttention}
-    # A buffer of old files, and the language model's head, which is the word embeddings.
+    # A buffer that old files contain, and the language model's head, whose weights are the word embeddings.
     _keys_to_ignore_on_load_unexpected = [r"attn\.bias$", r"^lm_head\.weight$"]
 
     @torch.no_grad()
@@ -181,9 +182,10 @@ class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = False,
     ) -> nn.Embedding:
-        """As `PreTrainedModel.resize_token_embeddings`, new rows being N(0, initializer_range) unless `mean_resizing`.
+        """As `PreTrainedModel.resize_token_embeddings`, but `mean_resizing` is off by default.
 
-        So did the release with the rows of its start, delimiter and extract tokens (`train.py`).
+        New rows are then N(0, initializer_range), as the released code initialises the rows of its start, delimiter
+        and extract tokens (`train.py`).
         """
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
@@ -205,7 +207,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         self.tokens_embed = value
 
     @merge_with_config_defaults
-    @capture_outputs(tie_last_hidden_states=False)  # the last block's, also where only the last token is returned
+    @capture_outputs(tie_last_hidden_states=False)  # record the last block's, even if only one token is returned
     @auto_docstring
     def forward(
         self,
@@ -224,14 +226,16 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         use_cache (`bool`, *optional*):
-            Whether to return `past_key_values`; by default `config.use_cache`, but not in training mode.
+            Whether to return `past_key_values`. Defaults to `config.use_cache`, and to `False` in training mode.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to compute the real tokens only, wherever the mask shows padding after them or `position_ids`
-            restart inside a row; padding's state is then zero. Only without a cache, while neither hidden states nor
-            attentions are asked for, and, unless `True` is given here, while no hook listens to a module inside.
+            Whether to compute the real tokens only. This applies where the mask shows padding after them or
+            `position_ids` restart inside a row; the states of padding are then zero. Padding is computed all the same
+            with a cache, when hidden states or attentions are returned and, unless `True` is passed, when a module of
+            the model has a hook.
         last_token_only (`bool`, *optional*, defaults to `False`):
-            Whether only the state of each row's last real token is wanted: `last_hidden_state` is then
-            `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False`, or where a hook may expect all.
+            Whether to return only the state of each row's last real token: `last_hidden_state` is then
+            `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False`, or when a module of the model has
+            a hook that may need all states.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
@@ -266,11 +270,11 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         )
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values):
-        """Refuses what does not fit the tokens, and more tokens than positions, which would fail in a lookup."""
+        """Raises ValueError for inputs of wrong shapes, and for more tokens than the model has positions."""
         if is_tracing(inputs):
             return
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        if torch.is_tensor(past):  # a static cache's; to look would make the program wait for the device
+        if torch.is_tensor(past):  # a static cache's; reading it would make the program wait for the device
             attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
         if is_opaque(position_ids):
@@ -283,14 +287,14 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if positions > self.config.n_positions:
             raise ValueError(
                 f"The input reaches position {int(positions)} and the model has {self.config.n_positions}: pass "
-                f"truncation=True, max_length={self.config.n_positions} to the tokenizer, or ask generate for fewer "
+                f"truncation=True, max_length={self.config.n_positions} to the tokenizer, or let generate make fewer "
                 "new tokens."
             )
 
     def _embed(
         self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values
     ) -> torch.Tensor:
-        """(B, T, H), or (N, H) of the real tokens: words and positions, and further tokens if there are any."""
+        """(B, T, H), or (N, H) of the real tokens: the sum of word, position and, if given, type embeddings."""
         inputs = input_ids if input_ids is not None else inputs_embeds
         if position_ids is None:
             past = past_key_values.get_seq_length() if past_key_values is not None else 0
@@ -305,14 +309,14 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
 def predicts_from_padding(
     labels: torch.Tensor | None, shift_labels: torch.Tensor | None, attention_mask: torch.Tensor | None
 ) -> bool:
-    """Whether the token before a label, or at a shifted one, is padding, so that the loss needs the states there."""
-    given = labels if shift_labels is None else shift_labels
-    if given is None or attention_mask is None or attention_mask.dim() != 2:
+    """Whether a label is predicted from padding, so that the loss needs the states of padding."""
+    targets = labels if shift_labels is None else shift_labels
+    if targets is None or attention_mask is None or attention_mask.dim() != 2:
         return False
-    mask = attention_mask[:, -given.shape[1] :]  # without what a cache holds
-    if shift_labels is None:  # nothing predicts the first one
+    mask = attention_mask[:, -targets.shape[1] :]  # without the columns of a cache
+    if shift_labels is None:  # each label is predicted from the token before it, the first one from none
         mask = nn.functional.pad(mask[:, :-1], (1, 0), value=1)
-    return labels_need_padding(given, mask)
+    return labels_need_padding(targets, mask)
 
 
 @auto_docstring(custom_intro="GPT with its language modeling head, tied to the word embeddings.")
@@ -347,11 +351,12 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The tokens themselves, which the model shifts, -100 where one is not to be predicted.
+            The tokens themselves, usually `input_ids`; -100 for tokens that are not to be predicted. The model shifts
+            them.
         use_cache (`bool`, *optional*):
-            Whether to return `past_key_values`; by default `config.use_cache`, but not beside a loss.
+            Whether to return `past_key_values`. Defaults to `config.use_cache`, and to `False` with `labels`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out, where the loss does not need it; see `ZooGPTModel.forward`.
+            Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         """
         if labels is not None and use_cache is None:
             use_cache = False

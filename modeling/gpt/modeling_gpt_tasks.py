@@ -13,14 +13,15 @@
 # limitations under the License.
 """GPT fine-tuned (Radford et al. 2018, section 3.2): one linear layer on the state of the last token.
 
-The inputs are those of section 3.3, one row of tokens for every task, which the tokenizer makes (tokenization_gpt.py):
-the last real token is the extract token, and a head reads it wherever padding puts it. Similarity has no order of its
-two sentences; with `config.both_orders` the second one is made here, and the two final states are added.
+The inputs are those of section 3.3: for every task the tokenizer makes one row of tokens (tokenization_gpt.py). The
+last real token of a row is the extract token, whose state the head reads; padding may be on either side. The two
+sentences of a similarity task have no order: with `config.both_orders`, the row with the sentences swapped is made
+here, and the two final states are added.
 
-Equation 5's language modeling loss, weighted with `config.lm_loss_weight`, is over the example's own tokens: the mean
-of each row, then the mean of all rows, as in the released code, so that a long row weighs no more than a short one.
+Equation 5's language modeling loss, weighted by `config.lm_loss_weight`, is the mean over the tokens of each row, then
+the mean over the rows. So a long row counts as much as a short one, as in the released code.
 
-Letters: as in modeling_gpt.py; C classes, K choices of a question.
+Letters: as in modeling_gpt.py; C classes, K choices of a question, R rows.
 """
 
 from dataclasses import dataclass
@@ -47,38 +48,39 @@ from .configuration_gpt import ZooGPTConfig
 from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel, ZooGPTWordPredictor, predicts_from_padding
 
 
-# A choice of the task, with any checkpoint:
+# The task decides this, for any checkpoint:
 # trf-ignore: TRF041 config.both_orders
 
 
 def second_order(input_ids: torch.Tensor, attention_mask: torch.Tensor, delimiter: int | None) -> torch.Tensor:
-    """(B, T) columns that turn rows "start, A, delimiter, B, extract" into "start, B, delimiter, A, extract".
+    """(B, T) the columns that turn rows "start, A, delimiter, B, extract" into "start, B, delimiter, A, extract".
 
-    Padding stays where it is, and the first delimiter counts. Raises ValueError for a row without one.
+    Padding stays where it is. The first delimiter of a row separates the sentences; a row without one raises
+    ValueError.
     """
     columns = torch.arange(input_ids.shape[1], device=input_ids.device)  # (T,)
     real = attention_mask.to(input_ids.device) != 0
-    found = (input_ids == (-1 if delimiter is None else delimiter)) & real
-    if not is_opaque(found) and not bool(found.any(-1).all()):
-        row = int(found.any(-1).int().argmin())
+    is_delimiter = (input_ids == (-1 if delimiter is None else delimiter)) & real
+    if not is_opaque(is_delimiter) and not bool(is_delimiter.any(-1).all()):
+        row = int(is_delimiter.any(-1).int().argmin())
         raise ValueError(
-            f"row {row} has no delimiter (sep_token_id={delimiter}), so its sentences have no second order: tokenize "
+            f"row {row} has no delimiter (sep_token_id={delimiter}), so its sentences cannot be swapped: tokenize "
             "pairs with the tokenizer's task_inputs=True and give the model its sep_token_id, or set both_orders=False"
         )
-    start, middle = real.int().argmax(-1, keepdim=True), found.int().argmax(-1, keepdim=True)  # (B, 1)
+    start, middle = real.int().argmax(-1, keepdim=True), is_delimiter.int().argmax(-1, keepdim=True)  # (B, 1)
     extract = last_columns(input_ids, attention_mask).unsqueeze(1)
-    delimited = start + extract - middle  # where the delimiter comes to stand
-    second, first = columns - start + middle, columns - delimited + start
-    source = torch.where(columns < delimited, second, torch.where(columns > delimited, first, middle))
+    new_middle = start + extract - middle  # the delimiter's column after the swap
+    second, first = columns - start + middle, columns - new_middle + start
+    source = torch.where(columns < new_middle, second, torch.where(columns > new_middle, first, middle))
     return torch.where((columns > start) & (columns < extract), source, columns)
 
 
 def positions_of_real_tokens(
     inputs: torch.Tensor, attention_mask: torch.Tensor | None, past: int = 0
 ) -> torch.Tensor | None:
-    """(B, T) positions that count from each row's first real token; None where the columns' numbers are that.
+    """(B, T) positions that count from each row's first real token, or None where these are the columns' numbers.
 
-    The mask is (B, P + T), with `past` tokens, P, in a cache; the positions count on from these.
+    The mask is (B, P + T), where a cache holds P tokens, `past`; positions then count from P.
     """
     if attention_mask is None or attention_mask.dim() != 2:
         return None
@@ -89,27 +91,27 @@ def positions_of_real_tokens(
     return past + (columns - real.int().argmax(-1, keepdim=True)).clamp(min=0)
 
 
-def _length_of(past_key_values: Cache | None) -> int:
+def _cache_length(past_key_values: Cache | None) -> int:
     return 0 if past_key_values is None else int(past_key_values.get_seq_length())
 
 
-def flatten_choices(inputs: torch.Tensor, **given: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """(B, K, T) -> (B * K, T); what has two dimensions already has rows of choices.
+def flatten_choices(inputs: torch.Tensor, **tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """(B, K, T) -> (B * K, T), for each tensor; a tensor of two dimensions is already flat.
 
-    Raises ValueError for another shape than that of the inputs, which are (B, K, T) or (B, K, T, H).
+    Raises ValueError if a shape differs from that of the inputs, which are (B, K, T) or (B, K, T, H).
     """
-    check_choices(inputs, **given)
-    return [None if tensor is None else tensor.reshape(-1, tensor.shape[-1]) for tensor in given.values()]
+    check_choices(inputs, **tensors)
+    return [None if tensor is None else tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors.values()]
 
 
-@auto_docstring(custom_intro="What the heads share: rows in, the state of each row's last token and its LM loss out.")
+@auto_docstring(custom_intro="Base of the heads that read the state of each row's last token, with the LM loss.")
 class ZooGPTTaskModel(ZooGPTPreTrainedModel):
     def mask_padding(
         self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None, past: int = 0
     ) -> torch.Tensor | None:
-        """The mask; without one, `pad_token_id` tells what follows a row's last token, as in transformers' GPT.
+        """The user's mask, or one that hides `pad_token_id` after a row's last token, as in transformers' GPT.
 
-        In front of the tokens it shows the `past` ones that a cache holds.
+        The new mask is (B, P + T) and shows the P tokens, `past`, that a cache holds.
         """
         if attention_mask is not None or input_ids is None or self.config.pad_token_id is None:
             return attention_mask
@@ -130,12 +132,12 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[ModelOutput, torch.Tensor, torch.Tensor | None]:
-        """The output of the model on R rows, the (R, H) states of their last tokens, and their weighted LM loss.
+        """Runs the model: its output on R rows, the (R, H) states of their last tokens, and the weighted LM loss.
 
-        That is None without labels, or without a weight. Trainer's items are labels.
+        The LM loss is None without labels and with `config.lm_loss_weight=0`. `num_items_in_batch` counts labels.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
-        past = _length_of(past_key_values)
+        past = _cache_length(past_key_values)
         check_shapes(inputs, attention_mask, position_ids=position_ids, past=past)
         with_lm_loss = labels is not None and self.config.lm_loss_weight > 0
         if with_lm_loss and input_ids is None:
@@ -169,7 +171,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
     def lm_loss(
         self, hidden_states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """The sum over R rows of the mean cross-entropy of a row's tokens after its first (equation 1)."""
+        """The sum over R rows of the mean cross-entropy of the tokens that follow a row's first (equation 1)."""
         targets = input_ids[:, 1:]
         counted = torch.ones_like(targets, dtype=torch.bool)
         if attention_mask is not None and attention_mask.dim() == 2:
@@ -183,7 +185,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         return word_loss(states[counted], words, targets[counted], weights[counted])
 
     def word_table(self) -> torch.Tensor:
-        """(V, H) word embeddings. Sharded (FSDP) or adapted (peft) ones only their own module can put together."""
+        """(V, H) word embeddings. Only their module can assemble them if sharded (FSDP) or adapted (peft)."""
         embedding = self.transformer.tokens_embed
         if type(embedding) is nn.Embedding:
             return embedding.weight
@@ -219,21 +221,22 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
         token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         labels (`torch.Tensor` of shape `(batch_size,)`, or `(batch_size, num_labels)`, *optional*):
-            Class indices; floats for regression; a row of 0 and 1 for multi-label. `config.problem_type` says which;
-            left None, one label means regression, integers mean classes and floats mean multi-label. The loss includes
-            `config.lm_loss_weight` times the language modeling loss.
+            Class indices, floats for regression, or rows of 0 and 1 for multi-label classification, as
+            `config.problem_type` says. If that is `None`, `num_labels=1` means regression; otherwise integers are
+            class indices and floats are multi-label rows. The loss includes `config.lm_loss_weight` times the language
+            modeling loss.
         past_key_values (`Cache`, *optional*):
             Keys and values of P tokens in front of each row, as prefix tuning learns them; `attention_mask` then has P
-            more columns. Not with `config.both_orders`, which reads two rows a pair.
+            more columns. Not with `config.both_orders`, which reads two rows per pair.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooGPTModel.forward`.
         """
-        attention_mask = self.mask_padding(input_ids, attention_mask, _length_of(past_key_values))
+        attention_mask = self.mask_padding(input_ids, attention_mask, _cache_length(past_key_values))
         rows = [input_ids, attention_mask, token_type_ids, position_ids]
         if self.config.both_orders:
             if past_key_values is not None:
                 raise ValueError(
-                    "both_orders reads two rows a pair, and past_key_values holds one: set only one of the two"
+                    "both_orders reads two rows a pair, but past_key_values holds one: use only one of the two"
                 )
             rows = self.in_both_orders(*rows)
         input_ids, attention_mask, token_type_ids, position_ids = rows
@@ -261,26 +264,26 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
         )
 
     def in_both_orders(self, input_ids, attention_mask, token_type_ids, position_ids) -> list[torch.Tensor | None]:
-        """B rows of pairs -> 2B rows, the second half with the sentences in the other order."""
+        """B rows of pairs -> 2B rows, the second half with the sentences swapped."""
         if input_ids is None:
             raise ValueError("both_orders finds the two sentences by their tokens: give input_ids, not inputs_embeds")
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         check_shapes(input_ids, attention_mask, token_type_ids, position_ids)
         order = second_order(input_ids, attention_mask, self.config.sep_token_id)
-        moved = [
-            None if each is None else torch.cat([each, each.gather(1, order)])
-            for each in (input_ids, None if token_type_ids is None else token_type_ids.expand(input_ids.shape))
+        swapped = [
+            None if ids is None else torch.cat([ids, ids.gather(1, order)])
+            for ids in (input_ids, None if token_type_ids is None else token_type_ids.expand(input_ids.shape))
         ]
-        kept = [
-            None if each is None else each.expand(input_ids.shape).repeat(2, 1)
-            for each in (attention_mask, position_ids)
+        repeated = [
+            None if tensor is None else tensor.expand(input_ids.shape).repeat(2, 1)
+            for tensor in (attention_mask, position_ids)
         ]
-        return [moved[0], kept[0], moved[1], kept[1]]
+        return [swapped[0], repeated[0], swapped[1], repeated[1]]
 
 
 class ZooGPTSummary(nn.Module):
-    """Dropout, then one linear score of a state: `multiple_choice_head` in the files."""
+    """Dropout, then a linear layer that scores a state (`multiple_choice_head` in published files)."""
 
     def __init__(self, config: ZooGPTConfig):
         super().__init__()
@@ -292,7 +295,7 @@ class ZooGPTSummary(nn.Module):
 
 
 @auto_docstring(
-    custom_intro="GPT with one score a choice, from the last token of (context, choice) (Story Cloze, RACE)."
+    custom_intro="GPT with one score per choice, from the last token of context and choice (Story Cloze, RACE)."
 )
 class ZooGPTForMultipleChoice(ZooGPTTaskModel):
     def __init__(self, config: ZooGPTConfig):
@@ -317,7 +320,7 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
     ) -> tuple[torch.Tensor] | MultipleChoiceModelOutput:
         r"""
         input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
-            Token ids of the context with each choice; masks and positions have the same shape.
+            Token ids of the context with each choice. Masks and positions have the same shape.
         token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         position_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
@@ -325,7 +328,7 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
         inputs_embeds (`torch.Tensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`, *optional*):
             Embeddings instead of `input_ids`.
         labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The right choice. The loss includes `config.lm_loss_weight` times the language modeling loss.
+            The index of the right choice. The loss includes `config.lm_loss_weight` times the language modeling loss.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooGPTModel.forward`.
         """
@@ -366,9 +369,9 @@ class ZooGPTDoubleHeadsModelOutput(ModelOutput):
     loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `labels` is given):
         The language modeling loss.
     mc_loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `mc_labels` is given):
-        The loss of the choice.
+        The loss of the scores of the choices.
     logits (`torch.FloatTensor` of shape `(batch_size, num_choices, sequence_length, config.vocab_size)`):
-        Scores of each word, before the softmax.
+        Scores of all words, before the softmax.
     mc_logits (`torch.FloatTensor` of shape `(batch_size, num_choices)`):
         Scores of each choice, before the softmax.
     """
@@ -381,11 +384,11 @@ class ZooGPTDoubleHeadsModelOutput(ModelOutput):
     attentions: tuple[torch.FloatTensor, ...] | None = None
 
 
-@auto_docstring(custom_intro="GPT with its language modeling head and a score a choice, two losses apart.")
+@auto_docstring(custom_intro="GPT with its language modeling head and one score per choice, with two separate losses.")
 class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
     _tied_weights_keys = {"lm_head.weight": "transformer.tokens_embed.weight"}
     _keys_to_ignore_on_load_unexpected = [r"attn\.bias$"]
-    # Trainer counts the items of one kind of label; the two losses here are means over different ones.
+    # Trainer counts one kind of label; the two losses here are means over labels of different kinds.
     accepts_loss_kwargs = False
 
     def __init__(self, config: ZooGPTConfig):
@@ -413,17 +416,18 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
     ) -> tuple[torch.Tensor] | ZooGPTDoubleHeadsModelOutput:
         r"""
         input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
-            Token ids of the context with each choice; masks and positions have the same shape.
+            Token ids of the context with each choice. Masks and positions have the same shape.
         token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         mc_token_ids (`torch.LongTensor` of shape `(batch_size, num_choices)`, *optional*):
-            The column of the token that the choice is scored by; by default the last real one.
+            The column of the token whose state scores the choice. Defaults to the last real token.
         labels (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
-            The tokens themselves, which the model shifts, -100 where one is not to be predicted.
+            The tokens themselves, usually `input_ids`; -100 for tokens that are not to be predicted. The model shifts
+            them.
         mc_labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The right choice.
+            The index of the right choice.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out, where the loss does not need it; see `ZooGPTModel.forward`.
+            Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
         shape = inputs.shape[:2]  # (B, K)
@@ -449,8 +453,8 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         )
         states = outputs.last_hidden_state  # (B * K, T, H)
         logits = self.lm_head(states)
-        chosen = last_columns(states, attention_mask) if mc_token_ids is None else mc_token_ids.flatten()
-        scores = self.multiple_choice_head(states[torch.arange(states.shape[0], device=states.device), chosen])
+        columns = last_columns(states, attention_mask) if mc_token_ids is None else mc_token_ids.flatten()
+        scores = self.multiple_choice_head(states[torch.arange(states.shape[0], device=states.device), columns])
         mc_logits = scores.unflatten(0, shape)  # (B, K)
         loss = None
         if labels is not None:
@@ -465,7 +469,7 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         )
 
 
-@auto_docstring(custom_intro="GPT with a classifier on every token, which sees what stands before it (tagging).")
+@auto_docstring(custom_intro="GPT with a classifier on every token, which sees only the tokens before it (tagging).")
 class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
@@ -492,9 +496,9 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
         token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The class of each token, -100 where it does not count.
+            The class of each token; -100 for tokens that do not count.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out, where the loss does not need it; see `ZooGPTModel.forward`.
+            Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels)
         if position_ids is None:
@@ -520,7 +524,7 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
         )
 
 
-@auto_docstring(custom_intro="GPT with a start and an end vector that score each token as a bound of the answer.")
+@auto_docstring(custom_intro="GPT with a score for each token as the start and as the end of the answer (SQuAD).")
 class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
@@ -548,7 +552,7 @@ class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
         start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The index of the answer's first token. The loss is a softmax over all real tokens.
         end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The index of its last token.
+            The index of the answer's last token.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooGPTModel.forward`.
         """

@@ -11,8 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""GPT's tokenizer (github.com/openai/finetune-transformer-lm, text_utils.py and train.py): the released byte pairs,
-and around them the inputs of the paper's tasks (section 3.3, figure 1).
+"""GPT's tokenizer: the released byte pairs, and the inputs of the paper's tasks (section 3.3, figure 1).
+
+Released code: github.com/openai/finetune-transformer-lm, text_utils.py and train.py.
 
     tokenizer("He can't .")            he</w> can't</w> .</w>                       as transformers' OpenAIGPTTokenizer
     tokenizer.task_inputs = True       _start_ he</w> can't</w> .</w> _classify_
@@ -30,10 +31,10 @@ from transformers.models.openai.tokenization_openai import OpenAIGPTTokenizer
 # In the order in which the release appends them to the vocabulary.
 TASK_TOKENS = {"bos_token": "_start_", "sep_token": "_delimiter_", "cls_token": "_classify_"}
 
-# How the release finds words: ftfy.fix_text, its own text_standardize, spaCy 2.0's English tokenizer. spaCy reads the
-# case of letters and the release lowers it afterwards: the normalizer here writes spaces between words, then lowers.
+# The released code finds words by ftfy.fix_text, its function text_standardize, and spaCy 2.0's English tokenizer.
+# spaCy depends on the case of letters: the normalizer first inserts spaces between words, then lowers the letters.
 
-FIXED = (  # ftfy: what replaces what
+FIXED = (  # ftfy: (pattern, replacement)
     *(("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&(?:apos|#39);", "'"), ("&nbsp;", " ")),
     *(("ﬀ", "ff"), ("ﬁ", "fi"), ("ﬂ", "fl"), ("ﬃ", "ffi"), ("ﬄ", "ffl"), ("[ﬅﬆ]", "st")),
     ("[\u02bc\u2018-\u201b]", "'"),
@@ -50,20 +51,20 @@ MARKS = r":<>#&«»¿¡·؟،؛।。？！，、；：「」『』（）《》�
 CURRENCY = "$£€¥฿﷼₠-₿"
 UNITS = "km²|km³|km|m²|m³|m|dm²|dm³|dm|cm²|cm³|cm|mm²|mm³|mm|ha|µm|nm|yd|in|ft|kg|g|mg|µg|t|lb|oz|kmh|mph|hPa|Pa"
 UNITS += "|mbar|mb|MB|kb|KB|gb|GB|tb|TB|T|G|M|K|%"
-ABBREVIATIONS = (  # they keep their last period
+ABBREVIATIONS = (  # they keep the period at their end
     "Mt Adm Bros co Co Corp Dr Gen Gov Inc Jr Ltd Messrs Mr Mrs Ms Rep Rev Sen St vs a.m p.m Ph.D e.g E.g E.G i.e "
     "I.e I.E [a-zäöü] Jan Feb Mar Apr May Jun Jul Aug Sep Sept Oct Nov Dec D.C N.C N.D N.H N.J N.M N.Y S.C Ak Ala "
     "Ariz Ark Calif Colo Conn Del Fla Ga Ia Id Ill Ind Kan Kans Ky La Mass Md Mich Minn Miss Mo Mont Neb Nebr Nev "
     "Okla Ore Pa Tenn Va Wash Wis"
 )
 CLIPPED = "[DdGgLl]oin [Ll]ovin [Hh]avin [Nn]othin [Nn]uthin [Ss]omethin [Oo]l"  # they keep their last apostrophe
-ALONE = (  # they keep the mark that they begin with; emoticons among them
+ALONE = (  # words, emoticons among them, that keep the mark at their begin
     "'(?:em|ll|nuff|s|S|re|d|bout|[Cc](?:ause|os|oz|uz))|''|[:=][DPpOo013Xx'>]|<3+"
 )
 
 PRONOUNS, ASKING = "i you he she it we they", "who what when where why how there that"
 MODALS = "could might must should would"
-CONTRACTIONS = (  # between a word of the left, in lower case or capitalised, and all of the right
+CONTRACTIONS = (  # split between a word on the left, in lower case or capitalised, and an ending on the right
     ("i", "'?ma?"),
     (f"{PRONOUNS} {ASKING}", "'ll|'ll've|llve|'d|'d've|dve"),
     (f"you it they {ASKING}", "ll"),
@@ -81,7 +82,7 @@ CONTRACTIONS = (  # between a word of the left, in lower case or capitalised, an
 
 
 def _after_word(words: str) -> str:
-    """What a look-behind holds for "after one of these, which begin a word"."""
+    """The content of a look-behind that matches after one of these words."""
     return "|".join(rf"^{word}|\s{word}" for word in words.replace(".", r"\.").split())
 
 
@@ -91,9 +92,9 @@ def _contraction(left: str, right: str) -> str:
 
 
 def _boundaries() -> tuple[str, ...]:
-    """Where words meet without a space between them: text_standardize's rule, then those of spaCy in its order.
+    """Patterns that match between two words without a space: text_standardize's, then those of spaCy in its order.
 
-    Nothing may match before the first character of a text: the library then loses count of the offsets.
+    None may match before the first character of a text, because the library then returns wrong offsets.
     """
     inside = r"(?<=\S)(?=\S)"
     run_ends = "|".join(f"(?<={mark})(?!{mark})|(?<!{mark})(?={mark})" for mark in RUNS)
@@ -119,7 +120,7 @@ def _boundaries() -> tuple[str, ...]:
 
 
 def released_words() -> tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]:
-    """Text to the release's words in lower case, with a space between them, and what takes them apart there."""
+    """The normalizer that inserts spaces between the released code's words and lowers them, and the splitter."""
 
     def replace(rows):
         return [normalizers.Replace(Regex(pattern), content) for pattern, content in rows]
@@ -130,7 +131,7 @@ def released_words() -> tuple[normalizers.Normalizer, pre_tokenizers.PreTokenize
 
 
 def bert_words() -> tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]:
-    """As transformers' class does: without accents, in lower case, apart at punctuation."""
+    """As in transformers' class: accents are removed, letters lowered, and words split at punctuation."""
     return normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
 
 
@@ -138,50 +139,52 @@ WORDS = {"bert": bert_words, "released": released_words}
 
 
 class ZooGPTTokenizer(OpenAIGPTTokenizer):
-    r"""transformers' `OpenAIGPTTokenizer` that pads, makes the paper's task inputs, and can find words as released.
+    r"""transformers' `OpenAIGPTTokenizer` with padding, the paper's task inputs and the released words.
 
     Args:
         vocab, merges:
-            The byte pairs: a dictionary and a list, or the paths of vocab.json and merges.txt, or of the release's
-            encoder_bpe_40000.json and vocab_40000.bpe.
+            The byte pairs: a dictionary and a list, or the paths of vocab.json and merges.txt, or of the released
+            files encoder_bpe_40000.json and vocab_40000.bpe.
         unk_token (`str`, *optional*, defaults to `"<unk>"`):
-            What stands for characters that the vocabulary lacks. It must have one of the vocabulary's ids.
+            The token for characters that the vocabulary lacks. It must be in the vocabulary.
         pad_token (`str`, *optional*, defaults to `unk_token`):
-            As in the release, which pads with id 0; the attention mask tells padding from unknown characters.
+            The padding token. The released code pads with id 0, which is `unk_token`; the attention mask
+            distinguishes padding from unknown characters.
         eos_token (`str`, *optional*):
-            What ends a text. The released vocabulary has no token of its own for that, and so this one has none by
-            default. With the tokens of the task inputs it is the last of them, the paper's end token, `"_classify_"`.
-            For evaluation harnesses and supervised fine-tuning, `eos_token="\n</w>"` takes the line break, which ends
-            the paragraphs of books; as a special token, `decode(..., skip_special_tokens=True)` then leaves it out.
-            `generate` stops there if it gets `eos_token_id=tokenizer.eos_token_id`. A name that the vocabulary lacks
-            becomes a new token, for which the model's embeddings must grow.
+            The token that ends a text. The released vocabulary has none, and so there is none by default. With task
+            inputs, it is the last of their tokens, the paper's end token `"_classify_"`. For evaluation harnesses and
+            supervised fine-tuning, `eos_token="\n</w>"` is the line break, which ends the paragraphs of books. As a
+            special token, it is left out by `decode(..., skip_special_tokens=True)`. To make `generate` stop
+            there, pass `eos_token_id=tokenizer.eos_token_id`. A token that the vocabulary lacks is added as a new one,
+            for which the model's embeddings must be resized.
         words (`str`, *optional*, defaults to `"bert"`):
-            How text falls into words before byte pairs are formed. "bert" is what transformers does: BERT's rules,
-            accents removed. "released" is what the weights were trained with: ftfy's repairs, the release's spaces
+            How text is split into words before byte pairs are formed. `"bert"`, as in transformers: BERT's rules,
+            accents removed. `"released"`, as the weights were trained: ftfy's repairs, the released code's spaces
             around punctuation, spaCy's English words ("do n't"), accents kept, line breaks as the token "\n</w>".
         task_inputs (`bool`, *optional*, defaults to `False`):
-            Add the tokens of the paper's task inputs to every example. `tokenizer.task_inputs = True` does so later.
-            The three tokens follow the vocabulary, and the model's embeddings must grow by as many. Set to False,
-            examples are plain again; the tokens keep their ids.
+            Whether to add the tokens of the paper's task inputs to every example; also settable later, by
+            `tokenizer.task_inputs = True`. The three tokens follow the vocabulary, and the model's embeddings must be
+            resized for them. If set to `False` again, examples are plain text, and the tokens keep their ids.
 
-    The name of a special token within a text is that token, as everywhere in transformers. `split_special_tokens=True`
-    reads it as text, as the release does.
+    The name of a special token within a text is read as that token, as always in transformers. With
+    `split_special_tokens=True`, it is read as text, as in the released code.
 
-    Decoded text has one space between words, and after each special, added or unknown token. The ids do not tell what
-    had capitals, where words were apart before, and whether an unknown character ended its word. What is decoded alone
-    begins without a space: for a pipeline, which appends it to the prompt, end the prompt with one.
+    Decoded text has one space between words, and after each special, added or unknown token. Capitals, the original
+    spaces, and whether an unknown character ended its word cannot be recovered from the ids. Decoded text does not
+    begin with a space. A pipeline appends it to the prompt, so end the prompt with a space.
 
-    "released" needs neither ftfy nor spaCy. Of the ids that ftfy 6.3.1 and the rules of spaCy 2.0.13, in a port, give
-    for SST-2, CoLA, RTE, CODAH, SQuAD, WNUT-17 and books, the texts that its own rules were written on, it finds 99.99
-    % or more, with 99.8 % or more of the texts of each the same throughout; "bert" finds 92 % (WNUT-17) to 99 %, with
-    19 % to 95 % of the texts. What still differs: text in a wrong encoding, which ftfy decodes, rarer HTML entities,
-    full-width letters, "o.O", "Ph.D" without a last period. The byte pairs show that the release had a spaCy this old
-    ("may.", "c'mon"); 3.8.18 differs in "``" as well, so that 99 % of SST-2's texts are the same, and of the others'
-    99.5 % or more.
+    `"released"` needs neither ftfy nor spaCy. It was compared with ftfy 6.3.1 and a port of spaCy 2.0.13's rules on
+    SST-2, CoLA, RTE, CODAH, SQuAD, WNUT-17 and books, on which its rules were also developed. In each of them, at
+    least 99.99 % of the ids are the same, and at least 99.8 % of the texts have the same ids throughout. With
+    `"bert"`, it is 92 % (WNUT-17) to 99 % of the ids and 19 % to 95 % of the texts. The remaining differences are text
+    in a wrong encoding, which ftfy decodes, rare HTML entities, full-width letters, "o.O", and "Ph.D" without a period
+    at the end. The byte pairs show that the released code used a spaCy of this age ("may.", "c'mon"). spaCy 3.8.18
+    also treats "``" differently; compared with it, 99 % of SST-2's texts are the same, and 99.5 % or more of the
+    others.
 
     Raises:
-        ValueError: for a vocabulary without `unk_token`, merges of pieces that it lacks, other `words`, and a text
-            with half a character (a lone surrogate).
+        ValueError: for a vocabulary without `unk_token`, merges of pieces that it lacks, an unknown value of `words`,
+            and a text with half a character (a lone surrogate).
     """
 
     def __init__(
@@ -195,27 +198,27 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
         **kwargs,
     ):
         if words not in WORDS:
-            raise ValueError(f"words={words!r}: text falls into words by one of {', '.join(map(repr, WORDS))}")
+            raise ValueError(f"words={words!r}: text is split into words by one of {', '.join(map(repr, WORDS))}")
         self._words, self._task_inputs = words, False
         kwargs |= {"unk_token": unk_token, "pad_token": pad_token or unk_token}
         kwargs |= {"words": words, "task_inputs": task_inputs}
         try:
             super().__init__(vocab=vocab, merges=merges, **kwargs)
         except Exception as error:
-            if type(error) is not Exception:  # which is all that the library calls its own
+            if type(error) is not Exception:  # the library's errors have no class of their own
                 raise
             raise ValueError(f"{error}: are vocab and merges of one tokenizer?") from error
         if self._tokenizer.model.token_to_id(str(unk_token)) is None:
-            raise ValueError(f"the vocabulary lacks unk_token={str(unk_token)!r}: name the one that it has, or add it")
+            raise ValueError(f"the vocabulary lacks unk_token={str(unk_token)!r}: give its name there, or add it")
         self._tokenizer.normalizer, self._tokenizer.pre_tokenizer = WORDS[words]()
         self._update_decoder()
-        saved_with_marks = {self.bos_token, self.cls_token} <= set(self._tokenizer.encode("").tokens)
-        if task_inputs or saved_with_marks:
+        saved_with_task_tokens = {self.bos_token, self.cls_token} <= set(self._tokenizer.encode("").tokens)
+        if task_inputs or saved_with_task_tokens:
             self.task_inputs = task_inputs
 
     @property
     def words(self) -> str:
-        """How text falls into words: "bert" or "released"."""
+        """How text is split into words: "bert" or "released"."""
         return self._words
 
     @property
@@ -234,8 +237,8 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
         self._task_inputs = self.init_kwargs["task_inputs"] = bool(value)
         self.update_post_processor()
 
-    def _marks(self) -> list[str]:
-        """What stands before, between and after the texts of a task."""
+    def _task_tokens(self) -> list[str]:
+        """The tokens before, between and after the texts of a task."""
         return [getattr(self, name) for name in TASK_TOKENS]
 
     def _add_tokens(self, new_tokens, special_tokens: bool = False) -> int:
@@ -244,27 +247,27 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
         return added
 
     def _update_decoder(self) -> None:
-        """Make the library write a space after each added token, as it does after the byte pairs that end a word."""
+        """Makes the library write a space after each added token, as after the byte pairs that end a word."""
         added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
         whole = "|".join(rf"\A{re.escape(token)}" for token in added if not token.endswith("</w>"))
         spaces = [decoders.Replace(Regex(rf"(?<={whole})\z"), "</w>")] if whole else []
         self._tokenizer.decoder = decoders.Sequence([*spaces, decoders.BPEDecoder(suffix="</w>")])
 
     def update_post_processor(self) -> None:
-        """Make the library add the task's tokens or, of a plain tokenizer, what transformers' class adds."""
+        """Makes the library add the task's tokens or, without `task_inputs`, those of transformers' class."""
         if not self.task_inputs:
             return super().update_post_processor()
-        start, delimiter, extract = marks = self._marks()
+        start, delimiter, extract = tokens = self._task_tokens()
         self._tokenizer.post_processor = processors.TemplateProcessing(
             single=[f"{start}:0", "$A:0", f"{extract}:0"],
             pair=[f"{start}:0", "$A:0", f"{delimiter}:0", "$B:1", f"{extract}:1"],
-            special_tokens=list(zip(marks, self.convert_tokens_to_ids(marks), strict=True)),
+            special_tokens=list(zip(tokens, self.convert_tokens_to_ids(tokens), strict=True)),
         )
 
     def get_special_tokens_mask(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None, already_has_special_tokens: bool = False
     ) -> list[int]:
-        """1 where a special token stands or, of ids without them, where the tokenizer would add one; 0 elsewhere."""
+        """1 at special tokens, 0 elsewhere; for ids without them, the mask of the example with the tokens added."""
         if already_has_special_tokens:
             return super().get_special_tokens_mask(token_ids_0, token_ids_1, already_has_special_tokens=True)
         added = [1] * self.task_inputs
@@ -274,7 +277,7 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
     def _encode_plus(self, text, text_pair=None, **kwargs) -> BatchEncoding:
         try:
             return super()._encode_plus(text, text_pair, **kwargs)
-        except TypeError:  # the library speaks UTF-8, which half a character has no place in
+        except TypeError:  # the library takes UTF-8, which cannot encode half a character
             for part in _strings([text, text_pair]):
                 _check_characters(part)
             raise
@@ -298,6 +301,6 @@ def _check_characters(text: str) -> None:
         ) from None
 
 
-ZooGPTTokenizer.register_for_auto_class("AutoTokenizer")  # save_pretrained then copies this file beside the rest
+ZooGPTTokenizer.register_for_auto_class("AutoTokenizer")  # save_pretrained then also copies this file
 
 __all__ = ["ZooGPTTokenizer"]

@@ -1,1 +1,1 @@
-"""What families share: packed rows, losses and the fast products of a processor."""
+"""Code that the model families share: packed rows, losses, and faster matrix products on the CPU."""

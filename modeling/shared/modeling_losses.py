@@ -11,10 +11,10 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The losses of the heads that score classes, and one rule for all: an item counts once in a step.
+"""The losses of the heads that score classes. In all of them, each label counts the same within a step.
 
-Trainer gives `num_items_in_batch`, the items of all batches whose gradients it accumulates; a loss is then their sum
-divided by that number, otherwise the mean over its own batch.
+Trainer passes `num_items_in_batch`, the number of labels in all batches whose gradients it accumulates. A loss is then
+the sum over its batch divided by that number. Without it, a loss is the mean over its batch.
 """
 
 import torch
@@ -22,14 +22,14 @@ import torch.nn as nn
 from transformers.configuration_utils import PreTrainedConfig
 
 
-IGNORED = -100  # the label that no loss counts
+IGNORED = -100  # the label of what no loss counts
 
 
 def check_labels(labels: torch.Tensor, count: int, shape: tuple[int, ...]) -> None:
-    """Raises ValueError for more or fewer labels than there are scores to compare them with."""
+    """Raises ValueError if the number of labels is not `count`, which scores of this shape need."""
     if labels.numel() != count:
         raise ValueError(
-            f"labels are {tuple(labels.shape)}, but the scores are {tuple(shape)}: these need {count} labels in all."
+            f"labels are {tuple(labels.shape)}, but the scores are {tuple(shape)}: they need {count} labels in all."
         )
 
 
@@ -51,18 +51,17 @@ def sequence_classification_loss(
     num_items_in_batch: torch.Tensor | int | None = None,
     **kwargs,
 ) -> torch.Tensor:
-    """Cross-entropy, squared error or binary cross-entropies, as `config.problem_type` says or the labels tell.
+    """Cross-entropy, squared error or binary cross-entropy, by `config.problem_type` or else by the labels.
 
-    transformers' own loss for this head does not divide the latter two by `num_items_in_batch`: the items of several
-    batches that Trainer accumulates.
+    transformers' own loss for this head ignores `num_items_in_batch` in the latter two.
     """
     labels = labels.to(pooled_logits.device)
     if config.problem_type is None:
         if config.num_labels == 1:
             config.problem_type = "regression"
         else:
-            whole = labels.dtype in (torch.long, torch.int)
-            config.problem_type = "single_label_classification" if whole else "multi_label_classification"
+            are_classes = labels.dtype in (torch.long, torch.int)
+            config.problem_type = "single_label_classification" if are_classes else "multi_label_classification"
     if config.problem_type == "single_label_classification":
         return class_loss(pooled_logits, labels, num_items_in_batch)
     losses = {
@@ -72,7 +71,7 @@ def sequence_classification_loss(
     if config.problem_type not in losses:
         raise ValueError(
             f"config.problem_type={config.problem_type!r} is not known; choose {', '.join(losses)} or "
-            "single_label_classification, or leave it None to have it told from the labels."
+            "single_label_classification, or leave it None to let the labels decide."
         )
     check_labels(labels, pooled_logits.numel(), pooled_logits.shape)
     labels = labels.view_as(pooled_logits).to(pooled_logits.dtype)

@@ -11,17 +11,17 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Attention without padding: a padded batch as one row of its real tokens.
+"""Attention without padding: the real tokens of a padded batch, packed into one row.
 
-A batch of B rows is T columns wide because its longest row is; with random lengths half of it is padding, and every
-layer computes it. Only attention needs to know which token belongs to which sequence. So the real tokens of all rows
-are laid end to end, everything else runs on that one row, and attention runs over the sequences:
+The longest row of a batch determines its number of columns. With random lengths, half of the batch is padding, and
+every layer computes it. Only attention needs to know which token belongs to which sequence. So the real tokens of all
+rows are laid end to end, everything else runs on that one row, and attention runs within each sequence:
 
-- in a flash kernel, all at once, with their boundaries;
-- on CPU, those of equal length together;
-- elsewhere, where many small calls would cost more than they save, padded again for the attention alone.
+- a flash kernel takes all sequences at once, with their boundaries;
+- on the CPU, sequences of equal length are computed together;
+- on other devices, where many small calls would cost more than they save, sequences are padded for attention only.
 
-Rows that hold several sequences (`position_ids` that restart) are taken apart the same way.
+Rows that hold several sequences (`position_ids` that restart) are separated in the same way.
 
 Letters: B rows, T columns, N real tokens, S sequences (S = B unless rows are packed), L the length of the longest,
 A heads, D dimensions of a head.
@@ -53,8 +53,8 @@ class PackedSequences:
         shape: (B, T) of the padded batch.
         tokens: (N,) the index of each real token in the flattened batch.
         starts: (S,) the index in `tokens` of each sequence's first token.
-        rows: (B,) the sequence that each row begins with.
-        groups: (number of sequences, their length), in order.
+        rows: (B,) the first sequence of each row.
+        groups: (number of sequences, their length) of each length, shortest first.
     """
 
     shape: tuple[int, int]
@@ -68,7 +68,7 @@ class PackedSequences:
         return padded.flatten(0, 1).index_select(0, self.tokens.to(padded.device))
 
     def pad(self, packed: torch.Tensor) -> torch.Tensor:
-        """(N, ...) -> (B, T, ...), zeros where the padding was."""
+        """(N, ...) -> (B, T, ...), with zeros at padding."""
         rows, columns = self.shape
         padded = packed.new_zeros(rows * columns, *packed.shape[1:])
         return padded.index_copy(0, self.tokens.to(packed.device), packed).unflatten(0, (rows, columns))
@@ -81,12 +81,12 @@ class PackedSequences:
         """(N, ...) -> (S, ...), the last token of each sequence."""
         return packed.index_select(0, (self.boundaries[1:] - 1).to(packed.device))
 
-    def of_rows(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(S, ...) -> (B, 1, ...), from one token a sequence that of the sequence which each row begins with."""
-        return tokens.index_select(0, self.rows.to(tokens.device)).unsqueeze(1)
+    def to_rows(self, states: torch.Tensor) -> torch.Tensor:
+        """(S, ...), one state per sequence -> (B, 1, ...), the state of the first sequence of each row."""
+        return states.index_select(0, self.rows.to(states.device)).unsqueeze(1)
 
     @property
-    def packs_rows(self) -> bool:
+    def has_packed_rows(self) -> bool:
         """Whether some rows hold several sequences."""
         return len(self.starts) != self.shape[0]
 
@@ -96,25 +96,25 @@ class PackedSequences:
 
     @cached_property
     def mask(self) -> torch.Tensor:
-        """(S, L), whether the sequence has that many tokens."""
+        """(S, L) booleans: whether the sequence has a token in that column."""
         return torch.arange(self.longest, device=self.starts.device) < self.boundaries.diff().unsqueeze(1)
 
     @cached_property
     def boundaries(self) -> torch.Tensor:
-        """(S + 1,), where each sequence begins and the last one ends, as flash kernels take it."""
+        """(S + 1,) where each sequence begins and where the last one ends, as flash kernels take it."""
         return nn.functional.pad(self.starts, (0, 1), value=len(self.tokens)).to(torch.int32)
 
     @cached_property
     def cells(self) -> torch.Tensor:
-        """(N,), the place of each token in a flattened (S, L) grid with one sequence a row."""
+        """(N,) the index of each token in a flattened (S, L) grid with one sequence per row."""
         return self.mask.flatten().nonzero().squeeze(1)
 
 
 def is_opaque(tensor: torch.Tensor | None) -> bool:
-    """Whether no decision may depend on the values: while a graph is traced, and where `torch.vmap` maps over them."""
+    """Whether the values cannot be read: while a graph is traced, and where `torch.vmap` maps over the tensor."""
     if tensor is None or is_tracing(tensor):
         return tensor is not None
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # once for each of vmap, grad, ...
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # one wrapper for each of vmap, grad, ...
         if torch._C._functorch.is_batchedtensor(tensor):
             return True
         tensor = torch._C._functorch.get_unwrapped(tensor)
@@ -122,18 +122,18 @@ def is_opaque(tensor: torch.Tensor | None) -> bool:
 
 
 def sequence_starts(position_ids: torch.Tensor) -> torch.Tensor:
-    """(B, T) positions -> (B, T) booleans: whether a sequence begins there, at column 0 and at position 0 after it."""
+    """(B, T) positions -> (B, T) booleans: True at position 0 and in column 0, where sequences begin."""
     starts = position_ids == 0
     starts[:, 0] = True
     return starts
 
 
 def holds_packed_rows(position_ids: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:
-    """Whether the user's position ids restart between real tokens. Where nobody may look, any may."""
+    """Whether the user's position ids restart between real tokens; True if the values cannot be read."""
     if position_ids is None or is_opaque(position_ids) or is_opaque(attention_mask):
         return position_ids is not None
     restarts = position_ids[:, 1:] == 0
-    if attention_mask is not None and attention_mask.dim() == 2:  # what padding at the ends has for positions is moot
+    if attention_mask is not None and attention_mask.dim() == 2:  # padding at a row's ends may have any positions
         real = (attention_mask != 0).to(restarts.device)
         restarts = restarts & real.cummax(-1).values[:, :-1] & real.flip(-1).cummax(-1).values.flip(-1)[:, 1:]
     return bool(restarts.any())
@@ -145,43 +145,44 @@ def find_sequences(
     attention_mask: torch.Tensor | None,
     position_ids: torch.Tensor | None,
 ) -> PackedSequences | None:
-    """The packed layout of a batch, or None where there is nothing to gain: no padding and no packed rows.
+    """The sequences of a batch, or None if packing would gain nothing: no padding and no packed rows.
+
+    None, too, for a batch with padding on the left, because poolers read the first token of each row.
 
     Args:
-        attention_mask: (B, T), zero at padding, or None. A row must not begin with padding: its first token is what
-            poolers read, so such a batch (left padding) is left as it is.
-        position_ids: (B or 1, T) as given by the user, or None.
+        attention_mask: (B, T), zero at padding, or None.
+        position_ids: (B or 1, T), the user's positions, or None.
     """
     rows, columns = shape
-    packed_rows = holds_packed_rows(position_ids, attention_mask)
-    positions = position_ids.to(device) if packed_rows else torch.arange(columns, device=device).unsqueeze(0)
+    has_packed_rows = holds_packed_rows(position_ids, attention_mask)
+    positions = position_ids.to(device) if has_packed_rows else torch.arange(columns, device=device).unsqueeze(0)
     starts = sequence_starts(positions).expand(shape)
     real = (
         torch.ones(shape, dtype=torch.bool, device=device)
         if attention_mask is None
         else attention_mask.to(device).bool()
     )
-    full, from_the_first = torch.stack([real.all(), real[:, 0].all()]).tolist()  # one wait for the device, not two
-    if (full and not packed_rows) or not from_the_first:
+    full, starts_real = torch.stack([real.all(), real[:, 0].all()]).tolist()  # waits for the device only once
+    if (full and not has_packed_rows) or not starts_real:
         return None
 
     sequence = starts.flatten().cumsum(0) - 1  # (B * T,)
     tokens = real.flatten().nonzero().squeeze(1)  # (N,)
-    count = int(starts.sum()) if packed_rows else rows
+    count = int(starts.sum()) if has_packed_rows else rows
     lengths = torch.zeros(count, dtype=torch.long, device=device)
     lengths = lengths.index_add(0, sequence[tokens], torch.ones_like(tokens))
     lengths, order = lengths.sort(stable=True)
     rank = torch.empty_like(order).index_copy(0, order, torch.arange(count, device=device))
     tokens = tokens[rank[sequence[tokens]].argsort(stable=True)]
-    known_lengths = lengths.tolist()
-    empty = known_lengths.count(0)  # sequences of nothing but padding, inside packed rows; the sort put them first
+    all_lengths = lengths.tolist()
+    empty = all_lengths.count(0)  # sequences of padding only, inside packed rows; sorted to the front
     lengths = lengths[empty:]
     return PackedSequences(
         shape=(rows, columns),
         tokens=tokens,
         starts=lengths.cumsum(0) - lengths,
         rows=rank[sequence[::columns]] - empty,
-        groups=[(len(list(same)), length) for length, same in groupby(known_lengths[empty:])],
+        groups=[(len(list(group)), length) for length, group in groupby(all_lengths[empty:])],
     )
 
 
@@ -193,89 +194,90 @@ def check_shapes(
     labels: torch.Tensor | None = None,
     past: int = 0,
 ) -> None:
-    """Raises ValueError for what does not fit the tokens, and would be read askew.
+    """Raises ValueError for inputs whose shapes do not fit the tokens.
 
     Args:
         inputs: (B, T) token ids or (B, T, H) embeddings.
-        attention_mask: (B, P + T). What is not a tensor, or has four dimensions, is the attention function's affair.
-        token_type_ids, position_ids: what broadcasts against (B, T).
+        attention_mask: (B, P + T). A mask that is not a tensor, or has four dimensions, is not checked.
+        token_type_ids, position_ids: of a shape that broadcasts against (B, T).
         labels: (B, T).
         past: P, the tokens that a cache holds.
     """
-    if inputs is None or is_tracing(inputs):  # that there are none, the model will say
+    if inputs is None or is_tracing(inputs):  # the model itself raises an error without inputs
         return
     tokens = tuple(inputs.shape[:2])
     masks_pairs = attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() == 4)
-    wanted = {
+    shapes = {
         "attention_mask": (None if masks_pairs else attention_mask, (tokens[0], past + tokens[1])),
         "labels": (labels, tokens),
         "token_type_ids": (token_type_ids, tokens),
         "position_ids": (position_ids, tokens),
     }
-    for name, (given, shape) in wanted.items():
-        if given is None or given.shape == shape or (name.endswith("_ids") and _spreads_over(given, shape)):
+    for name, (tensor, shape) in shapes.items():
+        if tensor is None or tensor.shape == shape or (name.endswith("_ids") and _broadcasts_to(tensor, shape)):
             continue
-        after = f", after {past} in the cache" if past else ""
-        raise ValueError(f"{name} is {tuple(given.shape)}, but must be {shape}: the tokens are {tokens}{after}.")
+        cached = f", after {past} in the cache" if past else ""
+        raise ValueError(f"{name} is {tuple(tensor.shape)}, but must be {shape}: the tokens are {tokens}{cached}.")
 
 
-def _spreads_over(given: torch.Tensor, shape: tuple[int, ...]) -> bool:
+def _broadcasts_to(tensor: torch.Tensor, shape: tuple[int, ...]) -> bool:
     """Whether the tensor broadcasts against the shape without changing it."""
-    sizes = zip(reversed(given.shape), reversed(shape), strict=False)
-    return 0 < given.dim() <= len(shape) and all(size in (1, whole) for size, whole in sizes)
+    sizes = zip(reversed(tensor.shape), reversed(shape), strict=False)
+    return 0 < tensor.dim() <= len(shape) and all(size in (1, full_size) for size, full_size in sizes)
 
 
-def check_choices(inputs: torch.Tensor, **given: torch.Tensor | None) -> None:
+def check_choices(inputs: torch.Tensor, **tensors: torch.Tensor | None) -> None:
     """Raises ValueError for a tensor of three dimensions that are not those of the choices, (B, K, T)."""
     choices = tuple(inputs.shape[:3])
-    for name, tensor in given.items():
+    for name, tensor in tensors.items():
         if tensor is not None and tensor.dim() == 3 and tensor.shape != choices:
             raise ValueError(
-                f"{name} is {tuple(tensor.shape)}, but must be {choices}, as the tokens of the choices are."
+                f"{name} is {tuple(tensor.shape)}, but must be {choices}, the shape of the choices' tokens."
             )
 
 
 def is_recorded(config, name: str, kwargs: dict) -> bool:
-    """Whether the caller wants `hidden_states` or `attentions`, the way `capture_outputs` decides it."""
-    wanted = kwargs.get(f"output_{name}", getattr(config, f"output_{name}", False))
-    return wanted is not None and wanted is not False
+    """Whether the caller requests `hidden_states` or `attentions`, decided as `capture_outputs` does."""
+    requested = kwargs.get(f"output_{name}", getattr(config, f"output_{name}", False))
+    return requested is not None and requested is not False
 
 
 def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:
-    """Whether a label stands on padding, so that the loss needs the states there. Where nobody may look, one may."""
+    """Whether padding has a label, so that the loss needs its states; True if the values cannot be read."""
     if labels is None or attention_mask is None or attention_mask.dim() != 2:
         return False
-    mask = attention_mask[:, -labels.shape[1] :]  # without what a cache holds
+    mask = attention_mask[:, -labels.shape[1] :]  # without the columns of a cache
     if mask.shape != labels.shape:
-        return False  # the model will refuse it
+        return False  # the model raises an error for it
     return is_opaque(labels) or is_opaque(mask) or bool(((labels != IGNORED) & (mask == 0).to(labels.device)).any())
 
 
 def attends_on_a_grid(config, device: torch.device) -> bool:
-    """Whether `packed_attention` pads the sequences again, and wants a mask for that (S, L) grid."""
+    """Whether `packed_attention` pads the sequences to an (S, L) grid, and needs a mask for it."""
     return not is_flash_attention_requested(config) and device.type not in GROUPED_DEVICES
 
 
 def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
-    """The configuration's attention function; the eager one where sdpa shows no attentions, or takes no empty batch.
+    """The name of the attention function: the configuration's, or "eager" where sdpa returns no attentions or fails.
 
-    Raises ValueError where attentions are asked for and only another setting can give them.
+    sdpa returns no attention probabilities and takes no empty batch. Raises ValueError if attentions are requested
+    and the configured implementation cannot return them.
     """
     implementation = config._attn_implementation
-    shows = is_recorded(config, "attentions", kwargs)
-    if shows and (is_flash_attention_requested(config) or implementation == "flex_attention"):  # trf-ignore: TRF051
+    recorded = is_recorded(config, "attentions", kwargs)
+    if recorded and (is_flash_attention_requested(config) or implementation == "flex_attention"):  # trf-ignore: TRF051
         raise ValueError(
             f"output_attentions=True, but the attention {implementation!r} has none to show: call "
-            'model.set_attn_implementation("eager") first, or "sdpa".'
+            'model.set_attn_implementation("eager") or ("sdpa") first.'
         )
     empty = not is_tracing(states) and not states.numel()
-    return "eager" if implementation == "sdpa" and (shows or empty) else implementation  # trf-ignore: TRF051
+    return "eager" if implementation == "sdpa" and (recorded or empty) else implementation  # trf-ignore: TRF051
 
 
 def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """(..., A * D) -> (..., A, D), of a batch without rows too; under tensor parallelism A is a process's share.
+    """(..., A * D) -> (..., A, D), also for an empty batch. Under tensor parallelism, A is a process's heads.
 
-    Not by `unflatten`, which would write the traced sizes into TorchScript's ONNX graphs.
+    `unflatten` is not used, because it would write the traced sizes into TorchScript's ONNX graphs.
     """
     return states.reshape(*states.shape[:-1], states.shape[-1] // head_dim, head_dim)
 
@@ -285,12 +287,12 @@ def eager_attention_forward(
     query: torch.Tensor,  # (B, A, T, D)
     key: torch.Tensor,  # (B, A, P + T, D), P of them from a cache
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # (B, 1, T, P + T), added, or True for what is seen; None: no padding
+    attention_mask: torch.Tensor | None,  # (B, 1, T, P + T), floats to add, or True where visible; None: no padding
     scaling: float,
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(QK' / sqrt(D)) V written out: the one implementation that shows its probabilities."""
+    """softmax(QK' / sqrt(D)) V written out; the only implementation that returns its probabilities."""
     scores = query @ key.transpose(2, 3) * scaling  # (B, A, T, P + T)
     if attention_mask is None and module.is_causal and query.shape[2] > 1:
         attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
@@ -313,14 +315,14 @@ def packed_attention(
     attention_mask: torch.Tensor | None,
     **kwargs,
 ) -> torch.Tensor:
-    """Attention inside each sequence, none across.
+    """Attention within each sequence, and none across sequences.
 
     Args:
-        query: (N, A, D), or (S, A, D) when one token of each sequence asks: any in an encoder, the last in a decoder.
+        query: (N, A, D), or (S, A, D) of one token of each sequence: any in an encoder, the last in a decoder.
         key, value: (N, A, D).
-        attention_mask: what the attention implementation makes of `sequences.mask`, where `attends_on_a_grid`.
+        attention_mask: the mask that transformers made of `sequences.mask`, if `attends_on_a_grid`.
 
-    Returns: the same shape as `query`, heads joined: (N or S, A * D).
+    Returns: (N or S, A * D), the heads of each token of `query` joined.
     """
     if is_flash_attention_requested(module.config):
         attend = _attend_by_boundaries
@@ -333,7 +335,7 @@ def packed_attention(
 
 
 def _attend_in_groups(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
-    """One call for all sequences of one length."""
+    """One call for all sequences of the same length."""
     one_query = query.shape[0] != key.shape[0]
     keys = [count * length for count, length in sequences.groups]
     queries = [count for count, _ in sequences.groups] if one_query else keys
@@ -349,28 +351,29 @@ def _attend_in_groups(attention_interface, module, query, key, value, sequences:
 def _attend_on_a_grid(
     attention_interface, module, query, key, value, sequences: PackedSequences, attention_mask, **kwargs
 ):
-    """One call for all sequences, padded to the longest."""
+    """One call for all sequences, padded to the longest of them."""
     shape, cells = sequences.mask.shape, sequences.cells.to(key.device)
 
-    def spread(states: torch.Tensor) -> torch.Tensor:
+    def to_grid(states: torch.Tensor) -> torch.Tensor:
         """(N, A, D) -> (S, A, L, D)."""
         grid = states.new_zeros(shape[0] * shape[1], *states.shape[1:]).index_copy(0, cells, states)
         return grid.unflatten(0, shape).transpose(1, 2)
 
     one_query = query.shape[0] != key.shape[0]
-    asking = query.unsqueeze(2) if one_query else spread(query)  # (S, A, 1 or L, D)
-    output, _ = attention_interface(module, asking, spread(key), spread(value), attention_mask, **kwargs)
+    query = query.unsqueeze(2) if one_query else to_grid(query)  # (S, A, 1 or L, D)
+    output, _ = attention_interface(module, query, to_grid(key), to_grid(value), attention_mask, **kwargs)
     output = output.flatten(2).flatten(0, 1)  # (S or S * L, A * D)
     return output if one_query else output.index_select(0, cells)
 
 
 def _attend_by_boundaries(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
-    """One call of a flash attention kernel, which takes all sequences end to end and where each begins."""
-    known, longest = sequences.boundaries.to(key.device), sequences.longest
-    asked, most = known, longest
-    if query.shape[0] != key.shape[0]:  # one token of each sequence asks
-        asked, most = torch.arange(len(known), dtype=torch.int32, device=key.device), 1
-    kwargs |= {"cu_seq_lens_q": asked, "cu_seq_lens_k": known, "max_length_q": most, "max_length_k": longest}
+    """One call of a flash attention kernel, which takes all sequences end to end, with their boundaries."""
+    boundaries, longest = sequences.boundaries.to(key.device), sequences.longest
+    query_boundaries, most_queries = boundaries, longest
+    if query.shape[0] != key.shape[0]:  # one query per sequence
+        query_boundaries, most_queries = torch.arange(len(boundaries), dtype=torch.int32, device=key.device), 1
+    kwargs |= {"cu_seq_lens_q": query_boundaries, "cu_seq_lens_k": boundaries}
+    kwargs |= {"max_length_q": most_queries, "max_length_k": longest}
     states = (state.transpose(0, 1).unsqueeze(0) for state in (query, key, value))  # (1, A, N, D)
     output, _ = attention_interface(module, *states, None, **kwargs)  # (1, N, A, D)
     return output.flatten(2).squeeze(0)

@@ -1,1 +1,1 @@
-"""SWAG, RACE, Story Cloze and their like: a context and choices, one of which is right."""
+"""Multiple choice, as in SWAG, RACE and Story Cloze: a context and several choices, of which one is right."""

@@ -1,9 +1,8 @@
-"""A run's questions with choices: from the Hub, from folders as they were published, or from files of one's own.
+"""Readers of contexts with choices: from the Hub, from published folders, or from the user's own files.
 
-Every source gives splits with the columns context and choices (texts), part (RACE's middle or high, else empty) and,
-where the source has it, label: the number of the right choice, from 0. A model reads the context with one choice at a
-time. All examples of a split have equally many choices. A broken file is a ValueError that names it, the line and the
-mistake.
+Every reader returns splits with the columns context (a text), choices (a list of texts), part (RACE's middle or high,
+else empty) and, if there are labels, label: the number of the right choice, from 0. All examples of a split have the
+same number of choices. A broken file is a ValueError that names the file, the line and the mistake.
 """
 
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict
 from sklearn.model_selection import train_test_split
 
-from tasks.choices.table import RACE, STORIES, STORY_CLOZE, SWAG, Columns, Task
+from tasks.choices.table import RACE, STORIES, STORY_CLOZE, SWAG, ChoiceTask, Columns
 from tasks.rows import (
     DATA_DIR,
     PUBLISHED,
@@ -32,14 +31,14 @@ from training.files import shown
 
 
 READERS = {".csv": read_csv, ".json": read_json_lines, ".jsonl": read_json_lines}
-Rows = Iterable[tuple[str, dict]]  # where a row comes from, for errors, and the row
+Rows = Iterable[tuple[str, dict]]  # the place of a row, for errors, and the row
 
 
 # Sources
 
 
-def read_hub(task: Task, splits: Iterable[str]) -> DatasetDict:
-    """The splits as the Hub has them. Raises OSError where it is out of reach."""
+def read_hub(task: ChoiceTask, splits: Iterable[str]) -> DatasetDict:
+    """The splits on the Hub. Raises OSError when the Hub is out of reach."""
     name, configuration = task.hub
     hub = load_hub(name, configuration, None, PUBLISHED)
     data = DatasetDict()
@@ -49,8 +48,8 @@ def read_hub(task: Task, splits: Iterable[str]) -> DatasetDict:
     return data
 
 
-def read_folder(data_dir: Path, task: Task, splits: Iterable[str]) -> DatasetDict:
-    """The splits from the task's published files; `data_dir` is theirs or, for RACE, also the one above."""
+def read_folder(data_dir: Path, task: ChoiceTask, splits: Iterable[str]) -> DatasetDict:
+    """The splits from the task's published files in `data_dir` or, for RACE, in its subfolder with that name."""
     check_folder(data_dir)
     folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
     data = DatasetDict()
@@ -61,13 +60,12 @@ def read_folder(data_dir: Path, task: Task, splits: Iterable[str]) -> DatasetDic
         rows = _read_race(path) if task.columns is RACE else _read_file(path)
         data[split] = _examples(rows, path, split, task.columns)
         if path.name == STORIES:
-            data[split] = _share(data[split], split)
+            data[split] = _split_stories(data[split], split)
     return data
 
 
-def _share(stories: Dataset, split: str) -> Dataset:
-    """The stories of Story Cloze that the released code of GPT trains on, 1497, or those it keeps for validation, 374.
-
+def _split_stories(stories: Dataset, split: str) -> Dataset:
+    """The 1497 stories of Story Cloze on which the released code of GPT trains, or the 374 on which it validates.
     https://github.com/openai/finetune-transformer-lm/blob/master/datasets.py
     """
     held_out = max(1, round(len(stories) / 5))
@@ -76,22 +74,23 @@ def _share(stories: Dataset, split: str) -> Dataset:
 
 
 def read_files(files: Mapping[str, str | None]) -> DatasetDict:
-    """`files` of the splits that a run needs."""
+    """The splits that a run needs, each from its file."""
     data = DatasetDict()
     for split, path in needed_files(files):
         if path.suffix.lower() not in READERS:
-            raise InputError(f"{path}: a file of your own is one of {', '.join(READERS)}")
+            raise InputError(f"{path}: your own file must be one of {', '.join(READERS)}")
         data[split] = _examples(_read_file(path), path, split)
     return data
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, dict]]:
+    """The rows of a csv file or of JSON lines, each with its place."""
     for line, row in unbroken(READERS[path.suffix.lower()](path), path):
         yield f"{path}:{line}", row
 
 
 def _read_race(folder: Path) -> Iterator[tuple[str, dict]]:
-    """The rows that the Hub makes of a split's folder: one a question, of middle/*.txt and then of high/*.txt."""
+    """The rows of a split's folder as the Hub has them: one for each question of middle/*.txt, then of high/*.txt."""
     for part in ("middle", "high"):
         files = sorted((folder / part).glob("*.txt"))
         if not files:
@@ -103,6 +102,7 @@ def _read_race(folder: Path) -> Iterator[tuple[str, dict]]:
 
 
 def _passage(path: Path) -> Iterator[dict]:
+    """The rows of one article, one for each of its questions."""
     names = ("questions", "options", "answers")
     passage = read_json(path)
     try:
@@ -110,7 +110,7 @@ def _passage(path: Path) -> Iterator[dict]:
         rows = list(zip(*lists, strict=True))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: a file of RACE is one object with article and, equally long, the lists {', '.join(names)}"
+            f"{path}: a file of RACE is one object with article and, of equal length, the lists {', '.join(names)}"
         ) from error
     for question, options, answer in rows:
         yield {"article": article, "question": question, "options": options, "answer": answer}
@@ -120,15 +120,18 @@ def _passage(path: Path) -> Iterator[dict]:
 
 
 def _examples(rows: Rows, source: Path | str, split: str, names: Columns | None = None) -> Dataset:
-    """`names` are those of the columns, if the row's own do not tell. Labels are optional in a test split."""
+    """The examples of a split, whose labels are optional in a test split.
+
+    `names` are the columns of the rows; None: they are recognised by the names that a row has.
+    """
     examples = []
     for where, row in rows:
         examples.append(_example(row, names or _recognise(row, where), where, split == "test"))
         counts = [len(example["choices"]) for example in (examples[0], examples[-1])]
         if counts[0] != counts[1]:
             raise InputError(
-                f"{where}: {counts[1]} choices, but the first example has {counts[0]}: give examples with another "
-                "number of choices a file of their own"
+                f"{where}: {counts[1]} choices, but the first example has {counts[0]}: put examples with another "
+                "number of choices into another file"
             )
     missing = sum(example["label"] is None for example in examples)
     if 0 < missing < len(examples):
@@ -138,20 +141,20 @@ def _examples(rows: Rows, source: Path | str, split: str, names: Columns | None 
 
 
 def _recognise(row: dict, where: str) -> Columns:
-    """The columns of a file of one's own."""
-    for known in (SWAG, RACE, STORY_CLOZE):
-        if not _lacking(row, known):
-            return known
+    """The columns of a row of the user's own file."""
+    for published in (SWAG, RACE, STORY_CLOZE):
+        if not _lacking(row, published):
+            return published
     context = ("context", "question") if "question" in row else ("context",)
     numbered = [name for name in row if re.fullmatch(r"choice\d+", name)]
     choices = "choices" if "choices" in row else tuple(f"choice{number}" for number in range(len(numbered)))
-    own = Columns(context, choices)
-    if _lacking(row, own) or not own.choices:
+    names = Columns(context, choices)
+    if _lacking(row, names) or not choices:
         raise InputError(
             f"{where}: the columns are {listed(row)}, but should be label, context, question if there is one, and "
             "choice0, choice1 and so on or, in JSON, the list choices; or those of SWAG, RACE or Story Cloze"
         )
-    return own
+    return names
 
 
 def _lacking(row: dict, names: Columns) -> list[str]:
@@ -162,6 +165,7 @@ def _lacking(row: dict, names: Columns) -> list[str]:
 
 
 def _example(row: dict, names: Columns, where: str, test: bool) -> dict:
+    """The example of a row with the columns `names`, at the place `where`. In a `test` split the label may be None."""
     if lacking := _lacking(row, names):
         raise InputError(f"{where}: no column {', '.join(lacking)} among {listed(row)}")
 
@@ -180,7 +184,7 @@ def _example(row: dict, names: Columns, where: str, test: bool) -> dict:
             f"{where}: {names.choices} is {shown(choices)}, not a list; csv has choice0, choice1, ... instead"
         )
     if len(choices) < 2:
-        raise InputError(f"{where}: {len(choices)} of the two choices that there must be at least")
+        raise InputError(f"{where}: an example must have at least two choices, not {len(choices)}")
     titles = [f"choice {number} of {names.choices}" for number in range(len(choices))] if is_list else names.choices
     beginning = [(names.beginning, row[names.beginning])] if names.beginning else []
     part = re.match("middle|high", str(row.get("example_id", ""))) if names is RACE else None
@@ -193,7 +197,7 @@ def _example(row: dict, names: Columns, where: str, test: bool) -> dict:
 
 
 def _label(row: dict, names: Columns, choices: int, where: str, test: bool) -> int | None:
-    """The number of the right choice; None where a test file leaves it out, leaves it empty or says -1."""
+    """The number of the right choice; None if the label of a test file is missing, empty or -1."""
     value = row.get(names.label)
     label = "" if value is None else str(value).strip()
     if test and label in ("", "-1"):
@@ -201,9 +205,9 @@ def _label(row: dict, names: Columns, choices: int, where: str, test: bool) -> i
     if names.label not in row:
         raise InputError(f"{where}: no column {names.label} among {listed(row)}")
     first = names.first
-    known = [str(int(first) + n) if first.isdigit() else chr(ord(first) + n) for n in range(choices)]
-    if label not in known:
+    labels = [str(int(first) + n) if first.isdigit() else chr(ord(first) + n) for n in range(choices)]
+    if label not in labels:
         raise InputError(
-            f"{where}: the {names.label} {shown(label)} is none of {listed(known)}, as the choices are called"
+            f"{where}: the {names.label} {shown(label)} is none of {listed(labels)}, the labels of the choices"
         )
-    return known.index(label)
+    return labels.index(label)

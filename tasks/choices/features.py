@@ -1,4 +1,4 @@
-"""A context and choices -> inputs of a model: each choice is the second of two texts, after the context."""
+"""A context and choices -> the inputs of a model, which reads each choice as a second text, after the context."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -9,22 +9,18 @@ import torch
 from datasets import DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from training.samples import first_examples
+from tasks.features import map_examples
 
 
 def make_features(
     data: DatasetDict, tokenizer: PreTrainedTokenizerBase, *, length: int, limits: Mapping[str, int | None]
 ) -> DatasetDict:
-    """The features of each split, of at most `length` tokens a choice, for its first examples up to its limit."""
-    convert = partial(featurize, tokenizer=tokenizer, length=length)
-    features = DatasetDict()
-    for split, chosen in first_examples(data, limits).items():
-        features[split] = chosen.map(convert, batched=True, remove_columns=chosen.column_names, keep_in_memory=True)
-    return features
+    """The features, of at most `length` tokens a choice, of the first examples of each split, up to its limit."""
+    return map_examples(data, partial(featurize, tokenizer=tokenizer, length=length), limits)
 
 
 def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, length: int) -> dict[str, list]:
-    """For each example its inputs, each a list with one list a choice, and `labels`, the number of the right one."""
+    """The model's inputs, each with one list for each choice of an example, and `labels`, the right choices."""
     contexts = [context for context, choices in zip(batch["context"], batch["choices"], strict=True) for _ in choices]
     rows = iter(encode(contexts, list(chain(*batch["choices"])), tokenizer, length))
     grouped = [[next(rows) for _ in choices] for choices in batch["choices"]]
@@ -35,17 +31,17 @@ def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, length
 def encode(
     contexts: list[str], choices: list[str], tokenizer: PreTrainedTokenizerBase, length: int
 ) -> list[dict[str, list]]:
-    """The inputs of each pair, of at most `length` tokens.
+    """The tokenizer's inputs of each pair, cut to `length` tokens.
 
-    The beginning of the context gives way. Where a choice leaves no room for it, the beginning of the longer text does
-    until both are equally long.
+    The beginning of the context is cut off. If the choice alone fills the room, the beginning of the longer text is
+    cut off until both are equally long, and then that of both.
     """
     room = length - tokenizer.num_special_tokens_to_add(pair=True)
-    short = np.array([len(ids) < room for ids in tokenizer(choices, add_special_tokens=False)["input_ids"]])
+    leaves_room = np.array([len(ids) < room for ids in tokenizer(choices, add_special_tokens=False)["input_ids"]])
     inputs: list[dict[str, list]] = [{} for _ in choices]
     side, tokenizer.truncation_side = tokenizer.truncation_side, "left"
-    for truncation, chosen in (("only_first", short), ("longest_first", ~short)):
-        numbers = np.flatnonzero(chosen).tolist()
+    for truncation, is_cut_so in (("only_first", leaves_room), ("longest_first", ~leaves_room)):
+        numbers = np.flatnonzero(is_cut_so).tolist()
         if numbers:
             pairs = [contexts[number] for number in numbers], [choices[number] for number in numbers]
             encoded = tokenizer(*pairs, truncation=truncation, max_length=length, return_attention_mask=True)
@@ -56,7 +52,7 @@ def encode(
 
 
 def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
-    """A batch for the model: what the tokenizer gave as (B, choices, T), `labels` as (B,)."""
+    """A batch for the model: the tokenizer's inputs as (B, choices, T), and `labels` as (B,)."""
     names = examples[0].keys() - {"labels"}
     rows = [
         {name: example[name][choice] for name in names}

@@ -1,1 +1,1 @@
-"""GLUE and its like: one or two texts and a class, or a number."""
+"""GLUE and similar tasks: one or two texts with a class or, in a regression, a number."""

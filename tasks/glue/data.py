@@ -1,8 +1,8 @@
-"""A run's texts and labels: from the Hub, from a task's published files, or from files of one's own.
+"""Readers of texts and labels: from the Hub, from a task's published files, or from the user's own files.
 
-Every source gives splits with the columns text, perhaps text_pair, and, where there are labels, label: a string, or a
-number in a regression. Files hold rows: unquoted tab-separated as the GLUE zip's, csv, or JSON with one object a line.
-A broken file is a ValueError that names it, the line and the mistake.
+Every reader returns splits with the columns text, text_pair if examples are pairs, and label if there are labels: a
+string or, in a regression, a number. Files are tab-separated without quoting (as in GLUE's zip), csv, or JSON with one
+object a line. A broken file is a ValueError that names the file, the line and the mistake.
 """
 
 import math
@@ -36,15 +36,15 @@ from training.files import shown
 TEXT = ("text", "text_pair")
 TEXT_COLUMNS = Parameter("text_columns", "text_column_names")
 LABEL_COLUMN = Parameter("label_column", "label_column_name")
-OWN_TEXT = (PAIR, ("sentence",), ("text",))
-UNDIVIDED = "msr_paraphrase_train.txt"  # of MRPC as Microsoft publishes it
+DEFAULT_TEXT_COLUMNS = (PAIR, ("sentence",), ("text",))  # in the user's own files
+UNDIVIDED = "msr_paraphrase_train.txt"  # MRPC's train and dev pairs together, as Microsoft publishes them
 
 
-# GLUE
+# The tasks of the table
 
 
 def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
-    """The splits as the Hub has them. Raises OSError where it is out of reach, ValueError where it lacks a split."""
+    """The splits on the Hub. Raises OSError when the Hub is out of reach, ValueError when it lacks a split."""
     task = EVERY_TASK[task_name]
     for split in splits:
         if task.splits[split].hub is None:
@@ -65,7 +65,7 @@ def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
 
 
 def _hub_label(label: str | float, task: GlueTask) -> str | float | None:
-    """A class's number or name, or a number to predict; None where the annotators did not agree."""
+    """The name of the label, or a regression's number; None if the annotators did not agree."""
     if not task.labels:
         return label
     if isinstance(label, str):
@@ -74,27 +74,27 @@ def _hub_label(label: str | float, task: GlueTask) -> str | float | None:
 
 
 def _with_gold_labels(examples: Dataset, source: Path | str) -> Dataset:
-    """Leaves out the examples whose label is None, and says how many they are."""
+    """The examples whose label is not None; prints how many others there are."""
     labels = examples["label"][:] if "label" in examples.column_names else []
     if None not in labels:
         return examples
-    chosen = [number for number, label in enumerate(labels) if label is not None]
-    if not chosen:
+    labelled = [number for number, label in enumerate(labels) if label is not None]
+    if not labelled:
         raise InputError(f"{source} holds no examples with a gold label")
-    left_out = len(examples) - len(chosen)
+    left_out = len(examples) - len(labelled)
     PartialState().print(f"{source}: {left_out} of {len(examples)} examples left out, they have no gold label")
-    return examples.select(chosen)
+    return examples.select(labelled)
 
 
 def read_folder(data_dir: Path, task: GlueTask, splits: Iterable[str]) -> DatasetDict:
-    """The splits from the task's files; `data_dir` is theirs, or the one above if theirs has the task's name."""
+    """The splits from the task's published files in `data_dir`, or in its subfolder with the task's name."""
     check_folder(data_dir)
     folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
     return DatasetDict({split: _read_split(folder, task, split) for split in splits})
 
 
 def _read_split(folder: Path, task: GlueTask, split: str) -> Dataset:
-    """One file. Raises ValueError with file and line for whatever the published files do not have."""
+    """The examples of one file. Raises ValueError, with file and line, for what the published files do not have."""
     published = task.splits[split]
     path = _find(folder, task, published)
     wanted = dict(zip(TEXT, published.text or task.tsv_text or task.text, strict=False))
@@ -104,7 +104,7 @@ def _read_split(folder: Path, task: GlueTask, split: str) -> Dataset:
     rows, broken = [], 0
     for line, row in read_json_lines(path) if path.suffix == ".jsonl" else read_tsv(path, header):
         if isinstance(row, str):
-            if not (published.labelled and task.skip_broken_lines):  # predictions stand for the lines of their file
+            if not (published.labelled and task.skip_broken_lines):  # predictions need every line of a test file
                 raise InputError(f"{path}:{line}: {row}")
             broken += 1
             continue
@@ -121,9 +121,10 @@ def _read_split(folder: Path, task: GlueTask, split: str) -> Dataset:
 
 
 def _find(folder: Path, task: GlueTask, published: Split) -> Path:
-    found = [folder / name for name in published.files if (folder / name).is_file()]
-    if found:
-        return found[0]
+    """The split's file, under the first of its possible names that exists."""
+    for name in published.files:
+        if (folder / name).is_file():
+            return folder / name
     names = " or ".join(published.files)
     if published.labelled and (folder / UNDIVIDED).is_file():
         raise MissingFileError(
@@ -134,17 +135,19 @@ def _find(folder: Path, task: GlueTask, published: Split) -> Path:
 
 
 def _glue_label(label: str, task: GlueTask, where: str) -> str | float | None:
+    """The label of a published file, read as `_hub_label` reads one of the Hub."""
     if not task.labels:
         return _number(label, where)
     if label == task.no_label:
         return None
-    known = {str(number): name for number, name in enumerate(task.labels)} if task.numbered else task.labels
-    if label not in known:
-        raise InputError(f"{where}: unknown label {shown(label)}, {task.folder} has {', '.join(known)}")
-    return known[label] if task.numbered else label
+    names = {str(number) if task.numbered else name: name for number, name in enumerate(task.labels)}
+    if label not in names:
+        raise InputError(f"{where}: unknown label {shown(label)}, {task.folder} has {', '.join(names)}")
+    return names[label]
 
 
 def _number(label: object, where: str) -> float:
+    """The label of a regression. Raises ValueError unless it is a finite number."""
     try:
         number = float(label)
     except (TypeError, ValueError):
@@ -154,9 +157,7 @@ def _number(label: object, where: str) -> float:
     return number
 
 
-# Files of one's own
-
-
+# The user's own files
 def read_files(
     files: Mapping[str, str | None],
     config: PreTrainedConfig,
@@ -164,47 +165,50 @@ def read_files(
     text_columns: tuple[str, ...] | None = None,
     label_column: str | None = None,
 ) -> tuple[GlueTask, DatasetDict]:
-    """`files` of the splits that a run needs, and the task they make, scored as RTE or, a regression, as STS-B is.
+    """The task that the user's `files` define, and the splits that a run needs, each from its file.
 
-    The train file says what the labels are; without one, the checkpoint does.
+    The labels are those of the train file or, without one, those of the model's `config`. The metric is that of RTE
+    or, for a regression, that of STS-B.
     """
     data = DatasetDict()
     for split, path in needed_files(files):
-        data[split] = _read_own_file(path, text_columns, None if split == "test" else label_column or "label")
+        data[split] = _read_file(path, text_columns, None if split == "test" else label_column or "label")
     if len({"text_pair" in data[split].column_names for split in data}) > 1:
-        raise InputError("some of the files have one text an example, some two")
+        raise InputError("some of the files have one text for each example, others two: give all of them the same")
     if "train" in data:
-        labels = _own_labels(data["train"]["label"][:], problem_type, files["train"])
+        labels = _find_labels(data["train"]["label"][:], problem_type, files["train"])
     else:
         labels = () if config.num_labels == 1 else tuple(config.id2label.values())
     text = PAIR if "text_pair" in next(iter(data.values())).column_names else ("sentence",)
     task = GlueTask("", text, labels, ("glue", "rte" if labels else "stsb"))
     for split in data.keys() - {"test"}:
         values = data[split][:]
-        labels = enumerate(values["label"], start=1)
-        values["label"] = [_own_label(label, task, f"{files[split]}, example {number}") for number, label in labels]
+        values["label"] = [
+            _read_label(label, task, f"{files[split]}, example {number}")
+            for number, label in enumerate(values["label"], start=1)
+        ]
         data[split] = Dataset.from_dict(values)
     return task, data
 
 
-def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> Dataset:
-    """One file as columns of strings: text, text_pair if there are two, label. `text` and `label` name the file's."""
+def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> Dataset:
+    """The columns `text` and `label` of a file, as strings, with the names text, text_pair if there are two, label."""
     readers = {".csv": read_csv, ".tsv": read_tsv, ".json": read_json_lines, ".jsonl": read_json_lines}
     suffix = path.suffix.lower()
     if suffix not in readers:
-        raise InputError(f"{path}: a file of your own is one of {', '.join(readers)}")
+        raise InputError(f"{path}: your own file must be one of {', '.join(readers)}")
     rows = []
     for line, row in unbroken(readers[suffix](path), path):
-        text = text or next((names for names in OWN_TEXT if set(names) <= row.keys()), None)
+        text = text or next((names for names in DEFAULT_TEXT_COLUMNS if set(names) <= row.keys()), None)
         if text is None:
             raise InputError(
-                f"{path} has the columns {listed(row)}: the text's must be sentence, text, or sentence1 and "
+                f"{path} has the columns {listed(row)}: the texts must be in sentence, in text, or in sentence1 and "
                 "sentence2, or ",
                 TEXT_COLUMNS,
-                " must name them",
+                " must name their columns",
             )
         wanted = dict(zip(TEXT, text, strict=False)) | ({} if label is None else {"label": label})
-        remedy = (": ", TEXT_COLUMNS, " and ", LABEL_COLUMN, " name them otherwise")
+        remedy = (": ", TEXT_COLUMNS, " and ", LABEL_COLUMN, " choose other columns")
         values = dict(zip(wanted, columns(row, wanted.values(), path, line, remedy), strict=True))
         for name, value in values.items():
             if not isinstance(value, (str, int, float)) or (name == "label" and not str(value).strip()):
@@ -213,11 +217,11 @@ def _read_own_file(path: Path, text: tuple[str, ...] | None, label: str | None) 
     return to_dataset(rows, path)
 
 
-def _own_labels(labels: list[str], problem_type: str | None, file: str) -> tuple[str, ...]:
-    """The classes in order, none for a regression.
+def _find_labels(labels: list[str], problem_type: str | None, file: str) -> tuple[str, ...]:
+    """The different labels of a train file, sorted; none for a regression.
 
-    Whole numbers are classes, in whichever way the file writes them: 1 and 1.0 are the class 1. Raises ValueError
-    where one label keeps the others from being numbers, which they might as well be.
+    Whole numbers are classes, however the file writes them: 1 and 1.0 are both the class 1. Raises ValueError where
+    the labels look like a regression's, but some are not numbers, and where all are the same class.
     """
     names = set(labels)
     whole = all(map(_is_whole, names))
@@ -229,7 +233,7 @@ def _own_labels(labels: list[str], problem_type: str | None, file: str) -> tuple
                     f"{file}, example {number}: the label {shown(label)} is not a number, as others are: correct it, "
                     "or give ",
                     Parameter("problem_type"),
-                    " single_label_classification where all are names",
+                    " single_label_classification if all are names of classes",
                 )
         problem_type = "regression"
     if problem_type == "regression":
@@ -241,20 +245,21 @@ def _own_labels(labels: list[str], problem_type: str | None, file: str) -> tuple
     return tuple(sorted(names, key=int if whole else None))
 
 
-def _own_label(label: str, task: GlueTask, where: str) -> str | float:
+def _read_label(label: str, task: GlueTask, where: str) -> str | float:
+    """The name of the label among the task's, or a regression's number."""
     if not task.labels:
         return _number(label, where)
-    names = [label]
+    spellings = [label]
     if _is_whole(label):
-        names += [_integer(label), f"LABEL_{_integer(label)}"]  # transformers' name for class 0, 1, ...
-    known = [name for name in names if name in task.labels]
-    if not known:
-        raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
-    return known[0]
+        spellings += [_integer(label), f"LABEL_{_integer(label)}"]  # transformers' name for class 0, 1, ...
+    for name in spellings:
+        if name in task.labels:
+            return name
+    raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
 
 
 def _is_float(label: str) -> bool:
-    """Also where it is not finite, as nan and 1e400."""
+    """Whether it is a number, finite or not: nan and 1e400 are floats too."""
     try:
         float(label)
     except ValueError:
@@ -263,6 +268,7 @@ def _is_float(label: str) -> bool:
 
 
 def _is_number(label: str) -> bool:
+    """Whether it is a finite number."""
     return _is_float(label) and math.isfinite(float(label))
 
 
@@ -271,4 +277,5 @@ def _is_whole(label: str) -> bool:
 
 
 def _integer(label: str) -> str:
+    """A whole number without decimals: 1.0 as 1."""
     return str(int(Decimal(label)))  # a float would round long numbers

@@ -1,4 +1,4 @@
-"""One or two texts and their label -> inputs of a classifier."""
+"""One or two texts and their label -> the inputs of a classifier."""
 
 import re
 from collections.abc import Mapping
@@ -8,16 +8,19 @@ from accelerate import PartialState
 from datasets import DatasetDict
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from tasks.features import map_examples
 from tasks.glue.table import DIAGNOSTICS, GlueTask
 from training.errors import InputError
-from training.samples import first_examples
 
 
 def class_names(task: GlueTask, config: PreTrainedConfig, *, train: bool, model_name: str) -> list[str]:
-    """The task's classes in the order of the model's outputs: the checkpoint's if it knows them, else the task's.
+    """The task's classes in the order of the model's outputs: the model's order if it names them, else the task's.
 
-    ENTAILMENT is entailment, and "not equivalent" is not_equivalent: unless the task itself tells such names apart.
-    Raises ValueError where a model, which errors call `model_name`, is not to `train` and is of another task.
+    Case, spaces, hyphens and underscores of the model's names do not matter (ENTAILMENT, "not equivalent"), unless the
+    task has names that differ in these alone. Errors call the model `model_name`.
+
+    Raises:
+        ValueError: when the model is not to `train`, but has the classes of another task.
     """
     if sorted(config.id2label) != list(range(config.num_labels)):
         raise InputError(f"{model_name}: id2label must number the classes from 0: {config.id2label}")
@@ -30,17 +33,18 @@ def class_names(task: GlueTask, config: PreTrainedConfig, *, train: bool, model_
     unnamed = names == [f"LABEL_{number}" for number in range(len(task.classes) or 1)]
     if unnamed and task.classes and not train:
         PartialState().print(
-            f"{model_name} does not name its classes: taken for {', '.join(task.classes)}, in this order"
+            f"{model_name} does not name its classes: they are taken for {', '.join(task.classes)}, in this order"
         )
     if train or unnamed:
         return list(task.classes)
-    knows = f"tells {', '.join(names)} apart" if len(names) > 1 else "predicts a number"
+    outputs = f"tells {', '.join(names)} apart" if len(names) > 1 else "predicts a number"
     wanted = ", ".join(task.classes) or "a regression"
     remedy = f"train it on {'mnli' if task in DIAGNOSTICS.values() else 'this task'} first"
-    raise InputError(f"{model_name} {knows}, but the task is {wanted}: {remedy}")
+    raise InputError(f"{model_name} {outputs}, but the task is {wanted}: {remedy}")
 
 
 def _plain(name: str) -> str:
+    """The name without differences of case, spaces, hyphens and underscores."""
     return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
@@ -52,19 +56,15 @@ def make_features(
     length: int,
     limits: Mapping[str, int | None],
 ) -> DatasetDict:
-    """The features of each split, of at most `length` tokens, for its first examples up to its limit.
+    """The features, of at most `length` tokens each, of the first examples of each split, up to its limit.
 
-    `names` are the labels behind the model's outputs.
+    `names` are the labels that the model's outputs stand for.
     """
-    convert = partial(featurize, tokenizer=tokenizer, names=names, length=length)
-    features = DatasetDict()
-    for split, chosen in first_examples(data, limits).items():
-        features[split] = chosen.map(convert, batched=True, remove_columns=chosen.column_names, keep_in_memory=True)
-    return features
+    return map_examples(data, partial(featurize, tokenizer=tokenizer, names=names, length=length), limits)
 
 
 def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, names: list[str], length: int) -> dict:
-    """Token ids, and `labels` as the first number that stands for them in `names` or, without names, as they are."""
+    """The tokenizer's inputs, and `labels`: the first place of a label in `names` or, in a regression, its value."""
     features = dict(tokenizer(batch["text"], batch.get("text_pair"), truncation=True, max_length=length))
     if "label" in batch:
         features["labels"] = [names.index(label) if names else label for label in batch["label"]]

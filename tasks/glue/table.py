@@ -1,7 +1,7 @@
-"""The tasks of GLUE (Wang et al. 2018, arXiv 1804.07461) and its like: where text and labels stand, what scores them.
+"""The tasks of GLUE (Wang et al. 2018, arXiv 1804.07461) and similar ones: their texts, labels, files and metrics.
 
-Each is read from the Hub or from the files as they were published; GLUE's are the folders that download_glue_data.py
-of github.com/nyu-mll/GLUE-baselines makes, "the zip" for short.
+The data of a task come from the Hub or from its published files. For GLUE those are the folders that
+download_glue_data.py of github.com/nyu-mll/GLUE-baselines makes, called "the zip" here.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Split:
+    """Where a split of a task is found."""
+
     hub: str | None  # its name on the Hub; None: not there
-    files: tuple[str, ...]  # its possible names in the zip
-    text: tuple[str, ...] | None = None  # where this file names its columns otherwise than the task's others
+    files: tuple[str, ...]  # its possible file names in the zip
+    text: tuple[str, ...] | None = None  # the columns of the texts, if the task's other files name them differently
     labelled: bool = True
 
 
@@ -32,36 +34,36 @@ MNLI_SPLITS = {
 
 
 def _labelled_splits(*names: str) -> dict[str, Split]:
-    """Train, dev and test, all with labels; {} stands for that word in the possible `names` of the files."""
-    parts = {"train": "train", "validation": "dev", "test": "test"}
-    return {split: Split(split, tuple(name.format(part) for name in names)) for split, part in parts.items()}
+    """Three splits with labels. In the possible `names` of their files, {} stands for train, dev or test."""
+    words = {"train": "train", "validation": "dev", "test": "test"}
+    return {split: Split(split, tuple(name.format(word) for name in names)) for split, word in words.items()}
 
 
 @dataclass(frozen=True)
 class GlueTask:
     """One row of the table."""
 
-    folder: str  # in the zip, and what the task is called
+    folder: str  # the task's folder in the zip, and its name
     text: tuple[str, ...]  # one or two columns on the Hub
-    labels: tuple[str, ...]  # in the Hub's order; none: a regression
-    metric: tuple[str, ...]  # what metrics.load takes
-    numbered: bool = False  # the zip and the leaderboard write a label's number, not its name
-    tsv_text: tuple[str, ...] | None = None  # where the zip's columns have other names
+    labels: tuple[str, ...]  # in the Hub's order; empty: a regression
+    metric: tuple[str, ...]  # the arguments of metrics.load
+    numbered: bool = False  # the zip and the leaderboard have the numbers of labels, not their names
+    tsv_text: tuple[str, ...] | None = None  # the columns of the texts in the zip, if they have other names there
     tsv_label: str = "label"
-    train_header: tuple[str, ...] | None = None  # where the files with labels have no header line
+    train_header: tuple[str, ...] | None = None  # the columns of the files with labels, if they have no header line
     skip_broken_lines: bool = False  # the published train and dev files have some
-    no_label: str | None = None  # what a file, and -1 on the Hub, has for a label where the annotators did not agree
+    no_label: str | None = None  # in files, the label of an example whose annotators did not agree; the Hub has -1
     splits: Mapping[str, Split] = field(default_factory=lambda: SPLITS)
     hub: str = "nyu-mll/glue"
-    hub_configuration: str | None = None  # where it is not the task's name
+    hub_configuration: str | None = None  # None: the task's name
     hub_label: str = "label"
-    hub_revision: str | None = None  # where not the newest; then without configuration
-    answers: Mapping[str, str] = field(default_factory=dict)  # class of the model -> label, where they differ
-    metric_columns: Mapping[str, str] = field(default_factory=dict)  # further inputs of the metric -> their columns
+    hub_revision: str | None = None  # None: the newest; another has no configurations
+    answers: Mapping[str, str] = field(default_factory=dict)  # class of the model -> label, if they differ
+    metric_columns: Mapping[str, str] = field(default_factory=dict)  # further arguments of the metric -> their columns
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What the model tells apart."""
+        """The classes that a model of this task predicts."""
         return tuple(self.answers) or self.labels
 
     def label_of(self, name: str) -> str:
@@ -126,8 +128,9 @@ TASKS = {
         hub="stanfordnlp/snli",
         hub_configuration="plain_text",
     ),
-    # Khot, Sabharwal and Clark 2018: the tsv_format of SciTailV1.1.zip, whose quotes are text. The Hub's tsv_format
-    # took them for csv's, which lost 499 of 23,596 training pairs; its snli_format is whole, and says entailment.
+    # Khot, Sabharwal and Clark 2018: the tsv_format of SciTailV1.1.zip, where quotes are part of the text. The Hub's
+    # tsv_format was read as csv, which lost 499 of the 23,596 training pairs. Its snli_format is complete, and its
+    # label for entails is entailment.
     "scitail": GlueTask(
         "SciTail",
         PAIR,
@@ -143,10 +146,10 @@ TASKS = {
     ),
 }
 
-# What a model trained on MNLI is examined with.
+# The tasks that test a model trained on MNLI.
 DIAGNOSTICS = {
-    # Wang et al. 2018, section 4. The leaderboard's file has no labels; diagnostic-full.tsv, published with the
-    # analysis, has them, in the same order.
+    # Wang et al. 2018, section 4. The leaderboard's file has no labels. diagnostic-full.tsv, published with the
+    # analysis, has the same examples in the same order, with labels.
     "ax": GlueTask(
         "diagnostic",
         ("premise", "hypothesis"),
@@ -159,8 +162,8 @@ DIAGNOSTICS = {
             "test": Split("test", ("diagnostic.tsv",), labelled=False),
         },
     ),
-    # HANS: McCoy, Pavlick and Linzen 2019, arXiv 1902.01007; the file of github.com/tommccoy1/hans. Its README turns
-    # the model's answer, neutral or contradiction, into non-entailment; probabilities are not added before.
+    # HANS: McCoy, Pavlick and Linzen 2019, arXiv 1902.01007; the file of github.com/tommccoy1/hans. As its README
+    # says, the predicted classes neutral and contradiction count as non-entailment; probabilities are not added up.
     "hans": GlueTask(
         "hans",
         ("premise", "hypothesis"),

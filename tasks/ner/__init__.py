@@ -1,1 +1,1 @@
-"""Named entities: sentences whose words have tags."""
+"""Named-entity recognition: sentences whose words have tags."""

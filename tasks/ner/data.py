@@ -1,9 +1,9 @@
-"""Named entities: words and their tags from CoNLL columns, from JSON lines, or from the Hub.
+"""Readers of sentences whose words have tags: from CoNLL columns, from JSON lines, or from the Hub.
 
-Every source gives splits with the columns words (a list of strings), tags (a list of strings; a test set may have
-none), and, where the source marks its documents, document: a number that the sentences of one share.
-Tags stay as the source has them, in one of the three schemes of tags.py. A mistake in the data is a ValueError that
-names its place and the remedy.
+Every reader returns splits with the columns words (a list of strings), tags (a list of strings; a test set may have
+none) and, if the source marks its documents, document: a number that the sentences of a document share. Tags stay in
+the source's scheme, one of the three of tags.py. A mistake in the data is a ValueError that names its place and the
+remedy.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,6 +17,7 @@ from tasks.ner.tags import SCHEMES, check_prefixes, check_scheme, detect_scheme
 from tasks.rows import (
     DATA_DIR,
     check_folder,
+    check_split,
     columns,
     load_hub,
     needed_files,
@@ -30,14 +31,14 @@ from training.errors import InputError, MissingFileError
 from training.files import shown
 
 
-# The names of the files of a published folder: of most copies of CoNLL-2003, of its release, of WNUT-17.
+# The file names in published folders: those of most copies of CoNLL-2003, of its release, and of WNUT-17.
 FOLDERS = (
     {"train": "train.txt", "validation": "valid.txt", "test": "test.txt"},
     {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
     {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
 )
-WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the names that are looked for
-REMEDY = (": ", TEXT_COLUMN, " and ", LABEL_COLUMN, " name them otherwise")
+WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the default columns, the first that exists
+REMEDY = (": ", TEXT_COLUMN, " and ", LABEL_COLUMN, " choose other columns")
 OTHER_FILES = (split_file("train"), ", ", split_file("validation"), " and ", split_file("test"))
 
 
@@ -55,18 +56,16 @@ def read_hub(
     limits: Mapping[str, int | None] | None = None,
     whole_documents: bool = False,
 ) -> tuple[str | None, DatasetDict]:
-    """The splits of a data set on the Hub, and the scheme of their tags; the rest is as in `read_files`.
+    """The scheme of the tags, and the splits of a data set on the Hub. Other parameters are those of `read_files`.
 
-    Tags are names, or numbers that the data set's features name. Raises OSError where the Hub is out of reach.
+    Tags are names, or numbers that the data set's features name. Raises OSError when the Hub is out of reach.
     """
     hub = load_hub(name, configuration, revision, OTHER_FILES)
     data = {}
     for split in splits:
-        if split not in hub:
-            there = f"{name} has no {split} split, but {', '.join(hub)}"
-            raise InputError(there, ": give ", split_file(split), " and the others")
-        found = _from_rows(_hub_rows(hub[split]), f"{name}, {split}", text_column, label_column, split != "test")
-        data[split] = _number_documents(found, f"{name}, {split}", (limits or {}).get(split), whole_documents)
+        check_split(hub, name, split)
+        sentences = _from_rows(_hub_rows(hub[split]), f"{name}, {split}", text_column, label_column, split != "test")
+        data[split] = _number_documents(sentences, f"{name}, {split}", (limits or {}).get(split), whole_documents)
     return _check(data, scheme)
 
 
@@ -79,8 +78,9 @@ def read_folder(
     limits: Mapping[str, int | None] | None = None,
     whole_documents: bool = False,
 ) -> tuple[str | None, DatasetDict]:
-    """The splits from a folder with the names of one of `FOLDERS`, and the scheme of their tags; the rest is as in
-    `read_files`. Raises FileNotFoundError where a split is missing.
+    """The scheme of the tags, and the splits from a folder whose files have the names of one of `FOLDERS`.
+
+    Other parameters are those of `read_files`. Raises FileNotFoundError when the file of a split is missing.
     """
     check_folder(data_dir)
     for names in FOLDERS:
@@ -88,8 +88,8 @@ def read_folder(
         if all(Path(file).is_file() for file in files.values()):
             return read_files(files, text_column, label_column, scheme, limits, whole_documents)
     wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
-    lacking = f" {data_dir} does not hold {wanted}: "
-    raise MissingFileError(DATA_DIR, lacking, split_file("train"), " and so on take other names")
+    problem = f" {data_dir} does not hold {wanted}: "
+    raise MissingFileError(DATA_DIR, problem, split_file("train"), " and so on take other names")
 
 
 def read_files(
@@ -100,15 +100,19 @@ def read_files(
     limits: Mapping[str, int | None] | None = None,
     whole_documents: bool = False,
 ) -> tuple[str | None, DatasetDict]:
-    """`files` of the splits that a run needs, and the scheme of their tags, None where there are none.
+    """The scheme of the tags, None if there are no tags, and the splits that a run needs, each from its file.
 
-    `.json` and `.jsonl` hold one object a line: the lists words or tokens, and tags or ner_tags, and perhaps document,
-    its name. Any other file holds CoNLL columns: tabs or spaces between them, the word in the first, its tag in the
-    last, blank lines between sentences, a line with -DOCSTART- or -X- before each document. `text_column` and
-    `label_column` name other columns; CoNLL's have numbers, 1 for the first, -1 for the last.
-    `scheme` is found out unless it is given; iob1 reads malformed IOB too, as conlleval does.
-    Of a split with one of `limits` only so many sentences are read or, with `whole_documents`, those up to the end of
-    the last one's document. What comes after them is not looked at; `total` tells whether there is more.
+    A `.json` or `.jsonl` file holds one object a line, with the list words or tokens, the list tags or ner_tags, and
+    optionally document, a name that the sentences of a document share. Any other file holds CoNLL columns: tabs or
+    spaces between columns, the word in the first, its tag in the last, blank lines between sentences, and a line with
+    -DOCSTART- or -X- before each document.
+
+    Args:
+        text_column, label_column: other columns of words and tags; the columns of CoNLL have numbers, 1 for the first,
+            -1 for the last.
+        scheme: the scheme of the tags, by default detected. As in conlleval, iob1 reads malformed IOB too.
+        limits: how many sentences are read of each split; None: all. `total` says whether there are more.
+        whole_documents: whether the document of the last of these sentences is read to its end.
     """
     data = {}
     for split, path in needed_files(files):
@@ -116,15 +120,16 @@ def read_files(
         if path.suffix.lower() == ".csv":
             raise InputError(f"{path}: csv has no place for sentences: give CoNLL columns, or JSON lines (.json)")
         if path.suffix.lower() in (".json", ".jsonl"):
-            found = _from_rows(unbroken(read_json_lines(path), path), str(path), text_column, label_column, tagged)
+            rows = unbroken(read_json_lines(path), path)
+            sentences = _from_rows(rows, str(path), text_column, label_column, tagged)
         else:
-            found = read_columns(read_lines(path), path, text_column, label_column, tagged)
-        data[split] = _number_documents(found, str(path), (limits or {}).get(split), whole_documents)
+            sentences = read_columns(read_lines(path), path, text_column, label_column, tagged)
+        data[split] = _number_documents(sentences, str(path), (limits or {}).get(split), whole_documents)
     return _check(data, scheme)
 
 
 def _hub_rows(rows: Dataset) -> Iterator[tuple[int, dict]]:
-    """Yields numbers and rows, classes with their names."""
+    """Yields the rows of a data set with their numbers. Tags that are numbers get the names of their classes."""
     names = {}
     for column, feature in rows.features.items():
         if isinstance(getattr(feature, "feature", None), ClassLabel):
@@ -138,15 +143,19 @@ def _hub_rows(rows: Dataset) -> Iterator[tuple[int, dict]]:
 def _from_rows(
     rows: Iterable[tuple[int, dict]], source: str, text: str | None, label: str | None, tagged: bool
 ) -> Iterator[Sentence | None]:
-    """Yields the sentences of rows that hold lists of words and tags, and None where a document begins."""
-    wanted, document = None, None
+    """Yields the sentences of rows with lists of words and tags, and None where a document begins.
+
+    `text` and `label` are the columns, by default those that the first row has. Without `tagged`, a source may lack
+    tags.
+    """
+    names, document = None, None
     for line, row in rows:
-        if wanted is None:
+        if names is None:
             text = text or next((name for name in WORDS if name in row), WORDS[0])
             label = label or next((name for name in TAGS if name in row), TAGS[0] if tagged else None)
-            wanted = (text, label) if label else (text,)
-        lists = columns(row, wanted, source, line, REMEDY)
-        for name, values in zip(wanted, lists, strict=True):
+            names = (text, label) if label else (text,)
+        lists = columns(row, names, source, line, REMEDY)
+        for name, values in zip(names, lists, strict=True):
             if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
                 raise InputError(f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}")
         words, tags = lists if label else (*lists, None)
@@ -160,11 +169,14 @@ def _from_rows(
 
 
 def _number_documents(
-    found: Iterable[Sentence | None], source: str, limit: int | None, whole_documents: bool
+    sentences: Iterable[Sentence | None], source: str, limit: int | None, whole_documents: bool
 ) -> tuple[list[Sentence], bool]:
-    """The sentences, but for those without words, each with the number of its document; and whether these are all."""
-    sentences, document, empty, is_all = [], 0, 0, True
-    for sentence in found:
+    """The sentences up to the `limit`, each with the number of its document, and whether these are all of the source.
+
+    `sentences` has None where a document begins. Sentences without words are left out.
+    """
+    numbered, document, empty, is_all = [], 0, 0, True
+    for sentence in sentences:
         if sentence is None:
             document += 1
             continue
@@ -172,23 +184,23 @@ def _number_documents(
             empty += 1
             continue
         sentence.document = document
-        enough = limit is not None and len(sentences) >= limit
-        if enough and not (whole_documents and document == sentences[-1].document):
+        enough = limit is not None and len(numbered) >= limit
+        if enough and not (whole_documents and document == numbered[-1].document):
             is_all = False
             break
-        sentences.append(sentence)
-    if not sentences:
+        numbered.append(sentence)
+    if not numbered:
         raise InputError(f"{source} holds no sentences")
     if empty:
         PartialState().print(f"{source}: {empty} sentences without words left out")
-    return sentences, is_all
+    return numbered, is_all
 
 
 # Examples
 
 
 def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> tuple[str | None, DatasetDict]:
-    """The splits as data sets, and the scheme that all their tags keep to."""
+    """The scheme of the tags, and the splits as data sets. Raises ValueError for a tag that breaks the scheme."""
     tagged = [sentence for sentences, _ in data.values() for sentence in sentences if sentence.tags is not None]
     check_prefixes(tagged, SCHEMES[scheme or "bioes"])
     if tagged:
@@ -198,6 +210,7 @@ def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> 
 
 
 def _to_dataset(sentences: list[Sentence], is_all: bool) -> Dataset:
+    """The sentences as a data set, which notes their number if they are all of the source."""
     values = {"words": [sentence.words for sentence in sentences]}
     if sentences[0].tags is not None:
         values["tags"] = [sentence.tags for sentence in sentences]

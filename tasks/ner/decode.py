@@ -1,4 +1,4 @@
-"""Outputs of a tagger -> tags of words, and the file of them that conlleval reads."""
+"""Outputs of a tagger -> the tags of words, and the file that conlleval reads."""
 
 import re
 from collections.abc import Sequence
@@ -11,18 +11,21 @@ from tasks.ner.tags import convert_tags
 
 
 def predicted_tags(
-    outputs: dict[str, list[np.ndarray]], data_set: Dataset, examples: Dataset, names: list[str], scheme: str
+    outputs: dict[str, list[np.ndarray]], features: Dataset, examples: Dataset, names: list[str], scheme: str
 ) -> list[list[str]]:
-    """The tags of all words of the first of the `examples`, as many as `data_set` has, in the data's `scheme`."""
-    sentences = []
-    rows = zip(outputs["logits"], data_set["word"], examples["words"], strict=False)
-    for logits, places, words in rows:
+    """The predicted tags of all words of each example, in `scheme`; a word without a token is O.
+
+    There may be more `examples` than `outputs`, whose first ones they are. `names` are the tags in the order of the
+    model's outputs.
+    """
+    predictions = []
+    for logits, word_of_token, words in zip(outputs["logits"], features["word"], examples["words"], strict=False):
         tags = ["O"] * len(words)
-        for place, best in zip(places, logits.argmax(-1), strict=True):
-            if place >= 0:
-                tags[place] = names[best]
-        sentences.append(convert_tags(tags, scheme))
-    return sentences
+        for word, best in zip(word_of_token, logits.argmax(-1), strict=True):
+            if word >= 0:
+                tags[word] = names[best]
+        predictions.append(convert_tags(tags, scheme))
+    return predictions
 
 
 def conll_text(
@@ -31,24 +34,25 @@ def conll_text(
     references: Sequence[Sequence[str]] | None = None,
     documents: Sequence[int] | None = None,
 ) -> str:
-    """A line a word, as conlleval reads it: the word, its tag if `references` has it, the predicted tag.
+    """One line for each word, as conlleval reads it: the word, its tag if there are `references`, the predicted tag.
 
-    A blank line ends each sentence. Where `documents` numbers the sentences as `read_files` does, -X- begins each
-    document, which conlleval does not count; -DOCSTART- would be a word outside entities to it. White space in a word
-    or tag would part it, so an underscore takes its place, and that of a word that is one of these marks. Raises
-    ValueError where a sentence has not as many tags as words.
+    A blank line ends each sentence. If `documents` has the number of each sentence's document, a line with -X- begins
+    each document. conlleval does not count such a line, whereas it counts -DOCSTART- as a word outside entities.
+    An underscore replaces white space within a word or tag, and a word that is one of these two marks. Raises
+    ValueError if a sentence does not have as many tags as words.
     """
     tags = [] if references is None else [references]
     documents = [0] * len(sentences) if documents is None else documents
-    lines, last = [], 0
-    for document, *values in zip(documents, sentences, *tags, predictions, strict=True):
-        if document != last:
-            lines += [" ".join([BREAK, *("O" for _ in values[1:])]), ""]
-            last = document
-        lines += [" ".join(map(_column, row)) for row in zip(*values, strict=True)]
+    lines, previous = [], 0
+    for document, *columns in zip(documents, sentences, *tags, predictions, strict=True):
+        if document != previous:
+            lines += [" ".join([BREAK, *("O" for _ in columns[1:])]), ""]
+            previous = document
+        lines += [" ".join(map(_column, row)) for row in zip(*columns, strict=True)]
         lines.append("")
     return "\n".join(lines) + "\n"
 
 
 def _column(text: str) -> str:
+    """The word or tag without white space, and an underscore for an empty word or a mark."""
     return "_" if text in ("", BREAK, DOCUMENT) else re.sub(r"[ \t\r\n]", "_", text)

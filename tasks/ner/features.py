@@ -1,7 +1,7 @@
-"""Sentences -> inputs of a tagger: each sentence alone, or in a window that is filled with its document.
+"""Sentences -> the inputs of a tagger, which reads each sentence alone or in a window with the text around it.
 
-The first sub-word of a word carries its tag. A word without any, because the tokenizer drops it or the text is cut
-before it, has no label.
+The first sub-word of a word carries its tag. A word without sub-words, because the tokenizer drops it or the text is
+cut before it, has no label.
 """
 
 import inspect
@@ -31,10 +31,13 @@ from training.errors import InputError, Parameter
 def class_names(
     data: DatasetDict, config: PreTrainedConfig, *, train: bool, tag_scheme: str, model_name: str
 ) -> tuple[list[str], str]:
-    """The tags in the order of the model's outputs, and their scheme: the checkpoint's, or O first for a new model.
+    """The tags in the order of the model's outputs, and their scheme.
 
-    A model that is to `train` learns tags of `tag_scheme`; `model_name` is what errors call it. Raises ValueError
-    where it is not to be trained and tells no tags apart, and as `check_types` does.
+    A model that is to `train` gets the tags that the training data need in `tag_scheme`, in its own order if it has
+    exactly these. Any other model keeps its tags. Errors call the model `model_name`.
+
+    Raises:
+        ValueError: when a model that is not to be trained has no tags, and as `check_types` does.
     """
     names = [str(config.id2label.get(number)) for number in range(config.num_labels)]
     if train:
@@ -44,7 +47,7 @@ def class_names(
         return (names if sorted(names) == sorted(wanted) else wanted), tag_scheme
     if not all(re.fullmatch("O|[BIES](-.+)?", name) for name in names):
         raise InputError(
-            f"{model_name} tells {', '.join(names)} apart, which are no tags of entities: train it with ",
+            f"{model_name} tells {', '.join(names)} apart, which are not tags of entities: train it with ",
             Parameter("train=True", "do_train"),
             ", or name its tags in the id2label of its config.json",
         )
@@ -53,25 +56,25 @@ def class_names(
 
 
 def check_types(data: DatasetDict, types: list[str], source: str) -> None:
-    """Says which entities are missed because `source`, which has only these `types`, does not teach theirs.
+    """Prints which entities a model cannot find because their types are not the `types` of `source`.
 
-    Raises ValueError where none of a split's entities is of such a type. Where limits left out a part of the data,
-    that may be chance.
+    Raises ValueError if no entity of a split has one of the types. If the data were not read to their end, that may be
+    chance and is no error.
     """
-    whole = all(total(examples) is not None for examples in data.values())
+    is_whole = all(total(examples) is not None for examples in data.values())
     for split, examples in data.items():
         counts = count_entities(examples["tags"]) if "tags" in examples.column_names else {}
-        lacking = {kind or "no type": counts[kind] for kind in sorted(counts) if kind not in types}
-        if whole and lacking and len(lacking) == len(counts):
-            there = f"only entities of {', '.join(types)}" if types else "no entities"
+        unknown = {name or "no type": counts[name] for name in sorted(counts) if name not in types}
+        if is_whole and unknown and len(unknown) == len(counts):
+            entities = f"only entities of {', '.join(types)}" if types else "no entities"
             raise InputError(
-                f"{source}: there are {there}, but the {split} data have {', '.join(lacking)}: train on such data, or "
-                "correct the tags"
+                f"{source}: there are {entities}, but the {split} data have {', '.join(unknown)}: train on such data, "
+                "or correct the tags"
             )
-        if lacking:
-            missed = ", ".join(f"{count:,} of {kind}" for kind, count in lacking.items())
+        if unknown:
+            missed = ", ".join(f"{count:,} of {name}" for name, count in unknown.items())
             PartialState().print(
-                f"{split}: {sum(lacking.values()):,} entities are of types unknown to {source} ({missed}); they count "
+                f"{split}: {sum(unknown.values()):,} entities are of types unknown to {source} ({missed}); they count "
                 "as missed, and their words are not in the loss"
             )
 
@@ -90,90 +93,93 @@ def make_features(
     limits: Mapping[str, int | None],
     document_context: bool = False,
 ) -> DatasetDict:
-    """The features of each split, of at most `length` tokens, for its first examples up to its limit.
+    """The features, of at most `length` tokens each, of the first examples of each split, up to its limit.
 
-    `names` are the model's tags, of `scheme`. With `document_context` each sentence is read with those around it in
-    its document, and a model whose forward takes a `sentence_mask` is told where the sentence is. Raises ValueError
-    where no word of the training data has a token, and as `place_windows` does.
+    `names` are the model's tags, of `scheme`. With `document_context`, each sentence is read together with the
+    sentences around it in its document; a model whose forward takes a `sentence_mask` is told where the sentence is.
+    Raises ValueError when no word of the training data has a token, and as `place_windows` does.
     """
-    # Byte-level BPE tells a word from the beginning of a text.
+    # Byte-level BPE has other tokens for a word after a space than for one that begins a text.
     space = " " if tokenizer.tokenize(" a") != tokenizer.tokenize("a") else ""
     room = length - tokenizer.num_special_tokens_to_add() if document_context else None
     masked = document_context and "sentence_mask" in inspect.signature(model.forward).parameters
     numbers = {name: number for number, name in enumerate(names)}
-    convert = partial(featurize, tokenizer=tokenizer, numbers=numbers, scheme=scheme, masked=masked, length=length)
+    options = {"numbers": numbers, "scheme": scheme, "masked": masked, "length": length}
     features = DatasetDict()
     for split, examples in data.items():
         words = [space + word for sentence in examples["words"] for word in sentence]
         examples = place_windows(examples, words, tokenizer, room)
         limit = limits[split]
-        chosen = examples if limit is None else examples.select(range(min(limit, len(examples))))
-        features[split] = chosen.map(
-            partial(convert, words=words),
+        examples = examples if limit is None else examples.select(range(min(limit, len(examples))))
+        features[split] = examples.map(
+            partial(featurize, words=words, tokenizer=tokenizer, **options),
             batched=True,
-            remove_columns=chosen.column_names,
+            remove_columns=examples.column_names,
             keep_in_memory=True,
-            new_fingerprint=generate_random_fingerprint(),  # one of its own would take longer than the features
+            new_fingerprint=generate_random_fingerprint(),  # computing one would take longer than the features
         )
     if "train" in features:
         features["train"] = _labelled(features["train"], length)
     return features
 
 
-def _labelled(rows: Dataset, length: int) -> Dataset:
-    """Those with a labelled token: the others teach nothing."""
-    labelled = [max(labels, default=IGNORED) >= 0 for labels in rows["labels"]]
-    if not any(labelled):
+def _labelled(features: Dataset, length: int) -> Dataset:
+    """The features with a labelled token; nothing is learned from the others. Raises ValueError if there are none."""
+    is_labelled = [max(labels, default=IGNORED) >= 0 for labels in features["labels"]]
+    if not any(is_labelled):
         limit = Parameter("length", "max_seq_length")
         raise InputError("no word of the training data has a token: ", limit, f" is {length}")
-    return rows.select(np.flatnonzero(labelled))
+    return features.select(np.flatnonzero(is_labelled))
 
 
 def place_windows(
     examples: Dataset, words: list[str], tokenizer: PreTrainedTokenizerBase, room: int | None
 ) -> Dataset:
-    """Adds the columns `sentence` and `window`: the first word, and the first word after them, of each sentence and of
-    what the model reads with it, both in `words`, those of all sentences.
+    """Adds the columns `sentence` and `window`: where the words of each sentence, and the words that the model reads
+    with it, begin and end in `words`, the words of all sentences.
 
-    A window is filled with the sentence's document up to `room` tokens; None: it is the sentence alone. Raises
-    ValueError where the data do not tell their documents apart.
+    A window is filled from the sentence's document, up to `room` tokens; None: it is the sentence alone. Raises
+    ValueError when the data do not tell their documents apart.
     """
     sentences = windows = list(pairwise([0, *accumulate(map(len, examples["words"]))]))
     if room is not None:
         if "document" not in examples.column_names:
             raise InputError(
                 Parameter("document_context"),
-                " needs data that tell their documents apart, by lines with -DOCSTART- or a column document; these do "
-                "not",
+                " needs documents: lines with -DOCSTART-, or a column document; the data have neither",
             )
         counts = count_tokens(words, tokenizer)
         tokens = [0, *accumulate(counts[word] for word in words)]
         windows = []
         for _, rows in groupby(zip(examples["document"], sentences, strict=True), key=itemgetter(0)):
-            places = [place for _, place in rows]
-            document = places[0][0], places[-1][1]
-            windows += [widen(place, document, tokens, room) for place in places]
-    for name, places in (("sentence", sentences), ("window", windows)):
-        # A fingerprint that `datasets` makes is a hash of all the values, one by one.
-        column = [list(place) for place in places]
+            of_document = [sentence for _, sentence in rows]
+            document = of_document[0][0], of_document[-1][1]
+            windows += [widen(sentence, document, tokens, room) for sentence in of_document]
+    for name, ranges in (("sentence", sentences), ("window", windows)):
+        # Without a random fingerprint, `datasets` would hash all values, one by one.
+        column = [list(begin_and_end) for begin_and_end in ranges]
         examples = examples.add_column(name, column, new_fingerprint=generate_random_fingerprint())
     return examples
 
 
 def widen(sentence: tuple[int, int], document: tuple[int, int], tokens: list[int], room: int) -> tuple[int, int]:
-    """The words around a sentence that fit into `room` tokens with it, whole words, as many before as after it.
+    """The window of a sentence: the sentence, and whole words around it, up to `room` tokens in all.
 
-    Where its document has less on one side, the other gets more. `tokens` are those before each word.
+    There are as many tokens before the sentence as after it, unless its document ends on one side: then the other side
+    gets more. All ranges are the first word and the word after the last; `tokens` has the number of tokens before each
+    word.
     """
-    (first, end), (begin, stop) = sentence, document
-    rest = max(room - (tokens[end] - tokens[first]), 0)
-    left = bisect_left(tokens, tokens[first] - rest // 2, begin, first)
-    right = bisect_right(tokens, tokens[left] + rest + tokens[end] - tokens[first], end, stop + 1) - 1
-    left = bisect_left(tokens, tokens[right] - rest - tokens[end] + tokens[first], begin, left)
+    (begin, end), (document_begin, document_end) = sentence, document
+    length = tokens[end] - tokens[begin]
+    rest = max(room - length, 0)
+    left = bisect_left(tokens, tokens[begin] - rest // 2, document_begin, begin)
+    right = bisect_right(tokens, tokens[left] + rest + length, end, document_end + 1) - 1
+    left = bisect_left(tokens, tokens[right] - rest - length, document_begin, left)
     return left, right
 
 
 def count_tokens(words: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The number of tokens of each word."""
     distinct = list(dict.fromkeys(words))
     encoded = tokenizer([[word] for word in distinct], is_split_into_words=True, add_special_tokens=False)
     return dict(zip(distinct, map(len, encoded["input_ids"]), strict=True))
@@ -184,8 +190,8 @@ def encode(
 ) -> tuple[dict[str, list], list[list[int | None]]]:
     """The model's inputs, cut to `length` tokens, and for each token the number of its word; None: a special token.
 
-    A sentence whose words the tokenizer drops, where it adds nothing itself, is one token, its padding: a model must
-    read something.
+    A sentence without any token, not even a special one, gets a single padding token, because a model cannot read an
+    empty row.
     """
     encoded = tokenizer(
         sentences,
@@ -204,10 +210,9 @@ def encode(
     numbers = []
     for words, mask in zip(sentences, special, strict=True):
         of_tokens = [number for number, word in enumerate(words) for _ in range(counts[word])]
-        kept = iter(
-            of_tokens[: mask.count(0)] if tokenizer.truncation_side == "right" else of_tokens[-mask.count(0) :]
-        )
-        numbers.append([None if is_special else next(kept) for is_special in mask] or [None])
+        kept = mask.count(0)
+        of_kept = iter(of_tokens[:kept] if tokenizer.truncation_side == "right" else of_tokens[-kept:])
+        numbers.append([None if is_special else next(of_kept) for is_special in mask] or [None])
     return inputs, numbers
 
 
@@ -220,29 +225,34 @@ def featurize(
     masked: bool,
     length: int,
 ) -> dict[str, list]:
-    """The inputs of windows, and for each of their tokens `word`: which of the sentence's words begins there, or -1.
+    """The model's inputs for the windows, and `word`: for each token the number of the sentence's word that begins
+    there, or -1.
 
-    With tags also `labels`, at these tokens their classes; `masked` adds `sentence_mask`, 1 for the sentence's tokens.
+    If the examples have tags, `labels` has their classes at these tokens. With `masked`, `sentence_mask` is 1 at all
+    tokens of the sentence. `numbers` are the classes of tags; `words` and the ranges in it are those of
+    `place_windows`.
     """
-    features, of_tokens = encode([words[begin:end] for begin, end in batch["window"]], tokenizer, length)
+    features, words_of_tokens = encode([words[begin:end] for begin, end in batch["window"]], tokenizer, length)
     features["word"], masks = [], []
-    for (begin, _), (first, end), places in zip(batch["window"], batch["sentence"], of_tokens, strict=True):
-        shift = begin - first  # from the numbers of the window's words to those of the sentence's
-        of_sentence = [-1 if n is None or not 0 <= n + shift < end - first else n + shift for n in places]
+    for window, (begin, end), of_window in zip(batch["window"], batch["sentence"], words_of_tokens, strict=True):
+        shift = window[0] - begin  # from a word's number in the window to its number in the sentence
+        of_sentence = [-1 if n is None or not 0 <= n + shift < end - begin else n + shift for n in of_window]
         features["word"].append([-1 if word == before else word for before, word in pairwise([-1, *of_sentence])])
-        inside = [int(word >= 0) for word in of_sentence]
-        masks.append(inside if any(inside) else [1, *inside[1:]])  # something must be read
+        mask = [int(word >= 0) for word in of_sentence]
+        masks.append(mask if any(mask) else [1, *mask[1:]])  # a model cannot read an empty sentence
     if masked:
         features["sentence_mask"] = masks
     if "tags" in batch:
-        tags = [[numbers.get(tag, IGNORED) for tag in convert_tags(tags, scheme)] for tags in batch["tags"]]
-        rows = zip(features["word"], tags, strict=True)
-        features["labels"] = [[IGNORED if word < 0 else row[word] for word in places] for places, row in rows]
+        classes = [[numbers.get(tag, IGNORED) for tag in convert_tags(tags, scheme)] for tags in batch["tags"]]
+        features["labels"] = [
+            [IGNORED if word < 0 else of_words[word] for word in of_tokens]
+            for of_tokens, of_words in zip(features["word"], classes, strict=True)
+        ]
     return features
 
 
 def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
-    """A batch for the model: `tokenizer` pads its own inputs, and the rest is where the tokens are."""
+    """A batch for the model: the tokenizer pads its inputs; `labels` and `sentence_mask` are padded to match them."""
     blanks = {"labels": IGNORED, "sentence_mask": 0}
     inputs = [{name: example[name] for name in example if name not in ("word", *blanks)} for example in examples]
     batch = tokenizer.pad(inputs, return_tensors="pt", **padding)

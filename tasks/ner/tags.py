@@ -1,7 +1,7 @@
-"""Tags of entities in three schemes: checked, counted, and turned into each other.
+"""Tags of entities in three schemes: how they are checked, counted, and converted into each other.
 
-In IOB1, of CoNLL-2003's own files, B only parts an entity from one of its type right before it; in IOB2 B begins every
-entity; in BIOES moreover E ends it, and S is one of a single word.
+In IOB1, the scheme of CoNLL-2003's release, B only separates an entity from one of the same type right before it. In
+IOB2, B begins every entity. In BIOES, E also ends every entity of several words, and S tags an entity of one word.
 """
 
 import re
@@ -18,14 +18,14 @@ from training.files import shown
 
 
 SCHEME = Parameter("scheme", "data_scheme")
-SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes that each has beside O
+SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes of tags other than O
 
 
 def check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
-    """Raises ValueError for the first tag that is neither O nor one of these prefixes with a type."""
-    known = re.compile(f"O|[{prefixes}](-.+)?")
-    if found := _first(sentences, lambda previous, tag: known.fullmatch(tag) is None):
-        sentence, word = found
+    """Raises ValueError for the first tag that is neither O nor one of the prefixes with a type."""
+    valid = re.compile(f"O|[{prefixes}](-.+)?")
+    if mistake := _first(sentences, lambda previous, tag: valid.fullmatch(tag) is None):
+        sentence, word = mistake
         names = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
         raise InputError(
             f"{sentence.place(word)}: {shown(sentence.tags[word])}, the tag of {shown(sentence.words[word])}, is none "
@@ -36,9 +36,9 @@ def check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
 
 
 def check_scheme(sentences: list[Sentence], scheme: str) -> None:
-    """Raises ValueError for the first tag that may not follow the one before it in this scheme."""
-    if found := _first(sentences, lambda previous, tag: not _may_follow(previous, tag, scheme)):
-        sentence, word = found
+    """Raises ValueError for the first tag that may not follow the tag before it in this scheme."""
+    if mistake := _first(sentences, lambda previous, tag: not _may_follow(previous, tag, scheme)):
+        sentence, word = mistake
         place = sentence.place(min(word, len(sentence.words) - 1))
         around = ["the sentence's start", *map(plain, sentence.tags), "the sentence's end"]
         remedy = (", or give ", SCHEME, " iob1, which lets an entity begin with I") if scheme == "iob2" else ""
@@ -49,7 +49,10 @@ def check_scheme(sentences: list[Sentence], scheme: str) -> None:
 
 
 def _first(sentences: Iterable[Sentence], wrong: Callable[[str, str], bool]) -> tuple[Sentence, int] | None:
-    """The first tag that is wrong after the one before it, as its sentence and word; around sentences there is O."""
+    """The sentence and the number of the word whose tag is the first with `wrong(previous tag, tag)`, or None.
+
+    An O stands before and after each sentence, so the number may be that of the sentence's end.
+    """
     wrong = cache(wrong)
     for sentence in sentences:
         for word, (previous, tag) in enumerate(pairwise(["O", *sentence.tags, "O"])):
@@ -59,30 +62,33 @@ def _first(sentences: Iterable[Sentence], wrong: Callable[[str, str], bool]) -> 
 
 
 def _may_follow(previous: str, tag: str, scheme: str) -> bool:
-    (before, old), (after, new) = split_tag(previous), split_tag(tag)
-    continues = before in "BI" and after in "IE" and old == new
+    """Whether `tag` may follow `previous` in the scheme. In IOB1 any may: B for I means the same entity."""
+    (before, previous_type), (after, new_type) = split_tag(previous), split_tag(tag)
+    continues = before in "BI" and after in "IE" and previous_type == new_type
     if scheme == "bioes":
         return (before in "BI") == continues == (after in "IE")
-    return scheme == "iob1" or after != "I" or continues  # B where IOB1 has I is no mistake that matters
+    return scheme == "iob1" or after != "I" or continues
 
 
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
-    """The scheme of tagged sentences; of those without entities, IOB2."""
+    """The scheme of tagged sentences; IOB2 if they have no entities."""
     pairs = {pair for tags in sentences for pair in pairwise(["O", *tags])}
     if any(tag[0] in "ES" for _, tag in pairs):
         return "bioes"
-    begun = {tag[0] for previous, tag in pairs if split_tag(previous)[1] != split_tag(tag)[1] or previous == "O"}
-    return "iob1" if "I" in begun and "B" not in begun else "iob2"
+    first_prefixes = {
+        tag[0] for previous, tag in pairs if split_tag(previous)[1] != split_tag(tag)[1] or previous == "O"
+    }
+    return "iob1" if "I" in first_prefixes and "B" not in first_prefixes else "iob2"
 
 
 def entity_types(sentences: Iterable[Sequence[str]]) -> list[str]:
-    """The types of the entities in tagged sentences, sorted."""
+    """The types of the entities in tagged sentences, in alphabetical order."""
     tags = set(chain.from_iterable(sentences))
     return sorted({split_tag(tag)[1] for tag in tags if tag[0] not in OUTSIDE})
 
 
 def count_entities(sentences: Iterable[Sequence[str]]) -> Counter[str]:
-    """How many entities of each type tagged sentences have."""
+    """The number of entities of each type in tagged sentences."""
     pairs = Counter(chain.from_iterable(pairwise(["O", *tags]) for tags in sentences))
     counts = Counter()
     for (previous, tag), count in pairs.items():
@@ -92,31 +98,31 @@ def count_entities(sentences: Iterable[Sequence[str]]) -> Counter[str]:
 
 
 def label_names(types: Iterable[str], scheme: str) -> list[str]:
-    """All tags of these types, O first, whether or not the data use each."""
-    return ["O", *(_join_tag(prefix, kind) for kind in types for prefix in SCHEMES[scheme])]
+    """All tags that entities of these types can have in the scheme, O first."""
+    return ["O", *(_join_tag(prefix, entity_type) for entity_type in types for prefix in SCHEMES[scheme])]
 
 
 def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
-    """The tags of one sentence in another scheme, with the same entities as conlleval finds in them.
+    """The tags of one sentence in `scheme`, with the entities that conlleval finds in `tags`.
 
-    Whatever scheme `tags` are in, or none, as a model's may be: I-LOC after O then begins an entity.
+    `tags` may be in any scheme, or in none, as a model's predictions may be: I-LOC after O then begins an entity.
     """
     converted = []
-    around = ["O", *tags, "O"]
-    for previous, tag, following in zip(around, tags, around[2:], strict=False):
-        (before, old), (prefix, kind) = split_tag(previous), split_tag(tag)
+    padded = ["O", *tags, "O"]
+    for previous, tag, following in zip(padded, tags, padded[2:], strict=False):
+        (previous_prefix, previous_type), (prefix, entity_type) = split_tag(previous), split_tag(tag)
         if prefix in OUTSIDE:
             converted.append("O")
             continue
-        first, last = starts(previous, tag), ends(tag, following)
+        is_first, is_last = starts(previous, tag), ends(tag, following)
         if scheme == "bioes":
-            prefix = ("S" if last else "B") if first else ("E" if last else "I")
+            prefix = ("S" if is_last else "B") if is_first else ("E" if is_last else "I")
         else:
-            parted = first and (scheme == "iob2" or (before not in OUTSIDE and old == kind))
-            prefix = "B" if parted else "I"
-        converted.append(_join_tag(prefix, kind))
+            follows_same_type = previous_prefix not in OUTSIDE and previous_type == entity_type
+            prefix = "B" if is_first and (scheme == "iob2" or follows_same_type) else "I"
+        converted.append(_join_tag(prefix, entity_type))
     return converted
 
 
-def _join_tag(prefix: str, kind: str) -> str:
-    return f"{prefix}-{kind}" if kind else prefix
+def _join_tag(prefix: str, entity_type: str) -> str:
+    return f"{prefix}-{entity_type}" if entity_type else prefix

@@ -1,1 +1,1 @@
-"""SQuAD: questions about contexts, whose answers are spans of them."""
+"""SQuAD: questions about contexts whose answers are spans of these contexts."""

@@ -1,4 +1,4 @@
-"""Questions and texts -> answers, by any model that run_squad.py has trained; transformers 5 has no pipeline for it.
+"""Answers to questions about texts, by any model that run_squad.py trained. transformers 5 has no pipeline for this.
 
 answer = QuestionAnswerer(AutoModelForQuestionAnswering.from_pretrained(name), AutoTokenizer.from_pretrained(name))
 answer("Who wrote it?", "It was written by Jane Austen, and printed by others.")
@@ -17,22 +17,25 @@ from training.errors import InputError
 from training.loading import check_length, positions
 
 
-N_BEST = 20  # answers that share the probability
+N_BEST = 20  # answers over which probabilities are computed
 
 
 class QuestionAnswerer:
-    """Reads contexts of any length, in windows. The model is set to evaluation and stays on its device.
+    """Answers questions about contexts of any length, which the model reads in windows.
+
+    The model is set to evaluation mode and stays on its device.
 
     Args:
-        max_seq_length: tokens of question and context in one window; default: 384, or as many as the model and the
-            tokenizer allow.
-        doc_stride: tokens that two windows share; default: 128, or a third of a window.
-        max_answer_length: tokens that an answer may have.
-        null_threshold: for models that know questions without an answer: "" is the answer where none scores more than
-            this above the best one. Default: every question has an answer.
-        batch_size: windows that the model reads at a time.
+        max_seq_length: the tokens of question and context in one window; default: 384, or as many as the model and
+            the tokenizer allow.
+        doc_stride: the tokens that two neighbouring windows share; default: 128, or a third of a window.
+        max_answer_length: the tokens that an answer may have.
+        null_threshold: for models trained on questions without answers: the answer is "" if "no answer" scores more
+            than this above the best answer. Default: every question has an answer.
+        batch_size: the windows that the model reads at a time.
 
-    Raises ValueError where `max_seq_length` is more than the model or the tokenizer allows.
+    Raises:
+        ValueError: when `max_seq_length` is more than the model or the tokenizer allows.
     """
 
     def __init__(
@@ -56,15 +59,16 @@ class QuestionAnswerer:
     def __call__(
         self, question: str | list[str], context: str | list[str], top_k: int = 1
     ) -> dict | list[dict] | list[list[dict]]:
-        """The answer, or with `top_k` more than one the list of so many, the best first; of several questions a list.
+        """The answer to a question or, if `top_k` is more than 1, a list of the best answers. For a list of questions,
+        a list of these; all may share one `context`.
 
-        An answer is a dictionary with "answer", "start" and "end" (its characters in the context) and "score", its
-        probability among the 20 best, or the `top_k`. A `context` may be that of all questions.
+        An answer is a dictionary with "answer", "start" and "end" (its place in the context, in characters), and
+        "score", its probability among the 20 best answers, or among `top_k` if that is more.
         """
         questions = list(question) if isinstance(question, (list, tuple)) else [question]
         contexts = list(context) if isinstance(context, (list, tuple)) else [context] * len(questions)
         if top_k < 1:
-            raise InputError(f"top_k={top_k}: ask for one answer or more")
+            raise InputError(f"top_k={top_k}: ask for at least one answer")
         if not questions:
             return []
         examples = self.examples(questions, contexts)
@@ -72,12 +76,15 @@ class QuestionAnswerer:
             examples, self.tokenizer, self.max_seq_length, self.doc_stride, min(64, self.max_seq_length // 4)
         )
         ranked = rank(contexts, windows, self.read(windows), max(top_k, N_BEST), self.max_answer_length)
-        answers = [self.best(*found, top_k) for found in ranked]
-        answers = [found[0] for found in answers] if top_k == 1 else answers
+        answers = [self.best(entries, null, top_k) for entries, null in ranked]
+        answers = [best[0] for best in answers] if top_k == 1 else answers
         return answers if isinstance(question, (list, tuple)) else answers[0]
 
     def examples(self, questions: list[str], contexts: list[str]) -> Dataset:
-        """Raises ValueError for what is no text, and where there are not as many contexts as questions."""
+        """The questions and contexts as a data set.
+
+        Raises ValueError for a value that is not text, and if there are not as many contexts as questions.
+        """
         if len(contexts) != len(questions):
             raise InputError(f"there are {len(questions)} questions but {len(contexts)} contexts: give one for each")
         for name, texts in (("question", questions), ("context", contexts)):
@@ -89,26 +96,27 @@ class QuestionAnswerer:
 
     @torch.no_grad()
     def read(self, windows: Windows) -> dict[str, list[np.ndarray]]:
-        """start_logits and end_logits, one array a window; windows of similar length are read together."""
+        """start_logits and end_logits, one array for each window. Windows of similar length are read together."""
         rows = windows.features
         order = np.argsort(windows.column + windows.tokens).tolist()
-        scores: dict[str, dict[int, np.ndarray]] = {"start_logits": {}, "end_logits": {}}
+        by_name: dict[str, dict[int, np.ndarray]] = {"start_logits": {}, "end_logits": {}}
         for first in range(0, len(order), self.batch_size):
-            chosen = order[first : first + self.batch_size]
-            batch = self.tokenizer.pad([rows[index] for index in chosen], padding_side="right", return_tensors="pt")
+            indices = order[first : first + self.batch_size]
+            batch = self.tokenizer.pad([rows[index] for index in indices], padding_side="right", return_tensors="pt")
             outputs = self.model(**batch.to(self.model.device))
-            for name, found in scores.items():
-                found.update(zip(chosen, outputs[name].float().cpu().numpy(), strict=True))
-        return {name: [found[index] for index in range(len(order))] for name, found in scores.items()}
+            for name, logits in by_name.items():
+                logits.update(zip(indices, outputs[name].float().cpu().numpy(), strict=True))
+        return {name: [logits[index] for index in range(len(order))] for name, logits in by_name.items()}
 
     def best(self, entries: list[Entry], null: Entry, top_k: int) -> list[dict[str, str | float | int]]:
-        """The first `top_k` as dictionaries; with a threshold "no answer" is one of them, first where it says so."""
+        """The first `top_k` entries as dictionaries. With a threshold, `null` is an entry too, the first if it exceeds
+        the threshold.
+        """
         if self.null_threshold is not None:
             first = null if null.score - entries[0].score > self.null_threshold else entries[0]
             others = [entry for entry in [*entries, null] if entry is not first]
             entries = [first, *sorted(others, key=lambda entry: -entry.score)]
-        shares = probabilities(entries)
         return [
-            {"score": share, "start": entry.begin, "end": entry.end, "answer": entry.text}
-            for share, entry in list(zip(shares, entries, strict=True))[:top_k]
+            {"score": probability, "start": entry.begin, "end": entry.end, "answer": entry.text}
+            for probability, entry in list(zip(probabilities(entries), entries, strict=True))[:top_k]
         ]

@@ -1,10 +1,10 @@
-"""A run's questions about contexts: SQuAD 1.1 or 2.0, from the Hub, from its published folder, or from files.
+"""Readers of questions about contexts, SQuAD 1.1 or 2.0: from the Hub, from the published folder, or from files.
 
-Every source gives splits with the columns id, title, context, question and answers, as the Hub has them: answers holds
-the lists text and answer_start, the place of the text in the context, counted in Python's characters, from 0. In
-SQuAD 2.0 these lists are empty where the question has no answer. A test split may have no answers at all, and then
-has no such column. Texts stay as the source has them. A broken source is a ValueError that names the place, the value
-and the remedy. Where only the first questions are read, `info.splits` still has the number of all.
+Every reader returns splits with the Hub's columns id, title, context, question and answers. answers holds the lists
+text and answer_start; the latter counts Python's characters in the context, from 0. In SQuAD 2.0 both lists are empty
+if the question has no answer. A test split without any answers lacks the column answers. Texts stay as the source has
+them. A mistake in the data is a ValueError that names its place, the value and the remedy. If only the first questions
+are read, `tasks.rows.total` still has the number of all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,9 +14,9 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 
-from tasks.rows import DATA_DIR, PUBLISHED, check_folder, load_hub, needed_files, note_total, split_file
+from tasks.rows import DATA_DIR, PUBLISHED, check_folder, check_split, load_hub, needed_files, note_total, split_file
 from tasks.squad.files import VERSION_2, check_questions, read_questions
-from training.errors import InputError, MissingFileError
+from training.errors import MissingFileError
 
 
 FILES = {"train": "train-v{}.json", "validation": "dev-v{}.json", "test": "test-v{}.json"}
@@ -32,40 +32,39 @@ Limits = Mapping[str, int | None]  # split -> how many of its questions are read
 
 
 def read_hub(name: str, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
-    """The splits of a data set on the Hub. Raises OSError where the Hub is out of reach."""
+    """The splits of a data set on the Hub. Raises OSError when the Hub is out of reach."""
     hub = load_hub(name, None, None, PUBLISHED)
     data = DatasetDict()
     for split in splits:
-        if split not in hub:
-            there = f"{name} has no {split} split, but {', '.join(hub)}"
-            raise InputError(there, ": give ", split_file(split), " and the others")
+        check_split(hub, name, split)
         total = len(hub[split])
-        chosen = hub[split].select(range(min((limits or {}).get(split) or total, total)))
-        rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(chosen.to_list()))
+        first = hub[split].select(range(min((limits or {}).get(split) or total, total)))
+        rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(first.to_list()))
         data[split] = _to_dataset(check_questions(rows, f"{name}, {split}", split, version_2), total)
     return data
 
 
 def read_folder(data_dir: Path, splits: Iterable[str], version_2: bool, limits: Limits | None = None) -> DatasetDict:
-    """The splits from the published files: train-v1.1.json and dev-v1.1.json, or those of 2.0."""
+    """The splits from the published files in `data_dir`: train-v1.1.json and dev-v1.1.json, or those of 2.0."""
     check_folder(data_dir)
     data = DatasetDict()
     for split in splits:
         path, other = (data_dir / FILES[split].format(VERSIONS[version]) for version in (version_2, not version_2))
         if not path.is_file():
-            lacking = f"{data_dir} has no {path.name}"
+            problem = f"{data_dir} has no {path.name}"
             if other.is_file():
                 remedy = ("leave ", VERSION_2, " out") if version_2 else ("add ", VERSION_2)
-                lacking += f", but {other.name}: to read SQuAD {VERSIONS[not version_2]}, "
-                raise MissingFileError(lacking, remedy)
-            problem = f"{lacking}: ", DATA_DIR, f" is not the folder of SQuAD {VERSIONS[version_2]}"
-            raise MissingFileError(problem, ", or give ", split_file(split))
+                raise MissingFileError(
+                    f"{problem}, but {other.name}: to read SQuAD {VERSIONS[not version_2]}, ", remedy
+                )
+            reason = f" is not the folder of SQuAD {VERSIONS[version_2]}, or give "
+            raise MissingFileError(f"{problem}: ", DATA_DIR, reason, split_file(split))
         data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)))
     return data
 
 
 def read_files(files: Mapping[str, str | None], version_2: bool, limits: Limits | None = None) -> DatasetDict:
-    """`files` of the splits that a run needs, each as `read_questions` takes it."""
+    """The splits that a run needs, each from its file, which `read_questions` reads."""
     data = DatasetDict()
     for split, path in needed_files(files):
         data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split)))
@@ -73,14 +72,17 @@ def read_files(files: Mapping[str, str | None], version_2: bool, limits: Limits 
 
 
 def _to_dataset(examples: list[dict], total: int) -> Dataset:
-    """Without the column `answers` where they are unknown, which they then are of all `examples`."""
+    """The examples as a data set; without the column `answers` if these are None, as they then are for all examples.
+
+    `total` is the number of examples in the source.
+    """
     columns = {name: [example[name] for example in examples] for name in FEATURES}
     columns["answers"] = [
         {"text": [answer for answer, _ in answers or ()], "answer_start": [start for _, start in answers or ()]}
         for answers in columns["answers"]
     ]
-    # A table at once: Dataset.from_dict takes longer than all the rest, in which it looks at every single value, and
-    # for a fingerprint of its own Dataset would copy all of them.
+    # Dataset.from_dict would look at every single value, which takes longer than all the rest, and without a
+    # fingerprint Dataset would copy all of them.
     table = InMemoryTable.from_pydict(columns, schema=Features(FEATURES).arrow_schema)
     data = Dataset(table, fingerprint=generate_random_fingerprint())
     note_total(data, total)

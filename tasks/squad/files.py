@@ -1,6 +1,6 @@
-"""Files of questions about contexts -> checked examples, in plain Python: the official JSON of SQuAD, and JSON lines.
+"""Files of questions about contexts -> checked examples, in plain Python: SQuAD's official JSON, and JSON lines.
 
-data.py makes a run's data sets of them; the scorer of files of answers needs no more than these.
+data.py makes data sets of these examples. squad_scores.py uses them as they are, without importing datasets.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,25 +18,24 @@ LAYOUT = (
     "the official layout is one object with data, a list of articles with paragraphs, each with context and qas, the "
     "list of its questions"
 )
-IS_2_0 = (
-    "Where questions have no answer, it is SQuAD 2.0, whose lists are empty there, and which ",
-    VERSION_2,
-    " reads",
-)
-MARKED = "Those that are known to have none say is_impossible with true"
-Rows = Iterable[tuple[str, dict]]  # where a question comes from, for errors, and the question with the Hub's columns
+IS_2_0 = ("If some questions have no answer, the data are SQuAD 2.0, with empty lists of answers: add ", VERSION_2)
+MARKED = 'Questions that have no answer need "is_impossible": true'
+Rows = Iterable[tuple[str, dict]]  # the place of a question, for errors, and the question with the Hub's columns
 
 
 # Layouts
 
 
 def read_questions(path: Path, split: str, version_2: bool, limit: int | None = None) -> tuple[list[dict], int]:
-    """The examples of the official .json, or of .jsonl with the Hub's columns, a question a line; and how many it has.
+    """The examples of a file, and how many it holds.
 
-    A line may also have SQuAD 2.0's is_impossible. With a `limit`, questions after the first so many are counted only.
+    A .json file has the official layout. A .jsonl file has one question a line, with the Hub's columns and optionally
+    SQuAD 2.0's is_impossible. Questions after the first `limit` are counted, but not checked or returned.
     """
     if path.suffix.lower() not in READERS:
-        raise InputError(f"{path}: a file is {' or '.join(READERS)}: the official layout, or one question a line")
+        raise InputError(
+            f"{path}: a file must be .json, with the official layout, or .jsonl, with one question a line"
+        )
     rows = READERS[path.suffix.lower()](path)
     examples = check_questions(islice(rows, limit), path, split, version_2)
     total = len(examples)
@@ -46,6 +45,7 @@ def read_questions(path: Path, split: str, version_2: bool, limit: int | None = 
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict]]:
+    """Yields the questions of JSON lines, each with its place."""
     for line, row in unbroken(read_json_lines(path), path):
         if "data" in row and "context" not in row:
             raise InputError(f"{path}:{line}: this is the official layout, whose files are called .json")
@@ -53,6 +53,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict]]:
 
 
 def _official(path: Path) -> Iterator[tuple[str, dict]]:
+    """Yields the questions of the official JSON, each with its place."""
     for article, at_article in members(read_json(path), "data", str(path), "article"):
         title = {"title": article.get("title")}
         for paragraph, at_paragraph in members(article, "paragraphs", at_article, "paragraph"):
@@ -72,18 +73,21 @@ READERS = {".json": _official, ".jsonl": _lines}
 
 
 def members(parent: Any, name: str, where: str, kind: str, layout: str = LAYOUT) -> Iterator[tuple[dict, str]]:
-    """The objects of the list `name` of an object, each with its place."""
-    listed = parent.get(name) if isinstance(parent, dict) else None
-    if not isinstance(listed, list):
+    """Yields the objects in the list `name` of `parent`, each with its place.
+
+    Raises ValueError, with the expected `layout`, if there is no such list or one of its members is not an object.
+    """
+    members = parent.get(name) if isinstance(parent, dict) else None
+    if not isinstance(members, list):
         raise InputError(f"{where}: no list {name} in {shown(parent)}: {layout}")
-    for number, member in enumerate(listed, start=1):
+    for number, member in enumerate(members, start=1):
         if not isinstance(member, dict):
-            raise InputError(f"{where}, {kind} {number}: {shown(member)} is no object: {layout}")
+            raise InputError(f"{where}, {kind} {number}: {shown(member)} is not an object: {layout}")
         yield member, f"{where}, {kind} {number}"
 
 
 def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
-    """`value`, if it is text that can be written as UTF-8 and, unless `gaps`, has more than whitespace."""
+    """The `value`. Raises ValueError unless it is text that UTF-8 can encode and, without `gaps`, not blank."""
     if not isinstance(value, str):
         raise InputError(f"{where}: {name} is {shown(value)}, not text")
     if not (gaps or value.strip()):
@@ -92,8 +96,8 @@ def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where}: {name} holds {value[error.start]!r}, half a surrogate pair, which is no character: write the "
-            "whole pair, or the character itself"
+            f"{where}: {name} holds {value[error.start]!r}, half a surrogate pair, which is not a character: write "
+            "the whole pair, or the character itself"
         ) from error
     return value
 
@@ -102,17 +106,18 @@ def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
 
 
 def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool) -> list[dict]:
-    """Examples with the columns of data.py; `answers` are pairs of text and place, None in a test set without.
+    """Examples with the columns of data.py. Their `answers` are pairs of text and answer_start, or None in a test set
+    without answers.
 
-    Raises ValueError for what is broken. An id of two questions is broken where there will be predictions, whose names
-    ids are: not in training data.
+    Raises ValueError for mistakes in the data. Two questions with one id are a mistake, but not in training data:
+    predictions are stored by id.
     """
     examples, places, misplaced, unmarked = [], {}, [], []
     for where, row in rows:
         example = _example(row, where, split == "test", version_2)
         first = places.setdefault(example["id"], where)
         if first != where and split != "train":
-            raise InputError(f"{where}: its id {shown(example['id'])} is also that of {first}: give it its own")
+            raise InputError(f"{where}: its id {shown(example['id'])} is also that of {first}: give it another id")
         examples.append(example)
         if example["answers"] == [] and row.get("is_impossible") is None:
             unmarked.append(example)
@@ -127,28 +132,29 @@ def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool)
         _settle_unmarked(unmarked, source, split)
     if 0 < (missing := sum(example["answers"] is None for example in examples)) < len(examples):
         raise InputError(
-            f"{source} has no answers to {missing} of {len(examples)} questions: give them to all, or to none. ",
+            f"{source} has no answers to {missing} of {len(examples)} questions: give answers to all, or to none. ",
             MARKED if version_2 else IS_2_0,
         )
     return examples
 
 
 def _settle_unmarked(unmarked: list[dict], source: Path | str, split: str) -> None:
-    """Examples whose answers are empty in a source without any answer: those of a test set are unknown.
+    """Sets empty answers to None, which means unknown, in a test set where all answers are empty.
 
-    Beside answers to other questions, empty lists are the Hub's way to say that there is none.
+    If other questions of a source have answers, an empty list means that there is no answer, as on the Hub. Raises
+    ValueError for splits other than test, which need answers.
     """
     if split != "test":
         raise InputError(
             f"{source}: no question that was read has an answer, and {len(unmarked):,} are not marked as impossible, "
-            f"the first is {shown(unmarked[0]['id'])}: give answers or, where there are none, is_impossible with true"
+            f'the first is {shown(unmarked[0]["id"])}: give answers or, if there are none, "is_impossible": true'
         )
     for example in unmarked:
         example["answers"] = None
 
 
 def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
-    """The columns; answers are pairs of text and place, or None where a test file has none."""
+    """The example of a row. Its answers are pairs of text and answer_start, or None if a `test` file has none."""
     if isinstance(row.get("id"), str):
         where = f"{where}, id {row['id'][:80]!r}"
     wanted = ["id", "context", "question", *([] if test else ["answers"])]
@@ -171,7 +177,7 @@ def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
 
 
 def _is_blank(answers: Any) -> bool:
-    """Whether there are no answers, or only empty texts: what fills the column of a file without labels."""
+    """Whether all answers are null or empty texts, which fill the column of a file without labels."""
     if isinstance(answers, dict):
         answers = answers.get("text")
     entries = answers if isinstance(answers, list) else [answers]
@@ -180,7 +186,7 @@ def _is_blank(answers: Any) -> bool:
 
 
 def _pairs(answers: Any, where: str) -> list[tuple[Any, Any]]:
-    """Text and place of each answer: the official files list objects, the Hub has an object of lists."""
+    """The text and answer_start of each answer, from the official list of objects or the Hub's object of lists."""
     try:
         if isinstance(answers, list):
             return [(answer["text"], answer["answer_start"]) for answer in answers]
@@ -191,14 +197,15 @@ def _pairs(answers: Any, where: str) -> list[tuple[Any, Any]]:
         pass
     raise InputError(
         f"{where}: answers is {shown(answers)}, neither a list of objects with text and answer_start nor an object "
-        "with two lists of these names, equally long"
+        "with two lists of these names and equal lengths"
     )
 
 
 def _answer(answer: Any, start: Any, context: str, where: str) -> tuple[str, int]:
+    """The answer's text and answer_start. Raises ValueError unless both are of their types and within the context."""
     check_text(answer, "an answer's text", where)
     if not isinstance(start, int) or isinstance(start, bool):
-        raise InputError(f"{where}: answer_start of {shown(answer)} is {shown(start)}, no integer")
+        raise InputError(f"{where}: answer_start of {shown(answer)} is {shown(start)}, not an integer")
     if not 0 <= start < len(context):
         raise InputError(
             f"{where}: answer_start of {shown(answer)} is {shown(start)}, but the context has {len(context)} "
@@ -210,37 +217,39 @@ def _answer(answer: Any, start: Any, context: str, where: str) -> tuple[str, int
 def _check_possible(
     answers: list[tuple[str, int]] | None, impossible: Any, where: str, test: bool, version_2: bool
 ) -> list[tuple[str, int]] | None:
-    """The answers, None where there are none to be known, if they suit the version and SQuAD 2.0's mark."""
+    """The answers, or None if they are unknown. Raises ValueError if they contradict the version or is_impossible."""
     if not (impossible is None or isinstance(impossible, bool)):
         raise InputError(f"{where}: is_impossible is {shown(impossible)}, neither true nor false")
     if answers and impossible:
         raise InputError(f"{where}: is_impossible is true, but there is the answer {shown(answers[0][0])}: drop one")
     if impossible and not version_2:
-        raise InputError(f"{where}: is_impossible is true: this is SQuAD 2.0, which ", VERSION_2, " reads")
+        raise InputError(f"{where}: is_impossible is true: to read SQuAD 2.0, add ", VERSION_2)
     if answers or impossible:
         return answers or []
     if test and (answers is None or impossible is False or not version_2):
         return None
     if not version_2:
-        raise InputError(f"{where}: there is no answer: this is SQuAD 2.0, which ", VERSION_2, " reads")
+        raise InputError(f"{where}: there is no answer: to read SQuAD 2.0, add ", VERSION_2)
     if impossible is False:
         raise InputError(f"{where}: is_impossible is false, but there is no answer: give one, or say true")
     return answers
 
 
 def _misplaced(example: dict, where: str, answer: str, start: int, count: int) -> str:
-    context, others = example["context"], f" So it is with {count} answers of this file." if count > 1 else ""
+    """The error for an answer that is not at its answer_start, the first of `count` such answers."""
+    context, others = example["context"], f" There are {count} such answers in this file." if count > 1 else ""
     return (
         f"{where}, id {shown(example['id'])}: answer_start {start} leads to "
         f"{shown(context[start : start + len(answer)])}, not to {shown(answer)}; {_occurrences(answer, context)}. "
-        f"Characters count, not bytes, from 0: correct it, or leave the question out.{others}"
+        f"It counts characters, not bytes, from 0: correct it, or leave the question out.{others}"
     )
 
 
 def _occurrences(answer: str, context: str) -> str:
-    found = [context.find(answer)]
-    while found[-1] >= 0 and len(found) < 6:
-        found.append(context.find(answer, found[-1] + 1))
-    if found == [-1]:
+    """Where the answer is in the context, for an error: at most five places."""
+    places = [context.find(answer)]
+    while places[-1] >= 0 and len(places) < 6:
+        places.append(context.find(answer, places[-1] + 1))
+    if places == [-1]:
         return "the text occurs nowhere in it"
-    return f"the text occurs at {', '.join(map(str, found[:-1]))}{' and elsewhere' if found[-1] >= 0 else ''}"
+    return f"the text occurs at {', '.join(map(str, places[:-1]))}{' and elsewhere' if places[-1] >= 0 else ''}"
