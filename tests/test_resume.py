@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted, damaged or out of space, and go on as if nothing had been."""
+"""Runs that are killed, damaged or out of space, and go on as if nothing had been."""
 
 import errno
 import json
@@ -22,15 +22,13 @@ import run_glue
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import checkpoint_names, computation, prepare, tiny_task
-from training import checkpoints, command_line, files, loop, reporting, results, seeds
+from training import checkpoints, files, loop, reporting, results, seeds
 from training.checksums import write_checksums
-from training.command_line import Interrupted
 from training.errors import FileError
 from training.pickles import danger
 
 
-@pytest.fixture
-def flags(tmp_path) -> list[str]:
+def run_with_dropout(tmp_path: Path) -> list[str]:
     """A run of 40 updates of RTE in miniature, with dropout, and a checkpoint every third update."""
     data = write_task(tmp_path, "RTE")
     model = write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
@@ -38,6 +36,11 @@ def flags(tmp_path) -> list[str]:
     flags += ["--do_eval", "--task_name", "rte", "--data_dir", str(data), "--max_seq_length", "24"]
     flags += ["--per_device_train_batch_size", "2", "--num_train_epochs", "8", "--learning_rate", "0.01"]
     return [*flags, "--save_strategy", "steps", "--save_steps", "3", "--warmup_ratio", "0.1"]
+
+
+@pytest.fixture
+def flags(tmp_path) -> list[str]:
+    return run_with_dropout(tmp_path)
 
 
 def outcome(folder: Path) -> tuple[bytes, dict]:
@@ -534,117 +537,3 @@ def test_a_disk_too_full_for_the_model_keeps_the_earlier_one_and_the_checkpoint(
     assert (out / "model.safetensors").read_bytes() == before[0] and not (out / ".saving").exists()
     run_glue.main([*argv, "--resume"])
     assert outcome(out) == before
-
-
-# Interruption
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, monkeypatch, number):
-    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--save_strategy", "no"]
-    update = loop._Training.update
-
-    def told_at_7(self, *args):
-        update(self, *args)
-        if self.progress.update == 7:
-            os.kill(os.getpid(), number)
-
-    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop._Training, "update", told_at_7)
-        with pytest.raises(
-            command_line.Interrupted, match=r"stopped at update 7 of 40.*checkpoint-7 is complete.*--resume"
-        ):
-            run_glue.main(argv)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
-    run_glue.main([*argv, "--resume"])
-    run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
-
-
-def test_workers_let_a_run_that_is_told_to_stop_with_them_save_and_go_on(flags, tmp_path, monkeypatch, capfd):
-    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--save_strategy", "no"]
-    update = loop._Training.update
-
-    def wait_at_7(self, *args):
-        update(self, *args)
-        if self.progress.update == 7:
-            (tmp_path / "at-7").touch()
-            while not self.signals:
-                time.sleep(0.01)
-
-    def with_workers() -> None:
-        os.setpgid(0, 0)
-        run_glue.main([*argv, "--dataloader_num_workers", "2"])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop._Training, "update", wait_at_7)
-        (started,) = fork(with_workers)
-    while started.is_alive() and not (tmp_path / "at-7").exists():
-        time.sleep(0.01)
-    os.killpg(started.pid, signal.SIGTERM)  # all processes of the run, as a scheduler does
-    assert wait([started]) == [130]
-    error = capfd.readouterr().err
-    assert "checkpoint-7 is complete" in error and error.count("stopping after this update") == 1
-    run_glue.main([*argv, "--resume"])  # without workers
-    run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
-
-
-def test_of_two_processes_one_that_is_told_to_stop_stops_both(flags, tmp_path, monkeypatch, capfd):
-    argv = [*flags, "--output_dir", str(tmp_path / "out")]
-    update = loop._Training.update
-
-    def second_is_told(self, *args):
-        update(self, *args)
-        if self.progress.update == 4 and self.accelerator.process_index == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop._Training, "update", second_is_told)
-        assert wait(fork(lambda: run_glue.main(argv), 2)) == [130, 130]
-    assert capfd.readouterr().err.count("stopped at update 4 of 24") == 2
-    assert wait(fork(lambda: run_glue.main([*argv, "--resume"]), 2)) == [0, 0]
-    assert wait(fork(lambda: run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
-
-
-def test_a_run_told_to_stop_in_its_last_update_stops_too(flags, tmp_path, monkeypatch):
-    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "5", "--save_strategy", "no"]
-    update = loop._Training.update
-
-    def told_at_5(self, *args):
-        update(self, *args)
-        if self.progress.update == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop._Training, "update", told_at_5)
-        with pytest.raises(Interrupted, match="stopped at update 5 of 5.*--resume"):
-            run_glue.main(argv)
-    run_glue.main([*argv, "--resume"])
-    assert outcome(tmp_path / "out")[1]["train_updates"] == 5
-
-
-def test_a_scheduler_may_say_it_twice():
-    with command_line.stop_signals() as received:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.01)
-        assert received == [signal.SIGTERM, signal.SIGTERM]
-
-
-def test_a_second_interruption_acts_at_once():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
-    try:
-        interrupt_twice()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def interrupt_twice() -> None:
-    with command_line.stop_signals() as received, pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-        assert received == [signal.SIGINT]
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(1)
