@@ -30,7 +30,7 @@ from training.digests import digest
 from training.environment import versions
 from training.errors import FileError, InputError, MissingFileError, Parameter
 from training.files import load_tensors, save_tensors
-from training.output_folder import METRICS, SEED
+from training.output_folder import METRICS, SEED, record_result_files
 from training.prediction import Outputs
 from training.results import read_record
 
@@ -47,15 +47,17 @@ def outputs_file_name(data_set: Dataset) -> str:
 
 
 def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], folder: Path) -> None:
-    """Writes a model's outputs for `data_set` to `folder`, with the model's labels. Only one process may call it.
+    """Writes a model's outputs for `data_set` to `folder`, with the model's labels, and lists the file there.
 
-    Raises OSError, and removes the incomplete file, if they cannot be written.
+    Only one process may call it. Raises OSError, and removes the incomplete file, if they cannot be written.
     """
     tensors = {name: np.concatenate([array.ravel() for array in arrays]) for name, arrays in outputs.items()}
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
     remedy = ("Make room, choose another ", OUTPUT_DIR, ", or leave ", SAVE_OUTPUTS, " out")
-    save_tensors(tensors | shapes, folder / outputs_file_name(data_set), metadata, remedy)
+    name = outputs_file_name(data_set)
+    record_result_files(folder, outputs=[name])
+    save_tensors(tensors | shapes, folder / name, metadata, remedy)
 
 
 def members(ensemble: str, output_dir: str) -> list[Path]:

@@ -15,7 +15,7 @@ from training import hub
 from training.arguments import RunArguments
 from training.clock import Clock
 from training.command_line import run_command
-from training.ensembles import average, members, outputs_file_name, save_outputs
+from training.ensembles import average, members, save_outputs
 from training.errors import InputError, flags_in_errors
 from training.files import write_text
 from training.launching import check_launch, lock_output_folder
@@ -142,9 +142,7 @@ def _write_outputs(
         return
     output = Path(args.output_dir)
     if args.save_outputs:
-        features = task.features[split]
-        record_result_files(output, outputs=[outputs_file_name(features)])
-        save_outputs(evaluation.outputs, features, model.config.id2label, output)
+        save_outputs(evaluation.outputs, task.features[split], model.config.id2label, output)
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
     record_result_files(output, predictions=files)
     for name, text in files.items():
