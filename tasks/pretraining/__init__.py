@@ -1,0 +1,1 @@
+"""Pre-training: text becomes shards of token numbers, and an objective makes batches of them."""
