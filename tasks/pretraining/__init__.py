@@ -1,1 +1,1 @@
-"""Pre-training: text becomes shards of token numbers, and an objective makes batches of them."""
+"""Pre-training: text, its shards of tokens on disk, and the objectives that are learned from them."""
