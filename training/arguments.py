@@ -108,8 +108,10 @@ class RunArguments:
     per_device_train_batch_size: PositiveInt = HfArg(default=8, help="examples per process and micro-batch")
     per_device_eval_batch_size: PositiveInt = HfArg(default=32, help="examples per process and batch")
     gradient_accumulation_steps: PositiveInt = HfArg(default=1, help="micro-batches per update")
-    optim: Literal["adamw", "bert_adam"] = HfArg(
-        default="adamw", help="AdamW, or BERT's Adam of 2018, which does not correct the bias of its early averages"
+    optim: Literal["adamw", "bert_adam", "adagrad", "muon"] = HfArg(
+        default="adamw",
+        help="AdamW; BERT's Adam of 2018, which does not correct the bias of its early averages; Adagrad, as for the "
+        "biLM; or Muon for hidden matrices with AdamW for the rest",
     )
     learning_rate: NonNegativeFloat = HfArg(default=5e-5, help="peak learning rate")
     layerwise_lr_decay: LayerFactor = HfArg(
