@@ -35,13 +35,14 @@ class CausalLM(Objective):
         pad_token_id: any token; no loss counts it.
     """
 
-    losses = ("causal_lm",)
+    losses = word_losses = ("causal_lm",)
     weights = (1.0,)
 
     def __init__(self, corpus: Corpus, length: int, seed: int = 0, shuffle: bool = True, pad_token_id: int = 0):
         self.corpus, self.length, self.seed, self.shuffle = corpus, length, seed, shuffle
         self.pad_token_id = pad_token_id
         self.size = -(-corpus.num_tokens // length)
+        self.predictions = corpus.num_tokens - len(corpus.documents)
 
     def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
         """Of (B, length) each: input_ids, position_ids, and shift_labels, the token that follows; -100 for none."""

@@ -3,9 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from transformers import PreTrainedModel
 
 
@@ -31,13 +33,21 @@ class Objective(ABC):
 
     Attributes:
         losses: the names of the losses, such as ("masked_lm", "next_sentence").
+        word_losses: those of them that are losses of words or subwords, for the perplexity.
         weights: the training loss is the sum of the losses, each times its weight.
+        gradient_scale: what the training loss is multiplied by for its gradient.
         size: samples in an epoch.
+        predictions: how many words or subwords one loss would predict to spell the whole corpus, for bits per byte.
+        batch_size: how many samples a batch of all processes must hold; None: any number.
     """
 
     losses: tuple[str, ...]
+    word_losses: tuple[str, ...]
     weights: tuple[float, ...]
+    gradient_scale: float = 1.0
     size: int
+    predictions: int
+    batch_size: int | None = None
 
     @abstractmethod
     def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -61,3 +71,12 @@ class Objective(ABC):
             batch: what `batch` returns, on the model's device.
             options: further arguments of the model, such as {"unpad": False}.
         """
+
+    def save_state(self, folder: Path, accelerator: Accelerator) -> None:  # noqa: B027 - most objectives have none
+        """Writes what the next batches depend on apart from their samples. Every process must call it."""
+
+    def load_state(self, folder: Path, accelerator: Accelerator) -> None:  # noqa: B027
+        """Reads what `save_state` wrote, perhaps with another number of processes. Every process must call it."""
+
+    def finish(self, model: PreTrainedModel) -> None:  # noqa: B027
+        """Prepares the trained model to be saved."""
