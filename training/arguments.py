@@ -8,14 +8,15 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 from transformers.hf_argparser import HfArg
 
 from training.errors import InputError
 
 
-TRACKERS = ("tensorboard", "wandb", "trackio")
+CURVES = "curves"  # the tracker of this project, which is always installed
+TRACKERS = ("tensorboard", "wandb", "trackio", CURVES)
 LONGEST_NAME = 255  # bytes of a file name on most systems
 
 
@@ -75,7 +76,12 @@ class ModelSource:
 
 @dataclass(frozen=True, kw_only=True)
 class RunArguments:
-    """The arguments that all scripts share; a subclass adds a script's own. Names and meanings are transformers'."""
+    """The arguments that all scripts share; a subclass adds a script's own. Names and meanings are transformers'.
+
+    makes_tokenizer: whether the script makes a tokenizer where no flag names one
+    """
+
+    makes_tokenizer: ClassVar[bool] = False
 
     model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
     config_overrides: str | None = HfArg(
@@ -177,7 +183,7 @@ class RunArguments:
     report_to: str = HfArg(
         default="none",
         help=f"trackers that draw curves: {', '.join(TRACKERS)}, several of these, or all that are installed; "
-        "TensorBoard writes to OUTPUT_DIR/runs",
+        "TensorBoard writes to OUTPUT_DIR/runs, curves to log.jsonl and curves.png",
     )
     push_to_hub: bool = HfArg(default=False, help="upload the output folder at the end")
     hub_model_id: str | None = HfArg(default=None, help="repository to push to; default: the output folder's name")
@@ -196,7 +202,8 @@ class RunArguments:
                 "--implementation transformers runs transformers' own code, --trust_remote_code the checkpoint's: "
                 "give one of them"
             )
-        if self.model_name_or_path.endswith(".json") and self.tokenizer_name is None:
+        makes_tokenizer = self.makes_tokenizer or self.tokenizer_name is not None
+        if self.model_name_or_path.endswith(".json") and not makes_tokenizer:
             raise InputError(
                 f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
             )

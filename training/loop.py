@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import torch
 from accelerate import Accelerator, DistributedType
@@ -17,7 +18,7 @@ from accelerate.utils import send_to_device, set_seed, tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments
-from training.batches import count_real_tokens, load_batches, padding_options
+from training.batches import load_batches, padding_options
 from training.checkpoints import Checkpoints, Mean, Progress
 from training.clock import Clock
 from training.command_line import Interrupted, stop_signals
@@ -27,11 +28,13 @@ from training.launching import start_trackers
 from training.optimization import build_optimizer, build_schedule, move_schedule, reinitialize_layers
 from training.plan import Stretch
 from training.results import Results, ScoresBySet, flatten_scores, goodness
+from training.speed import Speed
 from training.task import Compute, Evaluation, Task, evaluate
 
 
 STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
-LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f"}  # others have four digits
+LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f"}
+LOG_FORMATS |= {"peak_share": ".3f", "joules": ",.0f"}  # others have four digits
 LOSSES_IN_MEAN = 20  # losses, one for each update, whose mean is compared with the lowest such mean so far
 
 
@@ -117,7 +120,7 @@ class _Training:
         self.unread: list[tuple[torch.Tensor, torch.Tensor]] = []  # (losses, items): reading waits for the device
         self.gradient_norm: torch.Tensor | None = None  # of the last update, if gradients are clipped
         self.time_passed = 0.0  # the share of the plan's seconds, if it limits them
-        self.tokens, self.timed = 0, self.clock.seconds.get("train", 0.0)  # since the last line of the log
+        self.speed = Speed(self.clock.seconds.get("train", 0.0), self.plan.measures_peak, args, accelerator)
         accelerator.print(f"train: {self.plan}, on {accelerator.device.type}")
         if restored:
             self.move_schedule()
@@ -174,20 +177,31 @@ class _Training:
             counts = plan.count(update, batches, accelerator)
             shares = torch.zeros(len(plan.losses), device=accelerator.device)
             for step, (batch, items) in enumerate(zip(batches, counts.batches, strict=True), start=1):
-                self.tokens += count_real_tokens(batch)
                 inputs = send_to_device(batch, accelerator.device, non_blocking=pin_memory)
+                shares_of_items = [
+                    count / total if count else None for count, total in zip(items, counts.totals, strict=True)
+                ]
                 accelerator.sync_gradients = step == len(update)  # with DeepSpeed, backward() then takes the step, too
                 with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(self.model):
-                    with as_user_errors():
-                        losses = plan.compute(self.model, inputs, self.padding_options)
-                    parts = [
-                        loss * (count / total) if count else 0 * loss.nan_to_num()
-                        for loss, count, total in zip(losses, items, counts.totals, strict=True)
-                    ]
-                    loss = sum(part * weight for part, weight in zip(parts, plan.loss_weights, strict=True))
-                    accelerator.backward(loss * (plan.gradient_scale * processes))  # averaged over processes
-                shares += torch.stack(parts).detach()
+                    shares += self.speed.measure(batch, partial(self.backward, inputs, shares_of_items))
             yield shares, torch.as_tensor(counts.totals)
+
+    def backward(self, inputs: dict[str, torch.Tensor], shares: list[float | torch.Tensor | None]) -> torch.Tensor:
+        """(losses,) this process's shares of the losses of a micro-batch, after the backward pass.
+
+        shares: for each loss, the micro-batch's part of the update's items; None if it has no item
+        """
+        plan = self.plan
+        with as_user_errors():
+            losses = plan.compute(self.model, inputs, self.padding_options)
+        parts = [
+            0 * loss.nan_to_num() if share is None else loss * share
+            for loss, share in zip(losses, shares, strict=True)
+        ]
+        loss = sum(part * weight for part, weight in zip(parts, plan.loss_weights, strict=True))
+        # Gradients are averaged over processes.
+        self.accelerator.backward(loss * (plan.gradient_scale * self.accelerator.num_processes))
+        return torch.stack(parts).detach()
 
     def update(self, losses: torch.Tensor, items: torch.Tensor) -> None:
         """One step of the optimizer, after the backward pass, for this process's shares of the losses."""
@@ -296,7 +310,8 @@ class _Training:
         values["learning_rate"] = self.scheduler.get_last_lr()[0]
         if self.gradient_norm is not None:
             values["grad_norm"] = float(self.gradient_norm)
-        values |= self.measure_speed()
+        self.clock.lap("train")
+        values |= self.speed.values(self.clock.seconds["train"])
         parts = [f"{name} {value:{LOG_FORMATS.get(name, '.4f')}}" for name, value in values.items()]
         self.print(f"{self.position}: {', '.join([*parts, self.time_left()])}")
         self.accelerator.log(values, step=progress.update)
@@ -306,13 +321,6 @@ class _Training:
         """How far the run has come, as in "update 50/100"."""
         total = "" if self.plan.seconds is not None else f"/{self.total}"
         return f"update {self.progress.update}{total}"
-
-    def measure_speed(self) -> dict[str, float]:
-        """Tokens a second in training since the last call, of all processes."""
-        self.clock.lap("train")
-        seconds, self.timed = self.clock.seconds["train"] - self.timed, self.clock.seconds["train"]
-        tokens, self.tokens = self.tokens * self.accelerator.num_processes, 0
-        return {"tokens_per_second": tokens / max(seconds, 1e-9)}
 
     def time_left(self) -> str:
         """As in "0:02:10 left", from the run's mean speed until now or from its time limit."""

@@ -50,7 +50,7 @@ def compute_losses(
     options: Mapping[str, Any],
     workers: int = 0,
 ) -> Outputs:
-    """"losses" and "counts", (losses,) each: the mean of each loss, and how many predictions it is the mean of.
+    """ "losses" and "counts", (losses,) each: the mean of each loss, and how many predictions it is the mean of.
 
     A batch holds `batch_size` samples of each process. Raises FloatingPointError if a loss is not finite.
     """

@@ -74,6 +74,7 @@ class CorpusPlan(Plan):
     with others.
     """
 
+    measures_peak = True
     free = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 
     def __init__(
