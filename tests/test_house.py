@@ -33,7 +33,7 @@ LONGER_FILES = {"modeling/bert/modeling_bert.py": 626, "tests/test_convert_elmo.
 # The modules of training/, each of which imports only from those before it.
 ROOMS = ("errors", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases", "arguments", "flags")
 ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "optimization", "launching", "folders")
-ROOMS += ("throughput",)
+ROOMS += ("throughput", "curves")
 ROOMS += ("loading", "hub", "published", "batches", "prediction", "task", "state_cache", "ensembles", "checkpoints")
 ROOMS += ("loop", "cards", "reporting", "seeds", "runs")
 
