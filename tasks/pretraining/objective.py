@@ -1,0 +1,48 @@
+"""What every objective of pre-training is to the training loop: a way from sample numbers to losses."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+
+class Objective(ABC):
+    """Makes batches of a corpus, and computes the losses of a model on them.
+
+    A sample is one row of a batch. Its number is epoch * size + index, so a run counts on from one epoch to the next.
+    Objectives are pickled for the workers of a DataLoader.
+
+    Attributes:
+        losses: the names of the losses, such as ("masked_lm", "next_sentence").
+        weights: the training loss is the sum of the losses, each times its weight.
+        size: samples in an epoch.
+    """
+
+    losses: tuple[str, ...]
+    weights: tuple[float, ...]
+    size: int
+
+    @abstractmethod
+    def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
+        """The model's inputs and labels for these samples, in their order.
+
+        Depends on the objective's parameters and the sample numbers only: not on earlier calls, on the other samples
+        but for the amount of padding, or on the process.
+        """
+
+    @abstractmethod
+    def count(self, batch: Mapping[str, torch.Tensor]) -> list[int]:
+        """How many predictions each loss of the batch is the mean of."""
+
+    @abstractmethod
+    def compute(
+        self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor], options: Mapping[str, Any]
+    ) -> torch.Tensor:
+        """(number of losses,) the mean of each loss over the batch's predictions, with gradients.
+
+        Args:
+            batch: what `batch` returns, on the model's device.
+            options: further arguments of the model, such as {"unpad": False}.
+        """
