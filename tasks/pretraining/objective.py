@@ -46,3 +46,19 @@ class Objective(ABC):
             batch: what `batch` returns, on the model's device.
             options: further arguments of the model, such as {"unpad": False}.
         """
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint keeps beside the model: tensors, on the CPU, with one entry for each row of batches.
+
+        Only for objectives whose rows continue in the next batch. Each process has the entries of its rows; those of
+        all processes, concatenated, are the state of the run.
+        """
+        return {}
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Continues from what `state` returned: that of all processes, concatenated. Their number may differ now."""
+        if state:
+            raise ValueError(f"{type(self).__name__} has no state, but this one holds {', '.join(state)}.")
+
+    def finish(self, model: PreTrainedModel) -> None:  # noqa: B027 - most objectives have nothing to do
+        """Prepares the model to be saved at the end of the training. By default, changes nothing."""
