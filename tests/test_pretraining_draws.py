@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.pretraining.draws import permute, shuffle, uniform
+from tasks.pretraining.draws import permute, shuffle_epochs, uniform
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 65537])
@@ -55,10 +55,10 @@ def test_numbers_outside_of_the_order_are_refused(index, size):
 
 def test_each_epoch_is_shuffled_anew_also_within_one_call():
     samples = np.arange(300)
-    places = shuffle(samples, 100, 7).reshape(3, 100)
+    places = shuffle_epochs(samples, 100, 7).reshape(3, 100)
     assert all(np.array_equal(np.sort(epoch), np.arange(100)) for epoch in places)
     assert (places[0] == places[1]).sum() < 10 and (places[1] == places[2]).sum() < 10
-    assert np.array_equal(shuffle(samples[250:], 100, 7), places.ravel()[250:])
+    assert np.array_equal(shuffle_epochs(samples[250:], 100, 7), places.ravel()[250:])
 
 
 def test_random_numbers_are_uniform():

@@ -46,7 +46,7 @@ def permute(index: np.ndarray, size: int, *key: int) -> np.ndarray:
     return places.astype(np.int64).reshape(index.shape)
 
 
-def shuffle(samples: np.ndarray, size: int, *key: int) -> np.ndarray:
+def shuffle_epochs(samples: np.ndarray, size: int, *key: int) -> np.ndarray:
     """(N,) sample numbers, epoch * size + index -> (N,) the places of `index`, shuffled anew in each epoch."""
     epochs, index = np.divmod(np.asarray(samples, dtype=np.int64), size)
     places = np.empty_like(index)

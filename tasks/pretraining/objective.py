@@ -2,10 +2,25 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+
+
+IGNORED = -100  # the label of what no loss counts
+
+
+class Use(IntEnum):
+    """What random numbers are for: the part of their key behind the seed. Those of two uses are independent."""
+
+    ORDER = 0
+    PAIRS = 1
+    CUTS = 2
+    MASKED = 3
+    REPLACED = 4
+    WORDS = 5
 
 
 class Objective(ABC):
