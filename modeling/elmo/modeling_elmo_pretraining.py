@@ -21,6 +21,7 @@ the vocabulary, N predictions, R sampled words.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,9 +36,11 @@ from ..shared.modeling_losses import IGNORED
 from ..shared.modeling_onednn import linear
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
-from .modeling_elmo_lstm import Pair
+from .modeling_elmo_lstm import Pair, State
 from .modeling_elmo_sentences import BEGIN, END, Sentences
 
+
+Sample = tuple[torch.Tensor, torch.Tensor | int]  # the sampled words (R,), and the number of draws that found them
 
 AT_ONCE = 512  # predictions whose scores of all words are in memory at the same time
 
@@ -79,7 +82,7 @@ class ElmoSoftmax(nn.Linear):
         return scores.logsumexp(1) - scores[:, 0]
 
 
-def sample_words(vocabulary: int, count: int, device: torch.device) -> tuple[torch.Tensor, int]:
+def sample_words(vocabulary: int, count: int, device: torch.device) -> Sample:
     """`count` different words, drawn by frequency, and the number of draws that were needed to find them.
 
     P(word k) = log((k + 2) / (k + 1)) / log(V + 1), which is Zipf's law for a vocabulary sorted by frequency.
@@ -96,7 +99,7 @@ def sample_words(vocabulary: int, count: int, device: torch.device) -> tuple[tor
             return drawn[first], int(first[-1]) + 1
 
 
-def expected_count(words: torch.Tensor, vocabulary: int, draws: int) -> torch.Tensor:
+def expected_count(words: torch.Tensor, vocabulary: int, draws: torch.Tensor | int) -> torch.Tensor:
     """The probability that a word is found within this number of draws: 1 - (1 - P)^draws."""
     words = words.double()
     probability = ((words + 2) / (words + 1)).log() / math.log(vocabulary + 1)
@@ -121,6 +124,8 @@ class ElmoForPreTrainingOutput(ModelOutput):
         Without labels: the backward direction's scores, given the words after it.
     hidden_states (`tuple(torch.FloatTensor)`, *optional*):
         For sentences, with `output_hidden_states=True`: the layers, as returned by `ElmoModel`.
+    stream_state (`tuple(torch.FloatTensor)`, *optional*):
+        For streams: the states in which they end, without gradients. The next batch continues from them.
     """
 
     loss: torch.FloatTensor | None = None
@@ -129,6 +134,7 @@ class ElmoForPreTrainingOutput(ModelOutput):
     logits: torch.FloatTensor | None = None
     reverse_logits: torch.FloatTensor | None = None
     hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    stream_state: tuple[torch.FloatTensor, ...] | None = None
 
 
 @auto_docstring(custom_intro="The biLM as a language model in both directions, which share one softmax.")
@@ -151,6 +157,33 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         self.elmo.mixes.requires_grad_(False)
         return self
 
+    def zero_state(self, rows: int) -> State:
+        """The `stream_state` of this number of streams at their beginning."""
+        return self.elmo.zero_state(rows)
+
+    @torch.no_grad()
+    def change_vocabulary(self, old_words: Sequence[str], new_words: Sequence[str]) -> int:
+        """Gives the softmax a row for each of `new_words`, and returns the number of rows that it keeps.
+
+        The rows of the words that are also in `old_words`, the words of the softmax so far, are kept, and the others
+        get new random values. Both are in the order of the words' numbers. The biLM reads characters and stays as it
+        is.
+        """
+        if len(old_words) != self.config.lm_vocab_size:
+            raise ValueError(f"there are {len(old_words)} old words, but the softmax has {self.config.lm_vocab_size}")
+        head, numbers = self.lm_head, {word: number for number, word in enumerate(old_words)}
+        kept = [new for new, word in enumerate(new_words) if word in numbers]
+        places = [numbers[new_words[new]] for new in kept]
+        self.lm_head = ElmoSoftmax(
+            head.in_features, len(new_words), device=head.weight.device, dtype=head.weight.dtype
+        )
+        self.lm_head.reset()
+        self.lm_head.weight[kept] = head.weight[places]
+        self.lm_head.bias[kept] = head.bias[places]
+        self.lm_head.train(head.training)
+        self.config.lm_vocab_size = len(new_words)
+        return len(kept)
+
     @can_return_tuple
     @auto_docstring
     def forward(
@@ -161,6 +194,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         labels: torch.Tensor | None = None,
         reverse_input_ids: torch.Tensor | None = None,
         reverse_labels: torch.Tensor | None = None,
+        stream_state: tuple[torch.Tensor, torch.Tensor] | None = None,
+        sampled_words: torch.Tensor | None = None,
+        num_draws: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | ElmoForPreTrainingOutput:
         r"""
@@ -176,9 +212,21 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             streams: rows of words, with <S> and </S>, that continue in the next batch (`config.state="carry"`).
         reverse_labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The number of each next word in that stream.
+        stream_state (`tuple(torch.Tensor)`, *optional*):
+            For streams: the states in which they start, hidden `(layers, 2, batch_size, hidden_size / 2)` and cell
+            `(layers, 2, batch_size, cell_size)`, such as the `stream_state` of the output for the batch before. By
+            default, `config.state` decides.
+        sampled_words (`torch.LongTensor` of shape `(2, num_sampled)`, *optional*):
+            For streams: the different words in the sampled softmax of the forward and of the backward direction. By
+            default, they are drawn in training, as `config.num_sampled` says.
+        num_draws (`torch.LongTensor` of shape `(2,)`, *optional*):
+            The number of draws that found the `sampled_words` of each direction.
         """
         if reverse_input_ids is not None or reverse_labels is not None:
-            return self.predict_streams((input_ids, reverse_input_ids), (labels, reverse_labels))
+            samples = self.samples_of(sampled_words, num_draws)
+            return self.predict_streams(
+                (input_ids, reverse_input_ids), (labels, reverse_labels), samples, stream_state
+            )
         mask = self.elmo.words_of(input_ids, attention_mask, token_type_ids)
         packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
         word_layer, outputs = self.elmo.read(input_ids[mask], packed)
@@ -215,7 +263,21 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             output.log_likelihoods = torch.stack(sums, 1)  # (B, 2)
         return output
 
-    def predict_streams(self, inputs: Pair, labels: tuple) -> ElmoForPreTrainingOutput:
+    def samples_of(self, words: torch.Tensor | None, draws: torch.Tensor | None) -> list[Sample | None]:
+        """The sample of each direction; None if the model is to draw it. Raises ValueError for wrong shapes."""
+        if words is None and draws is None:
+            return [None, None]
+        shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (words, draws)]
+        if None in shapes or len(shapes[0]) != 2 or shapes[0][0] != 2 or shapes[1] != (2,):
+            raise ValueError(
+                f"sampled_words and num_draws are {shapes[0]} and {shapes[1]}, not (2, words) and (2,): a sample for "
+                "each direction"
+            )
+        return list(zip(words, draws, strict=True))
+
+    def predict_streams(
+        self, inputs: Pair, labels: tuple, samples: list[Sample | None], state: State | None
+    ) -> ElmoForPreTrainingOutput:
         """The loss of streams (B, T, K), one for each direction, which continue from batch to batch."""
         columns = self.config.max_characters_per_token
         shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (*inputs, *labels)]
@@ -228,14 +290,20 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         words = torch.cat([ids.transpose(0, 1).flatten(0, 1) for ids in inputs])  # step by step
         vectors, indices = self.elmo.encode_words(words)
         order = torch.arange(rows, device=words.device)
-        outputs = self.elmo.run_layers((vectors, vectors), order, [rows] * steps, indices[2:].chunk(2))
+        start = self.elmo.first_state(order) if state is None else state
+        outputs, end = self.elmo.run_layers((vectors, vectors), start, [rows] * steps, indices[2:].chunk(2))
+        if state is None:
+            self.elmo.carry(end, order)
         losses = []
-        for states, targets in zip(outputs[-1], labels, strict=True):
+        for states, targets, sample in zip(outputs[-1], labels, samples, strict=True):
             targets = targets.T.flatten()
-            losses.append(self.losses(self.dropout(states)[targets != IGNORED], targets[targets != IGNORED]))
-        return self.combine(losses)
+            is_predicted = targets != IGNORED
+            losses.append(self.losses(self.dropout(states)[is_predicted], targets[is_predicted], sample))
+        output = self.combine(losses)
+        output.stream_state = end
+        return output
 
-    def losses(self, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def losses(self, states: torch.Tensor, targets: torch.Tensor, sample: Sample | None = None) -> torch.Tensor:
         """-log p of each target, (N, P), (N,) -> (N,). In training, one sample of words serves all predictions."""
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < self.config.lm_vocab_size:
             raise ValueError(
@@ -243,9 +311,12 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 f"{self.config.lm_vocab_size}: number the words by the vocabulary that the model was made for"
             )
         # CODEPATH: the released models were trained with samples; a small vocabulary needs none.
-        if not (self.training and 0 < self.config.num_sampled < self.config.lm_vocab_size):
+        samples = self.training and 0 < self.config.num_sampled < self.config.lm_vocab_size
+        if sample is None and not samples:
             return self.lm_head.losses(states, targets)
-        sampled, draws = sample_words(self.config.lm_vocab_size, self.config.num_sampled, states.device)
+        if sample is None:
+            sample = sample_words(self.config.lm_vocab_size, self.config.num_sampled, states.device)
+        sampled, draws = sample
         expected = tuple(expected_count(words, self.config.lm_vocab_size, draws) for words in (targets, sampled))
         return self.lm_head.sampled_losses(states, targets, sampled, expected)
 

@@ -126,7 +126,9 @@ class MaskedLM(Objective):
         self.size = len(self.rows)
         has_pairs = self.segments is Segments.NEXT_SENTENCE
         self.losses = ("masked_lm", "next_sentence") if has_pairs else ("masked_lm",)
+        self.word_losses = self.losses[:1]
         self.weights = (1.0,) * len(self.losses)
+        self.predictions = corpus.num_tokens
 
     def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
         """input_ids, attention_mask and labels, (B, T) each; -100 where nothing is predicted.
