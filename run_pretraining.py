@@ -4,7 +4,7 @@
         --validation_file valid.txt --max_seq_length 128 --max_steps 10000 --save_strategy steps --save_steps 1000 \\
         --resume --output_dir runs/bert
     python run_pretraining.py --model_name_or_path google-bert/bert-base-uncased --train_file reviews.jsonl \\
-        --validation_split_percentage 1 --num_train_epochs 3 --output_dir runs/reviews     # more text for a trained model
+        --output_dir runs/reviews                                          # more text for a model that was trained
 
 The model decides what it learns: masked words, the next word, or the next and the previous word; --objective chooses
 where a model can do several. The text is files of plain text, JSON lines or parquet, or a data set on the Hub. It is
@@ -18,6 +18,7 @@ OUTPUT_DIR receives metrics.json, log.jsonl with the lines of the log, their cur
 tokenizer and card.
 """
 
+import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -83,6 +84,7 @@ class PretrainingArguments(RunArguments):
     makes_tokenizer: ClassVar[bool] = True
 
     do_train: bool = HfArg(default=True, help="train on the text; false only evaluates the model")
+    report_to: str = HfArg(default="curves", help="trackers that draw curves, as in the other scripts")
     do_eval: bool = HfArg(default=True, help="measure the perplexity of held-out text")
     train_file: str | None = HfArg(
         default=None, help="files of text to train on, as in a.txt,b.jsonl or 'books/*.txt.xz'"
@@ -231,9 +233,11 @@ def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerat
     tokenizer = None
     if args.tokenizer_name is not None or not args.model_name_or_path.endswith(".json"):
         tokenizer = load_tokenizer(args.source, task_inputs=False)
+    has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
+    lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
     with accelerator.main_process_first():
-        return prepare(Path(args.corpus_dir), args.text, config, tokenizer, args.do_lower_case, processes=processes)
+        return prepare(Path(args.corpus_dir), args.text, config, tokenizer, lower_case, processes=processes)
 
 
 def describe_text(text: PreparedText) -> str:

@@ -179,7 +179,7 @@ def test_eight_updates_are_those_of_the_released_code(corpus, data, recording, c
     objective = BiLM(corpus, rows=2, steps=UNROLL)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adagrad(trained, lr=0.2, initial_accumulator_value=1.0)
-    weights = torch.tensor(objective.weights)
+    weights = torch.tensor(objective.weights) * objective.gradient_scale
     for number in range(8):
         losses = objective.compute(model, recorded(arrays, number), {})
         assert losses.mean().item() == pytest.approx(arrays[f"loss{number}"], abs=1e-6)

@@ -48,8 +48,8 @@ class BiLM(Objective):
     one window, so that an update may be shared among processes and micro-batches.
 
     The released code multiplies the loss, the mean of both directions, by the number of steps, and clips the norm of
-    that gradient to 10. So does `gradient_scale`; the losses themselves are means. Their exponentials are the perplexities of
-    the directions, in training with sampled words those of the sample.
+    that gradient to 10. So does `gradient_scale`; the losses themselves are means. Their exponentials are the
+    perplexities of the directions, in training with sampled words those of the sample.
 
     Args:
         rows: of the global batch, over all processes.
