@@ -6,7 +6,14 @@ import time
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+)
 
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel
 from tasks.pretraining.causal import CausalLM, keeps_documents_apart
@@ -156,11 +163,14 @@ def test_a_batch_without_predictions_has_the_loss_zero(tmp_path, gpt):
 
 
 def test_which_models_keep_documents_apart(corpus, gpt):
-    llama = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3
-    )
-    stock = OpenAIGPTLMHeadModel(OpenAIGPTConfig(**SIZES, initializer_range=0.4))
-    assert [keeps_documents_apart(model) for model in (gpt, LlamaForCausalLM(llama), stock)] == [True, True, False]
+    sizes = {"hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3}
+    llama = LlamaConfig(vocab_size=VOCABULARY, **sizes)
+    stock = [
+        OpenAIGPTLMHeadModel(OpenAIGPTConfig(**SIZES, initializer_range=0.4)),
+        BertLMHeadModel(BertConfig(vocab_size=VOCABULARY, **sizes, is_decoder=True)),
+    ]
+    assert keeps_documents_apart(gpt) and keeps_documents_apart(LlamaForCausalLM(llama))
+    assert not any(keeps_documents_apart(model) for model in stock)
 
 
 def test_twenty_steps_equal_a_plain_loop_with_the_gpt_of_transformers(tmp_path, gpt):

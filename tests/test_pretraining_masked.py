@@ -392,7 +392,7 @@ def test_impossible_shares_are_refused(corpus):
             MaskedLM(corpus, VOCABULARY, 24, **shares)
     with pytest.raises(UserError, match=r"must sum up to 1, not 0.8 \+ 0.3 \+ 0.1"):
         MaskedLM(corpus, VOCABULARY, 24, random_share=0.3)
-    assert MaskedLM(corpus, VOCABULARY, 24, mask_share=1, random_share=0, same_share=0).size > 0
+    assert MaskedLM(corpus, VOCABULARY, 24, mask_share=0.8, random_share=0.2, same_share=1 - 0.8 - 0.2).size > 0
 
 
 def test_whole_words_need_marked_continuations(corpus):
