@@ -1,15 +1,24 @@
 """Packed rows for left-to-right language models."""
 
 import pickle
+import time
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel
+from transformers import (
+    BertConfig,
+    BertLMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+)
 
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel
 from tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from tests.corpus_sample import random_documents, write_corpus
+from tests.fake_corpus import FakeCorpus
 
 
 VOCABULARY = 83
@@ -107,6 +116,14 @@ def test_seed_and_epoch_change_the_order_and_held_out_text_has_none(corpus):
     assert torch.equal(whole_epoch(objective)["input_ids"], whole_epoch(objective, 2)["input_ids"])
 
 
+def test_a_billion_samples_start_at_once_and_resume_anywhere():
+    begin = time.perf_counter()
+    objective = CausalLM(FakeCorpus(10**9 * 128), 128)
+    batch = objective.batch([7 * 10**9 + 123_456_789, 0, 10**9 - 1])
+    assert time.perf_counter() - begin < 0.5 and objective.size == 10**9
+    assert batch["input_ids"].shape == (3, 128)
+
+
 def test_the_loss_is_that_of_each_document_alone(corpus, documents, gpt):
     objective = CausalLM(corpus, 24, shuffle=False)
     total, count = 0.0, 0
@@ -146,11 +163,14 @@ def test_a_batch_without_predictions_has_the_loss_zero(tmp_path, gpt):
 
 
 def test_which_models_keep_documents_apart(corpus, gpt):
-    llama = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3
-    )
-    stock = OpenAIGPTLMHeadModel(OpenAIGPTConfig(**SIZES, initializer_range=0.4))
-    assert [keeps_documents_apart(model) for model in (gpt, LlamaForCausalLM(llama), stock)] == [True, True, False]
+    sizes = {"hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3}
+    llama = LlamaConfig(vocab_size=VOCABULARY, **sizes)
+    stock = [
+        OpenAIGPTLMHeadModel(OpenAIGPTConfig(**SIZES, initializer_range=0.4)),
+        BertLMHeadModel(BertConfig(vocab_size=VOCABULARY, **sizes, is_decoder=True)),
+    ]
+    assert keeps_documents_apart(gpt) and keeps_documents_apart(LlamaForCausalLM(llama))
+    assert not any(keeps_documents_apart(model) for model in stock)
 
 
 def test_twenty_steps_equal_a_plain_loop_with_the_gpt_of_transformers(tmp_path, gpt):

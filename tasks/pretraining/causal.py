@@ -33,15 +33,17 @@ class CausalLM(Objective):
         length: tokens of a row.
         seed: of the order of the rows.
         shuffle: False takes the rows as they lie in the corpus, the same in each epoch (for held-out text).
-        pad_token_id: any token; no loss counts it.
+        pad_token_id: any token, as no loss counts it; None, for a tokenizer without padding, is 0.
     """
 
     losses = word_losses = ("causal_lm",)
     weights = (1.0,)
 
-    def __init__(self, corpus: Corpus, length: int, seed: int = 0, shuffle: bool = True, pad_token_id: int = 0):
+    def __init__(
+        self, corpus: Corpus, length: int, seed: int = 0, shuffle: bool = True, pad_token_id: int | None = None
+    ):
         self.corpus, self.length, self.seed, self.shuffle = corpus, length, seed, shuffle
-        self.pad_token_id = pad_token_id
+        self.pad_token_id = pad_token_id or 0
         self.size = -(-corpus.num_tokens // length)
         self.predictions = corpus.num_tokens - len(corpus.documents)
 

@@ -7,10 +7,10 @@ released code writes ten copies of the text with fixed masks instead. Three kind
 - full_sentences: sentences up to the length of a row, [SEP] between documents (RoBERTa; Liu et al. 2019, section 4.2).
 - document_sentences: the same, but a row ends where its document ends.
 
-Held-out text (`shuffle=False`) comes in its order, and its masks depend on the seed and the row only. So the loss is
-measured on the same predictions each time: a change from one checkpoint to the next is the model's. It is the loss of
-one draw of 15 % of the tokens in context; it is no perplexity of the text, and losses with other shares, lengths or
-kinds of rows cannot be compared with it.
+Held-out text (`shuffle=False`) comes in its order, and its masks and pairs depend on the seed and the row only. So
+each evaluation predicts the same tokens from the same inputs, and a change of the loss is a change of the model. The
+loss is the mean over one draw of 15 % of the tokens, given the others. Its exponential is not the perplexity of the
+text, and it cannot be compared with the loss at other shares, lengths or kinds of rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,8 +73,10 @@ class Shares:
     def __post_init__(self):
         replaced = self.mask, self.random, self.same
         if not 0 < self.chosen <= 1:
-            raise InputError(Parameter("masked_share"), f"={self.chosen} must be above 0, and 1 at most")
-        if min(replaced) < 0 or abs(sum(replaced) - 1) > 1e-6:
+            raise InputError(
+                Parameter("masked_share", "mlm_probability"), f"={self.chosen} must be above 0, and 1 at most"
+            )
+        if min(replaced) < -1e-6 or abs(sum(replaced) - 1) > 1e-6:  # 1 - 0.8 - 0.2 is a little below 0
             names = [Parameter(f"{name}_share") for name in ("mask", "random", "same")]
             shares = " + ".join(map(str, replaced))
             raise InputError(names[0], ", ", names[1], " and ", names[2], f" must sum up to 1, not {shares}")
@@ -114,7 +116,7 @@ class MaskedLM(Objective):
     ):
         if whole_words and not vocabulary.continues.any():
             raise InputError(
-                Parameter("whole_words"),
+                Parameter("whole_words", "whole_word_mask"),
                 f" needs a vocabulary that marks the continuation of words by {CONTINUATION}, as WordPiece does: "
                 "choose such a tokenizer, or mask single tokens",
             )
@@ -188,7 +190,7 @@ class MaskedLM(Objective):
         columns = 1 + offsets - np.concatenate([[0], row_ends])[rows]
         row_lengths = 1 + np.diff(row_ends, prepend=0)
         width = self.length if self.pad_to_max_length else row_lengths.max()
-        input_ids = np.full((len(row_lengths), width), self.vocabulary.pad)
+        input_ids = np.full((len(row_lengths), width), self.vocabulary.pad, dtype=np.int64)
         is_text = np.zeros(input_ids.shape, dtype=bool)
         cells = np.repeat(rows * width + columns - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         input_ids.ravel()[cells] = np.concatenate(tokens)
