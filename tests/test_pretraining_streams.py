@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from modeling import ElmoForPreTraining
+from modeling import ElmoForPreTraining, ElmoTokenizer
 from modeling.elmo import modeling_elmo_pretraining as pretraining
 from modeling.elmo.tokenization_elmo import words_to_ids
 from tasks.pretraining import streams
@@ -126,15 +126,16 @@ def test_pieces_hold_whole_sentences_even_those_longer_than_a_piece(tmp_path, sm
 
 def test_batches_are_the_same_for_any_number_of_processes_and_in_workers(corpus, small_pieces):
     whole = BiLM(corpus, rows=8, steps=3, seed=1, num_sampled=5)
-    for first in range(0, 2 * whole.size, whole.rows):
-        expected = whole.batch(range(first, first + 8))
-        for processes in (2, 4):
-            for process in range(processes):
-                objective = pickle.loads(pickle.dumps(whole))  # as for a worker: nothing is in memory
-                part = objective.batch(range(first + process, first + 8, processes))
-                for name, values in part.items():
-                    shared = name in ("sampled_words", "num_draws")
-                    assert torch.equal(values, expected[name] if shared else expected[name][process::processes]), name
+    for processes in (2, 4):
+        copies = [pickle.loads(pickle.dumps(whole)) for _ in range(processes)]
+        for first in range(0, 2 * whole.size, whole.rows):
+            expected = whole.batch(range(first, first + 8))
+            for process, objective in enumerate(copies):
+                for name, values in objective.batch(range(first + process, first + 8, processes)).items():
+                    is_shared = name in ("sampled_words", "num_draws")
+                    assert torch.equal(values, expected[name] if is_shared else expected[name][process::processes])
+    late = pickle.loads(pickle.dumps(whole))  # a worker that begins in the middle
+    assert all(torch.equal(values, expected[name]) for name, values in late.batch(range(first, first + 8)).items())
 
 
 def test_words_are_sampled_anew_for_each_window_and_direction(corpus):
@@ -294,6 +295,44 @@ def test_a_tiny_model_memorises_a_page(tmp_path):
     with torch.no_grad():
         losses = held_out.compute(model.eval(), held_out.batch([220, 221]), {})
     assert (losses < 0.1).all()
+
+
+def tokenizer_of(folder, words: list[str]) -> ElmoTokenizer:
+    path = folder / "words"
+    path.write_text("".join(f"{word}\n" for word in words))
+    return ElmoTokenizer(vocab_file=str(path), max_characters_per_token=K)
+
+
+def test_a_new_vocabulary_keeps_the_bilm_and_the_rows_of_the_words_it_shares(tmp_path):
+    old = tokenizer_of(tmp_path, ["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, VOCABULARY))])
+    new = tokenizer_of(tmp_path, ["new", "w7", "<UNK>", "<S>", "w3", "</S>", "other"])
+    model = language_model()
+    torch.nn.init.normal_(model.lm_head.bias)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert streams.start_size(old, new) == VOCABULARY
+    line = streams.change_vocabulary(model, old, new)
+    assert line.startswith("vocabulary: the softmax keeps its rows for 5 of 7 words; 2 are newly initialised, 12 are")
+    assert model.config.lm_vocab_size == 7
+    for name, value in model.state_dict().items():
+        if "lm_head" not in name:
+            assert torch.equal(value, before[name])
+    for word, row in {"<S>": 0, "</S>": 1, "<UNK>": 2, "w7": 7, "w3": 3}.items():
+        number = new.targets[word]
+        assert torch.equal(model.lm_head.weight[number], before["lm_head.weight"][row])
+        assert model.lm_head.bias[number] == before["lm_head.bias"][row]
+    fresh = [new.targets["new"], new.targets["other"]]
+    assert not model.lm_head.bias[fresh].any() and model.lm_head.weight[fresh].all()
+    model.save_pretrained(tmp_path / "model")
+    assert ElmoForPreTraining.from_pretrained(tmp_path / "model").lm_head.weight.shape == (7, 7)
+    assert streams.change_vocabulary(model, new, new) is None
+    with pytest.raises(ValueError, match="there are 17 old words, but the softmax has 7"):
+        model.change_vocabulary([*old.targets], [*new.targets])
+
+
+def test_a_checkpoint_without_a_softmax_gets_one_of_the_new_words(tmp_path):
+    new = tokenizer_of(tmp_path, ["<S>", "</S>", "<UNK>", "a"])
+    old = ElmoTokenizer(max_characters_per_token=K)
+    assert streams.start_size(old, new) == 4 and streams.change_vocabulary(language_model(), old, new) is None
 
 
 def test_samples_of_several_windows_and_texts_that_do_not_do_are_one_clear_error(corpus, tmp_path):

@@ -163,24 +163,21 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
 
     @torch.no_grad()
     def change_vocabulary(self, old_words: Sequence[str], new_words: Sequence[str]) -> int:
-        """Gives the softmax a row for each of `new_words`, and returns the number of rows that it keeps.
+        """Gives the softmax one row for each of `new_words`, and returns how many of its rows it keeps.
 
-        The rows of the words that are also in `old_words`, the words of the softmax so far, are kept, and the others
-        get new random values. Both are in the order of the words' numbers. The biLM reads characters and stays as it
-        is.
+        These are the rows of words that are in `old_words` too, the words of the softmax so far; the other rows are
+        random. Both lists are in the order of the words' numbers. The biLM reads characters, and stays as it is.
         """
         if len(old_words) != self.config.lm_vocab_size:
             raise ValueError(f"there are {len(old_words)} old words, but the softmax has {self.config.lm_vocab_size}")
-        head, numbers = self.lm_head, {word: number for number, word in enumerate(old_words)}
-        kept = [new for new, word in enumerate(new_words) if word in numbers]
-        places = [numbers[new_words[new]] for new in kept]
-        self.lm_head = ElmoSoftmax(
-            head.in_features, len(new_words), device=head.weight.device, dtype=head.weight.dtype
-        )
+        numbers = {word: number for number, word in enumerate(old_words)}
+        kept = [number for number, word in enumerate(new_words) if word in numbers]
+        sources = [numbers[new_words[number]] for number in kept]
+        old = self.lm_head
+        self.lm_head = ElmoSoftmax(old.in_features, len(new_words)).to(old.weight).train(old.training)
         self.lm_head.reset()
-        self.lm_head.weight[kept] = head.weight[places]
-        self.lm_head.bias[kept] = head.bias[places]
-        self.lm_head.train(head.training)
+        self.lm_head.weight[kept] = old.weight[sources]
+        self.lm_head.bias[kept] = old.bias[sources]
         self.config.lm_vocab_size = len(new_words)
         return len(kept)
 

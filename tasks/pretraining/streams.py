@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import extract_model_from_parallel
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.draws import permute, uniform
-from tasks.pretraining.objective import Objective
+from tasks.pretraining.objective import Objective, Use
 from training.errors import InputError, Parameter
 
 
@@ -72,7 +72,8 @@ class BiLM(Objective):
         self.corpus, self.rows, self.steps, self.seed = corpus, rows, steps, seed
         self.num_sampled = num_sampled if num_sampled < corpus.vocab_size else 0
         self.directions = [
-            Direction(corpus, number, (seed, number) if shuffle else None) for number in range(len(self.losses))
+            Direction(corpus, number, (seed, Use.ORDER, number) if shuffle else None)
+            for number in range(len(self.losses))
         ]
         self.windows = self.directions[0].size // (rows * steps)
         if self.windows == 0:
@@ -118,7 +119,7 @@ class BiLM(Objective):
             batch[f"{prefix}labels"] = torch.from_numpy(targets)
         if self.num_sampled:
             sizes = (self.corpus.vocab_size, self.num_sampled)
-            samples = [sample_words(*sizes, int(windows[0]), self.seed, number) for number in range(2)]
+            samples = [sample_words(*sizes, int(windows[0]), self.seed, Use.WORDS, number) for number in range(2)]
             batch["sampled_words"] = torch.from_numpy(np.stack([words for words, _ in samples]))
             batch["num_draws"] = torch.tensor([draws for _, draws in samples])
         return batch
@@ -297,3 +298,27 @@ def sample_words(vocabulary: int, count: int, window: int, *key: int) -> tuple[n
         if len(places) == count:
             return words[places], int(places[-1]) + 1
         draws *= 2
+
+
+def start_size(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase) -> int:
+    """The `lm_vocab_size` with which a checkpoint is to be loaded, before `change_vocabulary`.
+
+    `old` is the checkpoint's tokenizer, `new` that of the training. A checkpoint without a softmax gets one for `new`.
+    """
+    return len(old.targets or new.targets)
+
+
+def change_vocabulary(
+    model: PreTrainedModel, old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase
+) -> str | None:
+    """Gives a checkpoint's softmax the words of another tokenizer. The rows of words in both tokenizers are kept.
+
+    Returns a line for the console; None if there is nothing to change.
+    """
+    if not old.targets or old.targets == new.targets:
+        return None
+    kept = model.change_vocabulary([*old.targets], [*new.targets])
+    return (
+        f"vocabulary: the softmax keeps its rows for {kept:,} of {len(new.targets):,} words; "
+        f"{len(new.targets) - kept:,} are newly initialised, {len(old.targets) - kept:,} are dropped"
+    )
