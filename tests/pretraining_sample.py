@@ -32,7 +32,7 @@ FLAGS = {
     "masked_lm": ["--max_seq_length", "18"],
     "next_sentence": ["--max_seq_length", "22", "--segments", "next_sentence"],
     "causal_lm": ["--max_seq_length", "13"],
-    "bilm": ["--max_seq_length", "5", "--optim", "adagrad", "--lr_scheduler_type", "constant", "--max_grad_norm", "10"],
+    "bilm": ["--max_seq_length", "9", "--optim", "adagrad", "--max_grad_norm", "10"],
 }
 
 SUBJECTS = ("the old man", "a girl", "her brother", "the captain", "nobody", "every child")

@@ -53,9 +53,6 @@ def test_each_objective_learns_from_raw_text_and_its_model_loads(kind, tmp_path,
     argv = [*flags(tmp_path, kind), "--max_steps", "30", "--output_dir", str(tmp_path / "out")]
     argv += ["--eval_steps", "15", "--logging_steps", "5"]
     metrics = run_pretraining.main(argv)
-    assert metrics == pytest.approx(
-        {name: json.loads((tmp_path / "out" / "metrics.json").read_text())[name] for name in metrics}
-    )
     assert metrics["train_updates"] == 30 and metrics["eval_bits_per_byte"] > 0
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [line["update"] for line in lines if "train_loss" in line] == [5, 10, 15, 20, 25, 30]
@@ -84,30 +81,28 @@ def test_a_trained_model_goes_on_with_other_text(kind, tmp_path):
 # Stopped and resumed
 
 
-def killed_at(updates: list[int], argv: list[str]) -> None:
-    """A run that is killed after one of the updates, started again, and killed after the next of them."""
+def killed_at(update: int, argv: list[str]) -> None:
+    """A run that is killed after an update."""
     original = loop._Training.between_updates
 
     def between_updates(self):
         original(self)
-        if self.progress.update == kill:
+        if self.progress.update == update:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    loop._Training.between_updates = between_updates
-    try:
-        for kill in updates:
-            assert wait(fork(partial(run_pretraining.main, [*argv, "--resume"]))) == [-signal.SIGKILL]
-    finally:
-        loop._Training.between_updates = original
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop._Training, "between_updates", between_updates)
+        assert wait(fork(partial(run_pretraining.main, argv))) == [-signal.SIGKILL]
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_path):
-    argv = [*flags(tmp_path, kind), "--max_steps", "40", "--save_strategy", "steps", "--save_steps", "3"]
-    argv += ["--do_eval", "false"]
-    run_pretraining.main([*argv, "--output_dir", str(tmp_path / "whole")])
-    killed_at([8, 31], [*argv, "--output_dir", str(tmp_path / "out")])
-    run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--resume"])
+    argv = [*flags(tmp_path, kind), "--max_steps", "24", "--save_strategy", "steps", "--do_eval", "false"]
+    run_pretraining.main([*argv, "--save_steps", "24", "--output_dir", str(tmp_path / "whole")])
+    argv += ["--save_steps", "6", "--output_dir", str(tmp_path / "out"), "--resume"]
+    killed_at(8, argv)
+    killed_at(21, argv)
+    run_pretraining.main(argv)
     assert_same_bits(tmp_path / "out", tmp_path / "whole")
     lines = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("out", "whole")]
     ours, theirs = ([json.loads(line)["train_loss"] for line in each] for each in lines)
@@ -117,14 +112,14 @@ def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_pa
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_run_goes_on_with_other_numbers_of_processes(kind, tmp_path):
     argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind]), "--adam_epsilon", "1e-3", "--do_eval", "false"]
-    argv += ["--save_strategy", "steps", "--save_steps", "6", "--lr_scheduler_type", "constant"]
-    run_pretraining.main([*argv, "--max_steps", "18", "--output_dir", str(tmp_path / "one")])
+    argv += ["--save_strategy", "steps", "--save_steps", "4", "--lr_scheduler_type", "constant"]
+    run_pretraining.main([*argv, "--max_steps", "12", "--output_dir", str(tmp_path / "one")])
     argv += ["--output_dir", str(tmp_path / "out")]
-    two = [*argv, "--per_device_train_batch_size", "2", "--max_steps", "6"]
+    two = [*argv, "--per_device_train_batch_size", "2", "--max_steps", "4"]
     assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
     accumulated = [*argv, "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4"]
-    run_pretraining.main([*accumulated, "--max_steps", "12", "--resume"])
-    four = [*argv, "--per_device_train_batch_size", "1", "--max_steps", "18", "--resume"]
+    run_pretraining.main([*accumulated, "--max_steps", "8", "--resume"])
+    four = [*argv, "--per_device_train_batch_size", "1", "--max_steps", "12", "--resume"]
     assert wait(fork(partial(run_pretraining.main, four), 4)) == [0] * 4
     torch.testing.assert_close(weights(tmp_path / "out"), weights(tmp_path / "one"), rtol=0, atol=2e-5)
 
