@@ -83,8 +83,10 @@ class CausalLM(Objective):
     ) -> torch.Tensor:
         targets = batch["shift_labels"]
         count = (targets != IGNORED).sum().clamp(min=1)  # a batch without predictions has the loss 0, not NaN
-        # `labels` asks for a loss, in which `shift_labels` take their place.
-        return model(**batch, labels=targets, num_items_in_batch=count, **options).loss.unsqueeze(0)
+        # `labels` asks for a loss, in which `shift_labels` take their place. With a cache, transformers ignores
+        # restarting positions.
+        outputs = model(**batch, labels=targets, num_items_in_batch=count, use_cache=False, **options)
+        return outputs.loss.unsqueeze(0)
 
 
 def keeps_documents_apart(model: PreTrainedModel) -> bool:
