@@ -1,7 +1,8 @@
 """Masked language modelling, alone or with next sentence prediction (Devlin et al. 2018, section 3.1).
 
-The rules are those of the released `create_pretraining_data.py`, drawn anew for each sample of each epoch: the
-released code writes ten copies of the text with fixed masks instead. Three kinds of rows (`Segments`):
+The rules are those of the released `create_pretraining_data.py`, but masks are drawn anew for each sample of each
+epoch, where the released code writes ten copies of the text with fixed masks. Its limit of predictions in a row (20 of
+128) is left out, because 15 % of a row stay below it. Three kinds of rows (`Segments`):
 
 - next_sentence: [CLS] A [SEP] B [SEP]. B follows A in its document or, with probability 1/2, is from another one.
 - full_sentences: sentences up to the length of a row, [SEP] between documents (RoBERTa; Liu et al. 2019, section 4.2).
