@@ -130,10 +130,10 @@ def test_seed_and_epoch_change_the_order_and_held_out_text_has_none(corpus):
 
 
 def test_a_billion_samples_start_at_once_and_resume_anywhere():
-    begin = time.perf_counter()
+    begin = time.process_time()
     objective = CausalLM(FakeCorpus(10**9 * 128), 128)
     batch = objective.batch([7 * 10**9 + 123_456_789, 0, 10**9 - 1])
-    assert time.perf_counter() - begin < 0.5 and objective.size == 10**9
+    assert time.process_time() - begin < 0.5 and objective.size == 10**9
     assert batch["input_ids"].shape == (3, 128)
 
 
