@@ -379,10 +379,10 @@ class FakeRows:
 @pytest.mark.parametrize("segments", Segments)
 def test_a_billion_samples_start_at_once_and_resume_anywhere(monkeypatch, segments):
     monkeypatch.setattr(masked, "open_rows", lambda *arguments: FakeRows())
-    begin = time.perf_counter()
+    begin = time.process_time()
     objective = MaskedLM(FakeCorpus(10**11), VOCABULARY, 128, segments)
     batch = objective.batch([7 * 10**9 + 123_456_789, 0, 10**9 - 1])
-    assert time.perf_counter() - begin < 0.5 and objective.size == 10**9
+    assert time.process_time() - begin < 0.5 and objective.size == 10**9
     assert len(batch["input_ids"]) == 3
 
 

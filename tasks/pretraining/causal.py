@@ -8,11 +8,13 @@ the models of this zoo keep them apart, and so do those of transformers that pas
 transformers' OpenAI GPT and BERT do not, see `keeps_documents_apart`.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import extract_model_from_parallel
 from transformers import PreTrainedModel
 
 from tasks.pretraining.corpus import Corpus
@@ -84,8 +86,13 @@ class CausalLM(Objective):
     ) -> torch.Tensor:
         targets = batch["shift_labels"]
         count = (targets != IGNORED).sum().clamp(min=1)  # a batch without predictions has the loss 0, not NaN
-        # `labels` asks for a loss, in which `shift_labels` take their place.
-        return model(**batch, labels=targets, num_items_in_batch=count, **options).loss.unsqueeze(0)
+        parameters = inspect.signature(type(extract_model_from_parallel(model)).forward).parameters
+        if "skip_logits" in parameters:  # the zoo's models then have no scores of all words in memory
+            options = {**options, "skip_logits": True}
+        # `labels` asks for a loss, in which `shift_labels` take their place. With a cache, transformers ignores
+        # restarting positions.
+        outputs = model(**batch, labels=targets, num_items_in_batch=count, use_cache=False, **options)
+        return outputs.loss.unsqueeze(0)
 
 
 def keeps_documents_apart(model: PreTrainedModel) -> bool:
