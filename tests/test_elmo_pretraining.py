@@ -188,6 +188,32 @@ def test_what_sampled_rivals_add_up_to_is_expected_to_be_what_all_rivals_do():
     torch.testing.assert_close(torch.stack(found).mean(0), wanted, atol=0, rtol=0.06)
 
 
+@pytest.mark.parametrize("is_half", [False, True], ids=["float32", "bfloat16 autocast"])
+def test_a_sampled_loss_is_the_cross_entropy_of_the_target_and_the_sample(is_half):
+    head = language_model(lm_vocab_size=60).lm_head
+    sampled, targets = torch.tensor([50, 3, 7, 0, 21]), torch.tensor([3, 8, 50, 7, 1, 8])  # some targets are sampled
+    expected = torch.rand(6), torch.rand(5)
+    states = 3 * torch.randn(6, 7)
+
+    def plain(states: torch.Tensor) -> torch.Tensor:
+        scores = head(states)[:, sampled] - expected[1].log()
+        scores = scores.masked_fill(targets[:, None] == sampled, -torch.inf)
+        true = head(states).gather(1, targets[:, None]) - expected[0].log()[:, None]
+        return torch.nn.functional.cross_entropy(torch.cat([true, scores], 1), torch.zeros(6).long(), reduction="none")
+
+    results = []
+    for losses in (plain, lambda states: head.sampled_losses(states, targets, sampled, expected)):
+        inputs = states.clone().requires_grad_()
+        head.zero_grad()
+        with torch.autocast("cpu", enabled=is_half):
+            loss = losses(inputs.bfloat16() if is_half else inputs)
+        (loss * torch.arange(1.0, 7.0)).sum().backward()
+        results.append([loss.detach(), inputs.grad, head.weight.grad, head.bias.grad])
+    tolerance = {"atol": 0.5, "rtol": 0.1} if is_half else {"atol": 1e-5, "rtol": 1e-5}
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+
+
 def test_sampled_words_are_different_ones_found_as_often_as_their_probability_says():
     counts, total, expected = torch.zeros(50), 4000, torch.zeros(50)
     for _ in range(total):

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 from transformers import initialization as init
 from transformers.processing_utils import Unpack
@@ -75,11 +76,46 @@ class ElmoSoftmax(nn.Linear):
         subtracted from the scores, so that each word counts as in the full softmax. A sampled word that equals the
         target is left out.
         """
-        true = (states * self.weight[targets]).sum(-1) + self.bias[targets] - expected[0].log()  # (N,)
-        others = linear(states, self.weight[sampled], self.bias[sampled]) - expected[1].log()  # (N, R)
-        others = others.masked_fill(targets[:, None] == sampled, -torch.inf)
-        scores = torch.cat([true[:, None], others], 1).float()
-        return scores.logsumexp(1) - scores[:, 0]
+        rows, biases = (part[torch.cat([targets, sampled])] for part in (self.weight, self.bias))  # one gradient each
+        count = len(targets)
+        true = (states * rows[:count]).sum(-1) + biases[:count] - expected[0].log()  # (N,)
+        words, biases = rows[count:].to(states.dtype), (biases[count:] - expected[1].log()).float()
+        ordered, order = sampled.sort()
+        nearest = torch.searchsorted(ordered, targets).clamp(max=len(sampled) - 1)
+        is_sampled = ordered[nearest] == targets  # (N,)
+        return _SampledLoss.apply(states, words, biases, true.float(), order[nearest], is_sampled)
+
+
+class _SampledLoss(torch.autograd.Function):
+    """log(exp(t) + sum_r exp(x_r)) - t of the target's score t and the scores x = states @ words' + biases.
+
+    The (N, R) scores take most of the memory. Here they become exponentials in place, which the gradients are made of.
+    """
+
+    @staticmethod
+    def forward(ctx, states, words, biases, true, places, is_sampled):
+        """(N, P), (R, P), (R,), (N,) -> (N,). Where `is_sampled` (N,), the word at `places` (N,) is left out."""
+        scores = linear(states, words).float().add_(biases)
+        columns = places[:, None]
+        scores.scatter_(1, columns, scores.gather(1, columns).masked_fill(is_sampled[:, None], -torch.inf))
+        top = torch.maximum(scores.amax(1), true)
+        exponentials = scores.sub_(top[:, None]).exp_()
+        sums = exponentials.sum(1) + (true - top).exp()
+        losses = sums.log() + top - true
+        ctx.save_for_backward(states, words, exponentials, sums, losses)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        states, words, exponentials, sums, losses = ctx.saved_tensors
+        shares = gradient / sums
+        biases_gradient = shares @ exponentials
+        exponentials, shares = exponentials.to(states.dtype), shares.to(states.dtype)[:, None]
+        states_gradient = linear(exponentials, words.T) * shares
+        words_gradient = linear((states * shares).T.contiguous(), exponentials.T).T
+        true_gradient = gradient * torch.expm1(-losses)  # the target's probability, less 1
+        return states_gradient, words_gradient, biases_gradient, true_gradient, None, None
 
 
 def sample_words(vocabulary: int, count: int, device: torch.device) -> Sample:
