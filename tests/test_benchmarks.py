@@ -370,10 +370,13 @@ def test_several_processes_are_timed_on_the_same_work(monkeypatch):
         assert [float(loss) for loss in row[4:]] == pytest.approx([float(loss) for loss in one[4:]], abs=1e-5)
 
 
-def test_a_run_that_fails_is_shown(capsys):
+def test_a_run_that_fails_is_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(scripts, "ROOT", tmp_path)
+    fails = "import argparse, sys; argparse.ArgumentParser('run_glue.py').error(' '.join(sys.argv[1:3]))"
+    (tmp_path / "run_glue.py").write_text(fails, encoding="utf-8")
     with pytest.raises(subprocess.CalledProcessError):
         scripts.timed_run(["--task_name", "nothing"])
-    assert "run_glue.py: error" in capsys.readouterr().err
+    assert "run_glue.py: error: --task_name nothing" in capsys.readouterr().err
 
 
 def test_a_table_that_does_not_exist_is_an_error(capsys):
