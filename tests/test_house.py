@@ -32,9 +32,9 @@ LONGER_FILES = {"modeling/bert/modeling_bert.py": 626, "tests/test_convert_elmo.
 
 # The modules of training/, each of which imports only from those before it.
 ROOMS = ("errors", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases", "arguments", "flags")
-ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "optimization", "launching", "folders")
-ROOMS += ("loading", "hub", "published", "batches", "prediction", "task", "state_cache", "ensembles", "checkpoints")
-ROOMS += ("loop", "cards", "reporting", "seeds", "runs")
+ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "optimization", "curves", "history")
+ROOMS += ("launching", "folders", "loading", "hub", "published", "batches", "plan", "prediction", "throughput", "speed")
+ROOMS += ("task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting", "seeds", "runs")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
 # convert_x and conversion of modeling/ and tasks/.

@@ -1,4 +1,4 @@
-"""BERT's Adam against its formula, groups and rates by layer, top layers that start anew."""
+"""Optimizers against their formulas or torch's, groups and rates by layer, top layers that start anew."""
 
 import copy
 import io
@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import modeling
 from tests.bert_cases import SIZES, pair, stock_config
-from training.optimization import BertAdam, build_optimizer, move_schedule, reinitialize_layers
+from training.optimization import BertAdam, MuonWithAdamW, build_optimizer, move_schedule, reinitialize_layers
 
 
 LAYERS = SIZES["num_hidden_layers"]
@@ -157,6 +157,118 @@ def test_a_parameter_that_gets_its_first_gradient_later_is_not_corrected_either(
     alone.grad = torch.ones(1)
     BertAdam([alone], lr=1.0).step()
     assert torch.equal(late, alone) and on_time < late < 0
+
+
+# Adagrad and Muon
+
+
+def give_gradients(model: torch.nn.Module, update: int) -> None:
+    """Random gradients, the same for each model of the same shape."""
+    generator = torch.Generator().manual_seed(update)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def masked_lm(seed: int = 0) -> modeling.ZooBertForMaskedLM:
+    torch.manual_seed(seed)
+    return modeling.ZooBertForMaskedLM(stock_config())
+
+
+def test_adagrad_is_that_of_the_bilms_released_code(run):
+    """TensorFlow's: the accumulator starts at 1, and nothing is added to its root."""
+    model = masked_lm()
+    expected = [parameter.detach().double() for parameter in model.parameters()]
+    sums = [torch.ones_like(parameter) for parameter in expected]
+    optimizer = build_optimizer(model, run(optim="adagrad", learning_rate=0.2))
+    assert type(optimizer) is torch.optim.Adagrad
+    for update in range(5):
+        give_gradients(model, update)
+        for parameter, total, trained in zip(expected, sums, model.parameters(), strict=True):
+            gradient = trained.grad.double()
+            total += gradient**2
+            parameter -= 0.2 * gradient / total.sqrt()
+        optimizer.step()
+    for parameter, trained in zip(expected, model.parameters(), strict=True):
+        torch.testing.assert_close(trained.detach().double(), parameter, rtol=1e-5, atol=1e-6)
+
+
+HIDDEN = re.compile(r"bert\.encoder\.layer\.\d\..*dense\.weight|.*\.(query|key|value)\.weight")
+
+
+def test_muon_moves_the_hidden_matrices_and_adamw_all_others_bit_by_bit(run):
+    flags = {"weight_decay": 0.1, "adam_beta2": 0.98, "adam_epsilon": 1e-3}
+    together, apart = masked_lm(), masked_lm()
+    optimizer = build_optimizer(together, run(optim="muon", **flags))
+    hidden = [p for name, p in apart.named_parameters() if HIDDEN.fullmatch(name)]
+    assert len(hidden) == 6 * LAYERS
+    groups = [{"params": [], "weight_decay": 0.1}, {"params": [], "weight_decay": 0.0}]
+    for name, parameter in apart.named_parameters():
+        if not HIDDEN.fullmatch(name):
+            groups[parameter.dim() <= 1]["params"].append(parameter)
+    oracles = [
+        torch.optim.Muon(hidden, lr=RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.98), eps=1e-3, fused=True),
+    ]
+    schedules = [LambdaLR(each, warm_up_and_decay) for each in (optimizer, *oracles)]
+    for update in range(5):
+        give_gradients(together, update)
+        give_gradients(apart, update)
+        for each in (optimizer, *oracles):
+            each.step()
+        for schedule in schedules:
+            schedule.step()
+        assert all(torch.equal(a, b) for a, b in zip(together.parameters(), apart.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("optim", ["adagrad", "muon"])
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_the_optimizer_goes_on_from_what_accelerate_saved_bit_by_bit(run, tmp_path, optim, decay):
+    args = run(optim=optim, weight_decay=0.1, layerwise_lr_decay=decay)
+    models = []
+    for seed, updates in [(0, range(7)), (0, range(3)), (1, range(3, 7))]:
+        accelerator = Accelerator(cpu=True)
+        model = masked_lm(seed)
+        optimizer = build_optimizer(model, args)
+        schedule = LambdaLR(optimizer, warm_up_and_decay)
+        model, optimizer = accelerator.prepare(model, optimizer)
+        if updates.start:
+            accelerator.load_state(tmp_path / "state")
+            move_schedule(schedule, updates.start)
+        for update in updates:
+            give_gradients(model, update)
+            optimizer.step()
+            schedule.step()
+        if updates == range(3):
+            accelerator.save_state(tmp_path / "state")
+        models.append(model)
+    whole, first, second = (dict(model.named_parameters()) for model in models)
+    assert all(torch.equal(whole[name], second[name]) for name in whole)
+    assert not any(torch.equal(whole[name], first[name]) for name in whole)
+
+
+def test_muon_takes_its_gradients_from_a_closure_and_leaves_frozen_parameters_alone(run):
+    model = masked_lm()
+    model.bert.embeddings.requires_grad_(False)
+    before = copy.deepcopy(model)
+    optimizer = build_optimizer(model, run(optim="muon"))
+
+    def closure() -> torch.Tensor:
+        give_gradients(model, 0)
+        return torch.tensor(7.0)
+
+    assert optimizer.step(closure) == 7.0
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert changed(model, before.state_dict()) & {name for name, _ in model.named_parameters()} == trained
+
+
+def test_muon_without_hidden_matrices_or_in_an_older_torch_is_one_clear_error(run, monkeypatch):
+    model = masked_lm()
+    model.bert.requires_grad_(False)
+    with pytest.raises(ValueError, match="^optim muon trains hidden matrices, and ZooBertForMaskedLM trains none"):
+        build_optimizer(model, run(optim="muon"))
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(ImportError, match=f"^optim muon needs torch 2.9 or later, not {re.escape(torch.__version__)}"):
+        MuonWithAdamW([])
 
 
 # Groups

@@ -31,7 +31,7 @@ from tests.glue_sample import VOCABULARY, write_model
 from tests.gpt_sample import write_gpt_tokenizer
 from tests.processes import fork, wait
 from tests.tiny_run import computation, fit, load_model, load_tokenizer, prepare, tiny_task, weights
-from training import batches, loop
+from training import batches, loop, optimization
 from training.batches import load_batches
 from training.digests import digest
 from training.prediction import predict
@@ -92,7 +92,7 @@ def test_accumulation_and_processes_do_not_change_an_updates_examples(run, group
     ("changes", "expected"), [({}, (18, 6)), ({"num_train_epochs": 0.5}, (3, 6)), ({"max_steps": 7}, (7, 6))]
 )
 def test_updates_follow_from_epochs_or_max_steps(run, changes, expected):
-    assert loop.count_updates(21, run(**changes), 1) == expected
+    assert optimization.count_updates(21, run(**changes), 1) == expected
 
 
 # What tells data apart
@@ -335,7 +335,8 @@ def test_the_strategy_says_when_training_stops_to_evaluate(run, data_set, change
 
 def test_the_loss_is_a_line_each_logging_steps_where_there_is_no_terminal(run, data_set, capsys):
     fit(run(logging_steps=4, max_steps=10, lr_scheduler_type="constant"), data_set)
-    lines = re.findall(r"^update (\d+)/10: train_loss (\d\.\d{4}), learning_rate 0.01$", capsys.readouterr().out, re.M)
+    rest = r"learning_rate 0.01, grad_norm \S+, tokens_per_second [\d,]+, \d+:\d\d:\d\d left"
+    lines = re.findall(rf"^update (\d+)/10: train_loss (\d\.\d{{4}}), {rest}$", capsys.readouterr().out, re.M)
     assert [int(update) for update, _ in lines] == [4, 8, 10]
     results, _ = fit(run(output_dir=run().output_dir + "2", max_steps=10, lr_scheduler_type="constant"), data_set)
     (once,) = re.findall(r"^update 10/10: train_loss (\S+),", capsys.readouterr().out, flags=re.M)
@@ -374,7 +375,7 @@ def test_on_a_terminal_the_loss_is_a_line_of_its_own_above_the_bar(run, data_set
     assert wait([started]) == [0] and b"train:" in output and b"/6 [" in output  # the bar was there
     losses = [line for line in screen(output) if "train_loss" in line and "update" in line]
     assert len(losses) == 3
-    assert all(re.fullmatch(r"update [246]/6: train_loss \d\.\d{4}, learning_rate \S+", line) for line in losses)
+    assert all(re.match(r"update [246]/6: train_loss \d\.\d{4}, learning_rate \S+", line) for line in losses)
 
 
 def test_workers_are_processes_of_their_own_and_batches_keep_their_order(data_set):

@@ -8,14 +8,15 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 from transformers.hf_argparser import HfArg
 
 from training.errors import InputError
 
 
-TRACKERS = ("tensorboard", "wandb", "trackio")
+CURVES = "curves"  # the tracker of this project, which is always installed
+TRACKERS = ("tensorboard", "wandb", "trackio", CURVES)
 LONGEST_NAME = 255  # bytes of a file name on most systems
 
 
@@ -75,7 +76,12 @@ class ModelSource:
 
 @dataclass(frozen=True, kw_only=True)
 class RunArguments:
-    """The arguments that all scripts share; a subclass adds a script's own. Names and meanings are transformers'."""
+    """The arguments that all scripts share; a subclass adds a script's own. Names and meanings are transformers'.
+
+    makes_tokenizer: whether the script makes a tokenizer where no flag names one
+    """
+
+    makes_tokenizer: ClassVar[bool] = False
 
     model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
     config_overrides: str | None = HfArg(
@@ -108,8 +114,10 @@ class RunArguments:
     per_device_train_batch_size: PositiveInt = HfArg(default=8, help="examples per process and micro-batch")
     per_device_eval_batch_size: PositiveInt = HfArg(default=32, help="examples per process and batch")
     gradient_accumulation_steps: PositiveInt = HfArg(default=1, help="micro-batches per update")
-    optim: Literal["adamw", "bert_adam"] = HfArg(
-        default="adamw", help="AdamW, or BERT's Adam of 2018, which does not correct the bias of its early averages"
+    optim: Literal["adamw", "bert_adam", "adagrad", "muon"] = HfArg(
+        default="adamw",
+        help="AdamW; BERT's Adam of 2018, which does not correct the bias of its early averages; Adagrad, as for the "
+        "biLM; or Muon for hidden matrices with AdamW for the rest",
     )
     learning_rate: NonNegativeFloat = HfArg(default=5e-5, help="peak learning rate")
     layerwise_lr_decay: LayerFactor = HfArg(
@@ -175,7 +183,7 @@ class RunArguments:
     report_to: str = HfArg(
         default="none",
         help=f"trackers that draw curves: {', '.join(TRACKERS)}, several of these, or all that are installed; "
-        "TensorBoard writes to OUTPUT_DIR/runs",
+        "TensorBoard writes to OUTPUT_DIR/runs, curves to log.jsonl and curves.png",
     )
     push_to_hub: bool = HfArg(default=False, help="upload the output folder at the end")
     hub_model_id: str | None = HfArg(default=None, help="repository to push to; default: the output folder's name")
@@ -194,7 +202,8 @@ class RunArguments:
                 "--implementation transformers runs transformers' own code, --trust_remote_code the checkpoint's: "
                 "give one of them"
             )
-        if self.model_name_or_path.endswith(".json") and self.tokenizer_name is None:
+        makes_tokenizer = self.makes_tokenizer or self.tokenizer_name is not None
+        if self.model_name_or_path.endswith(".json") and not makes_tokenizer:
             raise InputError(
                 f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
             )

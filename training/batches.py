@@ -3,7 +3,7 @@
 import inspect
 import math
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -40,6 +40,13 @@ def count_items(train_set: Dataset) -> list[int]:
     return [sum(label != IGNORED for label in labels) for labels in train_set["labels"]]
 
 
+def count_real_tokens(batch: Mapping[str, torch.Tensor]) -> int:
+    """The number of tokens of a batch, without padding."""
+    if "attention_mask" in batch:
+        return int(batch["attention_mask"].sum())
+    return math.prod(batch["input_ids"].shape[:2])
+
+
 def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes: int) -> list[list[list[int]]]:
     """The indices of one epoch's examples as updates -> micro-batches -> indices, the same on every process.
 
@@ -70,7 +77,11 @@ def in_pieces(indices: list[int], size: int) -> list[list[int]]:
 
 
 def load_batches(
-    data_set: Dataset, batches: list[list[int]], collate: Collate, workers: int = 0, pin_memory: bool = False
+    data_set: Dataset | range,
+    batches: Iterable[list[int]],
+    collate: Collate,
+    workers: int = 0,
+    pin_memory: bool = False,
 ) -> DataLoader:
     """Loads the `batches`, each a list of indices, in order; `workers` processes, if any, prepare them in advance."""
     return DataLoader(

@@ -189,6 +189,9 @@ HEADS = {
     "token-classification": "AutoModelForTokenClassification",
     "question-answering": "AutoModelForQuestionAnswering",
     "multiple-choice": "AutoModelForMultipleChoice",
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-generation": "AutoModelForCausalLM",
+    "feature-extraction": "AutoModel",
 }
 CLASSIFY = """inputs = tokenizer({texts}, return_tensors="pt")
 logits = model(**inputs).logits[0]
@@ -205,6 +208,16 @@ CHOOSE = """choices = ["and went out .", "and ate it ."]
 inputs = tokenizer(["She opened the door"] * len(choices), choices, padding=True, return_tensors="pt")
 inputs = {name: values.unsqueeze(0) for name, values in inputs.items()}
 print(choices[model(**inputs).logits[0].argmax()])"""
+
+FILL = """inputs = tokenizer(f"She opened the {tokenizer.mask_token} .", return_tensors="pt")
+logits = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id]
+print(tokenizer.decode(logits.argmax(-1)))"""
+GENERATE = """inputs = tokenizer("she opened the door", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=20)[0]))"""
+EMBED = """inputs = tokenizer("She opened the door .", return_tensors="pt")
+print(model(**inputs).last_hidden_state.shape)"""
+EXAMPLES = {"token-classification": TAG, "question-answering": ANSWER, "multiple-choice": CHOOSE}
+EXAMPLES |= {"fill-mask": FILL, "text-generation": GENERATE, "feature-extraction": EMBED}
 
 
 def usage(model: PreTrainedModel, name: str, task_type: str, pairs: bool) -> str:
@@ -235,7 +248,7 @@ def usage(model: PreTrainedModel, name: str, task_type: str, pairs: bool) -> str
 
 def _example(config: PreTrainedConfig, task_type: str, pairs: bool) -> str:
     if task_type != "text-classification":
-        return {"token-classification": TAG, "question-answering": ANSWER, "multiple-choice": CHOOSE}[task_type]
+        return EXAMPLES[task_type]
     texts = '"A film that is not very good .", "It is bad ."' if pairs else '"A film that is not very good ."'
     number = config.problem_type == "regression"
     return CLASSIFY.format(

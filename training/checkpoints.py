@@ -34,9 +34,9 @@ from training.digests import digest
 from training.errors import DivergedError, FileError, InputError
 from training.files import new_folder, read_json_object, remove_folder, write_json
 from training.identity import FREE, allowed_differences, first_difference, flatten_config
-from training.optimization import schedule
 from training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_folders
 from training.pickles import danger
+from training.plan import Plan
 from training.results import ScoresBySet, flatten_scores, goodness, read_scores
 
 
@@ -66,6 +66,7 @@ class Progress:
     run: Mean = field(default_factory=Mean)  # training losses of the whole run
     epoch: Mean = field(default_factory=Mean)  # training losses since the epoch began
     logged: Mean = field(default_factory=Mean)  # training losses since the last value was logged
+    losses: dict[str, Mean] = field(default_factory=dict)  # the same, of each of the model's losses
     recent: Mean = field(default_factory=Mean)  # training losses of the last few updates
     first: float | None = None  # first value of `recent`
     lowest: float | None = None  # lowest value of `recent`, which a diverging loss rises above
@@ -96,7 +97,8 @@ class Progress:
     def from_dict(cls, values: dict[str, Any]) -> "Progress":
         """The inverse of `as_dict`. Raises TypeError or KeyError if an entry is missing or unknown."""
         means = {f.name: Mean(**values[f.name]) for f in dataclasses.fields(cls) if f.default_factory is Mean}
-        values = values | means | {"scores": read_scores("eval", values["results"])}
+        losses = {name: Mean(**mean) for name, mean in values["losses"].items()}
+        values = values | means | {"losses": losses, "scores": read_scores("eval", values["results"])}
         values |= {"best_scores": read_scores("eval", values["best_results"])}
         return cls(**{name: value for name, value in values.items() if name not in ("results", "best_results")})
 
@@ -108,6 +110,7 @@ class Checkpoints:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
+        plan: Plan,
         data: dict[str, Dataset],
         circumstances: dict[str, str | int],
         args: RunArguments,
@@ -118,18 +121,18 @@ class Checkpoints:
         circumstances: versions and hardware, which change only rounding
         """
         self.model, self.tokenizer, self.args, self.accelerator = model, tokenizer, args, accelerator
-        self.data, self.circumstances, self.folder = data, circumstances, Path(args.output_dir)
+        self.plan, self.data, self.circumstances = plan, data, circumstances
+        self.folder = Path(args.output_dir)
         # Before training, because the model may record the type of its loss in its configuration.
         self.config = flatten_config(model.config.to_dict())
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What a run and its continuation have in common, as JSON. Computed only when needed: it reads all data."""
+        free = FREE | self.plan.free
         identity = {
-            **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in FREE},
-            "processes": self.accelerator.num_processes,
-            "distribution": self.accelerator.distributed_type.value,
-            **schedule(len(self.data["training data"]), self.args, self.accelerator.num_processes),
+            **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in free},
+            **self.plan.identity,
             **self.config,
             **{name: digest(data_set)[:16] for name, data_set in self.data.items()},  # short, for errors
         }
@@ -166,6 +169,7 @@ class Checkpoints:
         try:
             self.accelerator.wait_for_everyone()  # for the main process to empty the folder
             self.accelerator.save_state(str(folder))
+            self.plan.save_state(folder, self.accelerator)
             self.accelerator.wait_for_everyone()
         except RuntimeError as error:  # raised by torch if the disk is full, or if another process has ended
             raise OSError(" ".join(str(error).split())) from error
@@ -292,6 +296,7 @@ class Checkpoints:
         if problem:
             raise FileError(f"{self.path(update)}: {problem}. Remove it, and --resume continues from the one before")
         self.accelerator.load_state(str(self.path(update)))
+        self.plan.load_state(self.path(update), self.accelerator)
 
     def how_to_resume(self) -> str:
         """For messages: the newest checkpoint, and how to continue from it."""

@@ -25,3 +25,8 @@ class Clock:
         for name, value in seconds.items():
             self.seconds[name] = self.seconds.get(name, 0.0) + value
         self.last = time.perf_counter()
+
+    @property
+    def total(self) -> float:
+        """All seconds counted, with those since the last lap."""
+        return sum(self.seconds.values()) + time.perf_counter() - self.last

@@ -2,17 +2,26 @@
 
 import hashlib
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
 
-def digest(data_set: Dataset) -> str:
+class Digested(Protocol):
+    """Data that comes with a digest."""
+
+    digest: str
+
+
+def digest(data_set: Dataset | Digested) -> str:
     """SHA-256 of the columns' names, types and values, in hexadecimal digits.
 
     It is the same for data in memory, on disk, or selected from a larger data set.
     """
+    if not isinstance(data_set, Dataset):
+        return data_set.digest
     content, tables = hashlib.sha256(), data_set.with_format("arrow")
     for start in range(0, len(data_set), 1000):
         table = tables[start : start + 1000].combine_chunks()

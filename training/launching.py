@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,13 +16,14 @@ import transformers
 from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
-from accelerate.tracking import TensorBoardTracker, get_available_trackers
+from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_available_trackers
 from accelerate.utils import set_seed
 from filelock import FileLock, Timeout
 from transformers.integrations import unset_hf_deepspeed_config
 
-from training.arguments import TRACKERS, RunArguments, public_arguments
+from training.arguments import CURVES, TRACKERS, RunArguments, public_arguments
 from training.errors import ExistingFileError, FileError, FolderInUseError, InputError, LaunchError, PackageError
+from training.history import History
 from training.output_folder import RESULTS
 
 
@@ -136,16 +138,20 @@ def choose_implementation(name: Literal["zoo", "transformers"]) -> None:
         sys.modules["modeling"].unregister()
 
 
-def _trackers(args: RunArguments) -> list[str | TensorBoardTracker]:
+def _trackers(args: RunArguments) -> list[str | GeneralTracker]:
     """The trackers of --report_to, for Accelerator. Raises ImportError for one that is not installed."""
-    installed = [str(tracker) for tracker in get_available_trackers()]
+    installed = [*map(str, get_available_trackers()), CURVES]
     names = {"none": [], "all": [name for name in TRACKERS if name in installed]}
     names = names.get(args.report_to, args.report_to.split(","))
     for name in names:
         if name not in installed:  # accelerate would ignore it
             raise PackageError(f"--report_to {name} needs a package that is not installed: pip install {name}")
     # By its name, TensorBoard would write to a folder named after the project.
-    return [TensorBoardTracker("runs", args.output_dir) if name == "tensorboard" else name for name in names]
+    own = {
+        "tensorboard": partial(TensorBoardTracker, "runs", args.output_dir),
+        CURVES: partial(History, Path(args.output_dir), resumes=args.resume),
+    }
+    return [own[name]() if name in own else name for name in names]
 
 
 def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:

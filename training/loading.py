@@ -41,8 +41,11 @@ TOKENIZER, IMPLEMENTATION = Parameter("tokenizer_name"), Parameter("implementati
 TRAIN = Parameter("train=True", "do_train")
 
 
-def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
-    """Loads the model's tokenizer, or the one that `source` names. A vocab.txt is read as BERT's word pieces."""
+def load_tokenizer(source: ModelSource, task_inputs: bool = True) -> PreTrainedTokenizerBase:
+    """Loads the model's tokenizer, or the one that `source` names. A vocab.txt is read as BERT's word pieces.
+
+    With `task_inputs`, the tokenizer of a language model gets the special tokens of task inputs, if it knows them.
+    """
     name = source.tokenizer_name or source.model_name_or_path
     _verify(name)
     with _loading_errors(name, ("Copy it again; ", TOKENIZER, " may name a vocab.txt.")):
@@ -51,7 +54,9 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
         else:
             check_tokenizer_files(Path(name))
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=source.trust_remote_code)
-        if hasattr(tokenizer, "task_inputs"):  # a language model's tokenizer adds no special tokens by default
+        if task_inputs and hasattr(
+            tokenizer, "task_inputs"
+        ):  # a language model's tokenizer adds no special tokens by default
             tokenizer.task_inputs = True
         if tokenizer.vocab_files_names and len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
             raise InputError("it has no tokenizer files, or no words in them")

@@ -9,26 +9,32 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 
 import torch
 from accelerate import Accelerator, DistributedType
 from accelerate.utils import send_to_device, set_seed, tqdm
-from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments
-from training.batches import Collate, count_items, count_tokens, epoch_updates, load_batches, padding_options
+from training.batches import load_batches, padding_options
 from training.checkpoints import Checkpoints, Mean, Progress
 from training.clock import Clock
 from training.command_line import Interrupted, stop_signals
 from training.environment import hardware, versions
 from training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from training.launching import start_trackers
-from training.optimization import build_optimizer, build_schedule, count_updates, move_schedule, reinitialize_layers
+from training.optimization import build_optimizer, build_schedule, move_schedule, reinitialize_layers
+from training.plan import Stretch
 from training.results import Results, ScoresBySet, flatten_scores, goodness
+from training.speed import Speed
 from training.task import Compute, Evaluation, Task, evaluate
 
 
+STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
+LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f"}
+LOG_FORMATS |= {"peak_share": ".3f", "joules": ",.0f"}  # others have four digits
 LOSSES_IN_MEAN = 20  # losses, one for each update, whose mean is compared with the lowest such mean so far
 
 
@@ -89,11 +95,9 @@ class _Training:
         accelerator: Accelerator,
     ) -> None:
         self.task, self.compute, self.signals, self.args, self.accelerator = task, compute, signals, args, accelerator
-        self.train_set = task.features["train"]
-        self.lengths = count_tokens(self.train_set)
-        self.items = count_items(self.train_set)
+        self.plan = task.build_plan(args, accelerator)
+        self.total = self.plan.updates
         self.padding_options = padding_options(model, args.pad_to_max_length)
-        self.total, self.per_epoch = count_updates(len(self.train_set), args, accelerator.num_processes)
         model.to(accelerator.device)
         model.tie_weights(recompute_mapping=False)  # on XLA, `to` copies a shared weight once for each use
         optimizer = build_optimizer(model, args)
@@ -102,19 +106,24 @@ class _Training:
                 train_micro_batch_size_per_gpu=args.per_device_train_batch_size, gradient_clipping=args.max_grad_norm
             )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
-        self.scheduler = build_schedule(optimizer, args, self.total)
+        steps = self.total if self.plan.seconds is None else STEPS_OF_TIME
+        self.scheduler = build_schedule(optimizer, args, steps)
         circumstances = versions() | hardware(accelerator)
-        self.checkpoints = Checkpoints(model, tokenizer, task.compared_data, circumstances, args, accelerator)
+        self.checkpoints = Checkpoints(
+            model, tokenizer, self.plan, task.compared_data, circumstances, args, accelerator
+        )
         restored = self.checkpoints.restore()
         self.progress = restored or Progress()
         self.latest: dict[str, Evaluation] | None = None  # suffix -> the last evaluation in this process,
         self.best: dict[str, Evaluation] | None = None  # and that of the best model, with --load_best_model_at_end
         self.clock = Clock(self.progress.seconds)
-        self.unread: list[tuple[torch.Tensor, int]] = []  # (loss, items), not read yet: reading waits for the device
-        examples = f"{len(self.train_set):,} examples, {self.total:,} updates"
-        accelerator.print(f"train: {examples}, on {accelerator.device.type}")
+        self.unread: list[tuple[torch.Tensor, torch.Tensor]] = []  # (losses, items): reading waits for the device
+        self.gradient_norm: torch.Tensor | None = None  # of the last update, if gradients are clipped
+        self.time_passed = 0.0  # the share of the plan's seconds, if it limits them
+        self.speed = Speed(self.clock.seconds.get("train", 0.0), self.plan.measures_peak, args, accelerator)
+        accelerator.print(f"train: {self.plan}, on {accelerator.device.type}")
         if restored:
-            move_schedule(self.scheduler, restored.update)
+            self.move_schedule()
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
         start_trackers(args, accelerator)
         self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
@@ -126,15 +135,10 @@ class _Training:
     def run(self) -> Trained:
         progress = self.progress
         while not self.finished:
-            epoch, done = divmod(progress.update, self.per_epoch)
-            updates = epoch_updates(self.lengths, self.args, epoch, self.accelerator.num_processes)
-            updates = updates[done : self.total - epoch * self.per_epoch]
+            stretch = self.plan.stretch(progress.update)
             self.model.train()
-            inputs = (self.train_set, self.items, updates, self.task.collate)
-            for share, items in _losses(
-                self.model, *inputs, self.padding_options, self.args.dataloader_num_workers, self.accelerator
-            ):
-                self.update(share, items)
+            for losses, items in self.losses(stretch):
+                self.update(losses, items)
                 self.between_updates()
                 if self.finished:
                     break
@@ -154,30 +158,93 @@ class _Training:
         results.validation = progress.scores
         return Trained(results, self.latest)
 
-    def update(self, share: torch.Tensor, items: int) -> None:
-        """One step of the optimizer, after the backward pass. `share` is this process's part of the loss."""
+    def losses(self, stretch: Stretch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yields this process's share of each loss of an update, after the backward pass, and the update's items.
+
+        Both are (losses,). A micro-batch's mean loss is weighted by its part of the update's items, so that
+        accumulation and processes change only rounding and the random numbers of dropout. A process that has no
+        example of the last micro-batch computes one with weight zero. A micro-batch without a labelled token, whose
+        mean loss is NaN, has weight zero, too.
+        """
+        plan, accelerator = self.plan, self.accelerator
+        rank, processes = accelerator.process_index, accelerator.num_processes
+        pin_memory = accelerator.device.type == "cuda"
+        examples = (batch[rank::processes] or batch[:1] for update in stretch.updates for batch in update)
+        workers = self.args.dataloader_num_workers
+        loader = iter(load_batches(stretch.data_set, examples, stretch.collate, workers, pin_memory))
+        for update in stretch.updates:
+            batches = [next(loader) for _ in update]
+            counts = plan.count(update, batches, accelerator)
+            shares = torch.zeros(len(plan.losses), device=accelerator.device)
+            for step, (batch, items) in enumerate(zip(batches, counts.batches, strict=True), start=1):
+                inputs = send_to_device(batch, accelerator.device, non_blocking=pin_memory)
+                shares_of_items = [
+                    count / total if count else None for count, total in zip(items, counts.totals, strict=True)
+                ]
+                accelerator.sync_gradients = step == len(update)  # with DeepSpeed, backward() then takes the step, too
+                with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(self.model):
+                    shares += self.speed.measure(batch, partial(self.backward, inputs, shares_of_items))
+            yield shares, torch.as_tensor(counts.totals)
+
+    def backward(self, inputs: dict[str, torch.Tensor], shares: list[float | torch.Tensor | None]) -> torch.Tensor:
+        """(losses,) this process's shares of the losses of a micro-batch, after the backward pass.
+
+        shares: for each loss, the micro-batch's part of the update's items; None if it has no item
+        """
+        plan = self.plan
+        with as_user_errors():
+            losses = plan.compute(self.model, inputs, self.padding_options)
+        parts = [
+            0 * loss.nan_to_num() if share is None else loss * share
+            for loss, share in zip(losses, shares, strict=True)
+        ]
+        loss = sum(part * weight for part, weight in zip(parts, plan.loss_weights, strict=True))
+        # Gradients are averaged over processes.
+        self.accelerator.backward(loss * (plan.gradient_scale * self.accelerator.num_processes))
+        return torch.stack(parts).detach()
+
+    def update(self, losses: torch.Tensor, items: torch.Tensor) -> None:
+        """One step of the optimizer, after the backward pass, for this process's shares of the losses."""
         if self.args.max_grad_norm > 0:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+            self.gradient_norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
         self.optimizer.step()
-        self.scheduler.step()
+        self.progress.update += 1
+        if self.plan.seconds is None:
+            self.scheduler.step()
+        else:
+            self.move_schedule()
         self.optimizer.zero_grad()
         _run_pending(self.accelerator)
-        self.unread.append((share, items))
-        self.progress.update += 1
+        self.unread.append((losses, items))
         self.bar.update()
+
+    def move_schedule(self) -> None:
+        """Moves the learning rate to where the run is: by its updates or, if its time is limited, by its time."""
+        step = self.progress.update
+        if self.plan.seconds is not None:
+            passed = torch.tensor(self.clock.total / self.plan.seconds, device=self.accelerator.device)
+            self.time_passed = min(1.0, self.accelerator.reduce(passed, "mean").item())
+            step = int(self.time_passed * STEPS_OF_TIME)
+        move_schedule(self.scheduler, step)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the run ends with the update that was just made."""
+        return self.progress.update >= self.total or self.time_passed >= 1
 
     def between_updates(self) -> None:
         """Does what is due after an update: logs, evaluates, saves a checkpoint, or stops."""
-        args, update = self.args, self.progress.update
-        ends = update % self.per_epoch == 0 or update == self.total  # an epoch, or the run
-        if update % args.logging_steps == 0 or update == self.total:
+        args, update, is_last = self.args, self.progress.update, self.is_last
+        ends = self.plan.ends_epoch(update) or is_last
+        if update % args.logging_steps == 0 or is_last:
             self.log()
         strategy = args.eval_strategy or ("epoch" if args.eval_steps is None else "steps")
-        due = {"no": update == self.total, "steps": self.is_due(args.eval_steps, ends), "epoch": ends}
+        due = {"no": is_last, "steps": self.is_due(args.eval_steps, ends), "epoch": ends}
         improved = self.evaluate() if self.task.evaluation_splits and due[strategy] else False
         if ends:
             self.end_epoch()
         save = {"no": False, "steps": self.is_due(args.save_steps, ends), "epoch": ends}
+        self.progress.stopped |= is_last and update < self.total
         stop = self.must_stop()
         is_best = args.load_best_model_at_end and improved
         if save[args.save_strategy] or is_best or stop or (self.progress.stopped and args.save_strategy != "no"):
@@ -187,23 +254,25 @@ class _Training:
 
     def is_due(self, steps: int | None, ends: bool) -> bool:
         """Whether an action is due that takes place every `steps` updates, or at the end of each epoch by default."""
-        update = self.progress.update
-        return ends if steps is None else update % steps == 0 or update == self.total
+        return ends if steps is None else self.progress.update % steps == 0 or self.is_last
 
     def read_losses(self) -> None:
         """Adds the losses of the latest updates to `progress`. Raises FloatingPointError if they have diverged."""
         if not self.unread:
             return
-        shares, items = zip(*self.unread, strict=True)
-        losses = self.accelerator.reduce(torch.stack(shares), "sum").tolist()
+        shares, items = (torch.stack(tensors) for tensors in zip(*self.unread, strict=True))
+        all_losses = self.accelerator.reduce(shares, "sum").tolist()
         self.unread = []
-        progress = self.progress
-        first = progress.update - len(losses) + 1
-        for update, (loss, count) in enumerate(zip(losses, items, strict=True), start=first):
+        progress, weights = self.progress, self.plan.loss_weights
+        first = progress.update - len(all_losses) + 1
+        for update, (losses, counts) in enumerate(zip(all_losses, items.tolist(), strict=True), start=first):
+            loss = sum(each * weight for each, weight in zip(losses, weights, strict=True))
             if not math.isfinite(loss):
                 self.diverged(f"the training loss is {loss} at update {update}")
             for mean in (progress.run, progress.epoch, progress.logged, progress.recent):
-                mean.add(loss, count)
+                mean.add(loss, counts[0])
+            for name, each, count in zip(self.plan.losses, losses, counts, strict=True):
+                progress.losses.setdefault(name, Mean()).add(each, count)
             if progress.recent.updates == LOSSES_IN_MEAN:
                 self.check_rise(update)
 
@@ -231,12 +300,35 @@ class _Training:
     def log(self) -> None:
         """Prints the mean loss since the last call, and sends it to the trackers."""
         self.read_losses()
-        if not self.progress.logged.updates:
+        progress = self.progress
+        if not progress.logged.updates:
             return
-        mean, self.progress.logged = self.progress.logged.value, Mean()
-        rate = self.scheduler.get_last_lr()[0]
-        self.print(f"update {self.progress.update}/{self.total}: train_loss {mean:.4f}, learning_rate {rate:.3g}")
-        self.accelerator.log({"train_loss": mean, "learning_rate": rate}, step=self.progress.update)
+        values = {"train_loss": progress.logged.value}
+        if len(progress.losses) > 1:
+            values |= {f"train_{name}_loss": mean.value for name, mean in progress.losses.items()}
+        progress.logged, progress.losses = Mean(), {}
+        values["learning_rate"] = self.scheduler.get_last_lr()[0]
+        if self.gradient_norm is not None:
+            values["grad_norm"] = float(self.gradient_norm)
+        self.clock.lap("train")
+        values |= self.speed.values(self.clock.seconds["train"])
+        parts = [f"{name} {value:{LOG_FORMATS.get(name, '.4f')}}" for name, value in values.items()]
+        self.print(f"{self.position}: {', '.join([*parts, self.time_left()])}")
+        self.accelerator.log(values, step=progress.update)
+
+    @property
+    def position(self) -> str:
+        """How far the run has come, as in "update 50/100"."""
+        total = "" if self.plan.seconds is not None else f"/{self.total}"
+        return f"update {self.progress.update}{total}"
+
+    def time_left(self) -> str:
+        """As in "0:02:10 left", from the run's mean speed until now or from its time limit."""
+        if self.plan.seconds is not None:
+            seconds = self.plan.seconds * (1 - self.time_passed)
+        else:
+            seconds = self.clock.total * (self.total / self.progress.update - 1)
+        return f"{timedelta(seconds=round(seconds))} left"
 
     def print(self, line: str) -> None:
         """Prints a line above the progress bar, which is drawn again at the next update."""
@@ -261,7 +353,7 @@ class _Training:
         improved = progress.note_scores(self.args.metric_for_best_model)
         if improved and self.args.load_best_model_at_end:
             self.best = self.latest
-        self.print(f"update {progress.update}/{self.total}:{_score_line(progress.scores)}")
+        self.print(f"{self.position}:{_score_line(progress.scores)}")
         if progress.worse == self.args.early_stopping_patience:
             progress.stopped = True  # also after the last update, where a longer run would stop as well
             if progress.update < self.total:
@@ -271,11 +363,11 @@ class _Training:
 
     def end_epoch(self) -> None:
         self.read_losses()
-        mean = self.progress.epoch.value
-        if self.progress.update % self.per_epoch == 0:  # otherwise a longer run continues this epoch
+        plan, update, mean = self.plan, self.progress.update, self.progress.epoch.value
+        if plan.ends_epoch(update):  # otherwise a longer run continues this epoch
             self.progress.epoch = Mean()
-        epoch = math.ceil(self.progress.update / self.per_epoch)
-        self.print(f"epoch {epoch}/{math.ceil(self.total / self.per_epoch)}: train_loss {mean:.4f}")
+        total = "" if plan.seconds is not None else f"/{math.ceil(plan.epochs(self.total))}"
+        self.print(f"epoch {math.ceil(plan.epochs(update))}{total}: train_loss {mean:.4f}")
 
     def save(self) -> None:
         self.read_losses()
@@ -295,43 +387,6 @@ class _Training:
             return False
         signals = torch.tensor(len(self.signals), device=self.accelerator.device)
         return bool(self.accelerator.reduce(signals, "sum").item())
-
-
-def _losses(
-    model: torch.nn.Module,
-    train_set: Dataset,
-    items: list[int],
-    updates: list[list[list[int]]],
-    collate: Collate,
-    options: dict[str, bool],
-    workers: int,
-    accelerator: Accelerator,
-) -> Iterator[tuple[torch.Tensor, int]]:
-    """Yields this process's share of each update's mean loss, after the backward pass, and the update's items.
-
-    Items are examples or labelled tokens (`count_items`). The mean loss of a micro-batch is weighted by its part of
-    the update's items, so that accumulation and processes change only rounding and the random numbers of dropout. A
-    process that has no example of the last micro-batch computes one with weight zero. A micro-batch without a labelled
-    token, whose mean loss is NaN, has weight zero, too. `options` are further arguments of the model.
-    """
-    rank, processes = accelerator.process_index, accelerator.num_processes
-    process_batches = [batch[rank::processes] or batch[:1] for update in updates for batch in update]
-    pin_memory = accelerator.device.type == "cuda"
-    batches = iter(load_batches(train_set, process_batches, collate, workers, pin_memory))
-    for update in updates:
-        total = sum(items[index] for batch in update for index in batch)
-        share = torch.zeros((), device=accelerator.device)
-        for step, examples in enumerate(update, start=1):
-            weight = sum(items[index] for index in examples[rank::processes]) / max(total, 1)
-            batch = send_to_device(next(batches), accelerator.device, non_blocking=pin_memory)
-            accelerator.sync_gradients = step == len(update)  # with DeepSpeed, backward() then takes the step, too
-            with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
-                with as_user_errors():
-                    loss = model(**batch, **options).loss
-                loss = loss * weight if weight else 0 * loss.nan_to_num()
-                accelerator.backward(loss * processes)  # the gradient is averaged over processes
-            share += loss.detach()
-        yield share, total
 
 
 def _score_line(scores_by_set: ScoresBySet) -> str:

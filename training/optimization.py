@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, get_scheduler
 
 from training.arguments import RunArguments
-from training.errors import InputError, Parameter
+from training.errors import InputError, PackageError, Parameter
+
+
+OPTIM = Parameter("optim")
 
 
 def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[int, int]:
@@ -33,31 +37,98 @@ def schedule(examples: int, args: RunArguments, processes: int) -> dict[str, int
     return {"updates": total, "updates an epoch": per_epoch, "warm-up": warm_up_updates(args, total)}
 
 
-def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.AdamW:
-    """AdamW or BertAdam. Matrices and embeddings decay, biases and LayerNorms do not, as in both papers.
+def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.Optimizer:
+    """The optimizer of --optim. Matrices and embeddings decay, biases and LayerNorms do not, as in both papers.
 
-    They are told apart by dimension: a list of names would miss LayerNorms that a model names differently. With
+    Adagrad is the biLM's: its sums of squares start at 1, as in the released code, so that torch's epsilon of 1e-10
+    vanishes beside their roots. It adds the decay to the gradient; the other optimizers decay the weights themselves.
+    """
+    groups = _parameter_groups(model, args)
+    devices = {parameter.device.type for group in groups for parameter in group["params"]}
+    if args.optim == "adagrad":
+        return torch.optim.Adagrad(groups, initial_accumulator_value=1.0, fused=devices == {"cpu"})
+    fused = devices <= {"cpu", "cuda", "mps", "xpu"}
+    settings = {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon, "fused": fused}
+    if args.optim == "muon":
+        return MuonWithAdamW(groups, **settings)
+    optimizer = BertAdam if args.optim == "bert_adam" else torch.optim.AdamW
+    return optimizer(groups, lr=args.learning_rate, **settings)
+
+
+def _parameter_groups(model: PreTrainedModel, args: RunArguments) -> list[dict[str, Any]]:
+    """The trained parameters in groups for an optimizer, each with its learning rate and weight decay.
+
+    What decays is told apart by dimension: a list of names would miss LayerNorms that a model names differently. With
     `layerwise_lr_decay`, each layer's parameters are groups with their own learning rate, from the top layer down; a
-    scheduler scales the rate of each group.
+    scheduler scales the rate of each group. For Muon, hidden matrices are groups of their own, marked `muon`.
     """
     depths = _depths(model) if args.layerwise_lr_decay != 1 else {}
+    hidden = _hidden_matrices(model) if args.optim == "muon" else set()
     groups = defaultdict(list)
     for parameter in model.parameters():  # tied ones come once
         if parameter.requires_grad:
-            groups[depths.get(parameter, 0), parameter.dim() <= 1].append(parameter)
-    settings = [
+            groups[depths.get(parameter, 0), parameter.dim() <= 1, parameter in hidden].append(parameter)
+    return [
         {
-            "params": groups[depth, flat],
+            "params": groups[depth, flat, muon],
             "lr": args.learning_rate * args.layerwise_lr_decay**depth,
             "weight_decay": 0.0 if flat else args.weight_decay,
         }
-        for depth, flat in sorted(groups)
+        | ({"muon": muon} if args.optim == "muon" else {})
+        for depth, flat, muon in sorted(groups)
     ]
-    devices = {parameter.device.type for parameters in groups.values() for parameter in parameters}
-    fused = devices <= {"cpu", "cuda", "mps", "xpu"}
-    betas = (args.adam_beta1, args.adam_beta2)
-    optimizer = BertAdam if args.optim == "bert_adam" else torch.optim.AdamW
-    return optimizer(settings, lr=args.learning_rate, betas=betas, eps=args.adam_epsilon, fused=fused)
+
+
+def _hidden_matrices(model: PreTrainedModel) -> set[nn.Parameter]:
+    """The matrices of the base model, except embeddings. Heads are above the base model.
+
+    Raises ValueError if none of them is trained.
+    """
+    embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    hidden = {parameter for parameter in model.base_model.parameters() if parameter.dim() == 2} - embeddings
+    if not any(parameter.requires_grad for parameter in hidden):
+        raise InputError(OPTIM, f" muon trains hidden matrices, and {type(model).__name__} trains none: choose adamw")
+    return hidden
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024) for the groups with `muon`: true, AdamW for the others.
+
+    Muon orthogonalizes the average gradient of a hidden matrix by Newton and Schulz's iteration. Its update is scaled
+    to the size of AdamW's (Liu et al. 2025, arXiv 2502.16982, section 2.2), so that one learning rate and one weight
+    decay, those of AdamW, serve all groups.
+
+    Both are torch's optimizers. They share the groups and the state of this one, which schedules and checkpoints see
+    as a single optimizer. Raises ImportError if torch is older than 2.9, which has no Muon.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], **adamw: Any) -> None:
+        """Args: adamw: the settings of AdamW other than learning rate and weight decay, which the groups have."""
+        if not hasattr(torch.optim, "Muon"):
+            raise PackageError(OPTIM, f" muon needs torch 2.9 or later, not {torch.__version__}: update torch")
+        super().__init__(groups, {})
+        self.muon = torch.optim.Muon(self._select(muon=True), adjust_lr_fn="match_rms_adamw")
+        self.adamw = torch.optim.AdamW(self._select(muon=False), **adamw)
+        self._share()
+
+    def _select(self, muon: bool) -> list[dict[str, Any]]:
+        return [group for group in self.param_groups if group["muon"] == muon]
+
+    def _share(self) -> None:
+        """Gives the groups and the state of this optimizer to both of its parts."""
+        self.muon.param_groups, self.adamw.param_groups = self._select(muon=True), self._select(muon=False)
+        self.muon.state = self.adamw.state = self.state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Called by `load_state_dict`, which makes new groups and a new state."""
+        super().__setstate__(state)
+        self._share()
+
+    def step(self, closure: Callable[[], torch.Tensor] | None = None) -> torch.Tensor | None:
+        """One update of all groups; returns the loss that `closure` computes, if it is given."""
+        loss = self.muon.step(closure)
+        self.adamw.step()
+        return loss
 
 
 class BertAdam(torch.optim.AdamW):

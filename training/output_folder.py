@@ -2,6 +2,7 @@
 
 OUTPUT_DIR/metrics.json, predictions*.*, outputs-*.safetensors     results
 OUTPUT_DIR/.results.json                                           the names of the files of results
+OUTPUT_DIR/log.jsonl, curves.png                                   the lines of the log, with --report_to curves
 OUTPUT_DIR/config.json, model.safetensors, README.md, SHA256SUMS   the model folder
 OUTPUT_DIR/checkpoint-UPDATES/                                     what --resume reads
 OUTPUT_DIR/seed-N/                                                 with --seeds, the output folder of each run
@@ -20,6 +21,7 @@ from training.files import read_json, remove_folder, shown, write_json
 METRICS = "metrics.json"
 IDENTITY = ".identity.json"
 RESULTS = ".results.json"
+LOG, CURVES = "log.jsonl", "curves.png"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)\.new")
 SEED = re.compile(r"seed-(\d+)")

@@ -15,7 +15,7 @@ from training.files import parse_json, read_text
 from training.samples import Samples, flatten_samples, read_samples
 
 
-LOWER_IS_BETTER = ("loss", "perplexity")
+LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte")
 # Values of metrics that are not scores: SQuAD's numbers of questions, and the thresholds of its best scores.
 NOT_SCORES = {"total", "HasAns_total", "NoAns_total", "best_exact_thresh", "best_f1_thresh"}
 MISMATCHED = "_mm"  # suffix of the names for MNLI's mismatched part

@@ -21,7 +21,6 @@ from training.files import write_text
 from training.launching import check_launch, lock_output_folder
 from training.loop import train
 from training.output_folder import SEED, matching_folders, record_result_files
-from training.prediction import predict
 from training.reporting import remove_earlier_results, write_results
 from training.results import Results
 from training.seeds import Run, run_seeds
@@ -80,6 +79,7 @@ def carry_out(
     if args.do_train:
         trained = train(model, tokenizer, task, compute, args, accelerator)
         results, evaluations = trained.results, trained.evaluations
+        task.finish(model)
         clock.include(results.seconds)
     if args.do_eval and (not args.do_train or args.save_outputs or task.writes_validation):
         if evaluations is None:
@@ -108,15 +108,7 @@ def _build_compute(task: Task, model: PreTrainedModel, args: RunArguments, accel
     Raises now what `average` raises for one of the task's splits, before earlier results are removed.
     """
     if args.ensemble is None:
-        return partial(
-            predict,
-            model,
-            collate=task.collate,
-            accelerator=accelerator,
-            batch_size=args.per_device_eval_batch_size,
-            one_shape=args.pad_to_max_length,
-            workers=args.dataloader_num_workers,
-        )
+        return task.build_compute(model, args, accelerator)
     mean = partial(
         average,
         folders=members(args.ensemble, args.output_dir),

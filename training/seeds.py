@@ -14,8 +14,10 @@ from training.files import remove_folder, write_json, write_text
 from training.identity import run_digest
 from training.output_folder import (
     CHECKPOINT,
+    CURVES,
     HALF_WRITTEN,
     IDENTITY,
+    LOG,
     METRICS,
     RESULTS,
     SEED,
@@ -120,7 +122,7 @@ def _write_finished_identity(folder: Path, args: RunArguments) -> None:
 def _remove_all_but_results(folder: Path) -> None:
     """Removes the weights and checkpoints of a run that is not the best; its scores, outputs and curves stay."""
     files = read_result_files(folder)
-    kept = {METRICS, RESULTS, IDENTITY, *files.predictions, *files.outputs}
+    kept = {METRICS, RESULTS, IDENTITY, LOG, CURVES, *files.predictions, *files.outputs}
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
             remove_folder(path)
@@ -152,7 +154,7 @@ def _move_best_run(
         card = (folder / "README.md").read_text(encoding="utf-8")
         files = read_result_files(folder)
         record_result_files(output, predictions=files.predictions)
-        staying = {METRICS, RESULTS, "README.md", ".lock", IDENTITY, *files.outputs}
+        staying = {METRICS, RESULTS, "README.md", ".lock", IDENTITY, LOG, CURVES, *files.outputs}
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
         write_text(output / "README.md", card + spread_card(best, spread, runs[best], len(runs)))
     for path in matching_folders(output, SEED):

@@ -3,12 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
+from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
+from transformers import PreTrainedModel
 
+from training.arguments import RunArguments
 from training.batches import Collate
-from training.prediction import Outputs
+from training.plan import EpochPlan, Plan
+from training.prediction import Outputs, predict
 from training.results import Scores
 from training.samples import Samples
 
@@ -70,6 +75,25 @@ class Task(ABC):
         data |= {f"validation data{suffix}": self.features[split] for suffix, split in self.evaluation_splits.items()}
         references = {"validation references": self.data["validation"]} if self.evaluation_splits else {}
         return data | references
+
+    def build_plan(self, args: RunArguments, accelerator: Accelerator) -> Plan:
+        """The updates of training."""
+        return EpochPlan(self.features["train"], self.collate, args, accelerator)
+
+    def build_compute(self, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
+        """The function that computes the model's outputs."""
+        return partial(
+            predict,
+            model,
+            collate=self.collate,
+            accelerator=accelerator,
+            batch_size=args.per_device_eval_batch_size,
+            one_shape=args.pad_to_max_length,
+            workers=args.dataloader_num_workers,
+        )
+
+    def finish(self, model: PreTrainedModel) -> None:  # noqa: B027 - most models are finished when they are trained
+        """Prepares the trained model to be saved."""
 
     def decode(self, split: str, outputs: Outputs) -> Any:
         """Makes predictions from the outputs for a split, or its first examples; by default the outputs themselves."""

@@ -42,6 +42,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn as nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers import initialization as init
 
 from ..shared.modeling_onednn import is_faster, is_transformed, linear, packed, product
@@ -291,6 +292,12 @@ def _in_two_threads(compute: Callable, sides: list[tuple]) -> list:
     threads = torch.get_num_threads()
     if threads == 1 or sides[0][0].device.type != "cpu":
         return [compute(side) for side in sides]
+    if _get_current_dispatch_mode() is not None:  # a mode, as torch's counter of FLOPs, sees this thread only
+        torch.set_num_threads(threads // 2)  # the same rounding as in the two threads
+        try:
+            return [compute(side) for side in sides]
+        finally:
+            torch.set_num_threads(threads)
     return list(_pool(os.getpid(), threads).map(torch.no_grad()(compute), sides))
 
 

@@ -1,0 +1,221 @@
+"""Pre-trains a language model on raw text: BERT's masked LM, GPT's left-to-right LM or ELMo's biLM.
+
+    python run_pretraining.py --model_name_or_path configs/bert/mini.json --train_file 'books/*.txt' \\
+        --validation_file valid.txt --max_seq_length 128 --max_steps 10000 --save_strategy steps --save_steps 1000 \\
+        --resume --output_dir runs/bert
+    python run_pretraining.py --model_name_or_path google-bert/bert-base-uncased --train_file reviews.jsonl \\
+        --validation_split_percentage 1 --num_train_epochs 3 --output_dir runs/reviews     # more text for a trained model
+
+The model decides what it learns: masked words, the next word, or the next and the previous word; --objective chooses
+where a model can do several. The text is files of plain text, JSON lines or parquet, or a data set on the Hub. It is
+converted to shards of tokens once, in --corpus_dir, where later runs find them (docs/corpora.md). A configuration
+without --tokenizer_name gets a tokenizer of its own size, made from the text.
+
+The order of the text and all random choices are functions of the seed and of the number of the update. So a run that
+was stopped continues exactly, with --resume, also on another number of processes if the samples of an update, the
+product of --per_device_train_batch_size, --gradient_accumulation_steps and processes, are as many as before.
+OUTPUT_DIR receives metrics.json, log.jsonl with the lines of the log, their curves, and the trained model with its
+tokenizer and card.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from accelerate import Accelerator
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.hf_argparser import HfArg
+
+from tasks.pretraining.corpus import Corpus
+from tasks.pretraining.evaluation import compute_losses, score
+from tasks.pretraining.plan import CorpusPlan, Phase
+from training.arguments import NonNegativeInt, PathOrName, PositiveFloat, PositiveInt, RunArguments, Share
+from training.batches import padding_options
+from training.clock import Clock
+from training.errors import InputError
+from training.flags import parse_arguments
+from training.launching import make_accelerator
+from training.loading import load_config, load_model
+from training.prediction import Outputs
+from training.results import Results, Scores
+from training.runs import carry_out, command, repeat
+from training.task import Compute, Task
+
+
+OBJECTIVES = {
+    "masked_lm": AutoModelForMaskedLM,
+    "causal_lm": AutoModelForCausalLM,
+    "bilm": AutoModelForPreTraining,
+}
+TASK_TYPES = {"masked_lm": "fill-mask", "causal_lm": "text-generation", "bilm": "feature-extraction"}
+LENGTHS = {"masked_lm": 128, "causal_lm": 128, "bilm": 20}  # the default of --max_seq_length
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingArguments(RunArguments):
+    """The arguments of this script, in addition to those of every run."""
+
+    makes_tokenizer: ClassVar[bool] = True
+
+    do_train: bool = HfArg(default=True, help="train on the text; false only evaluates the model")
+    do_eval: bool = HfArg(default=True, help="measure the perplexity of held-out text")
+    train_file: str | None = HfArg(
+        default=None, help="files of text to train on, as in a.txt,b.jsonl or 'books/*.txt.xz'"
+    )
+    validation_file: str | None = HfArg(default=None, help="files of held-out text")
+    dataset_name: str | None = HfArg(default=None, help="a data set on the Hub to train on, instead of files")
+    dataset_config_name: str | None = HfArg(default=None, help="its configuration")
+    text_column: str = HfArg(default="text", help="column with the text, of JSON lines, parquet and data sets")
+    documents: Literal["blank_lines", "files"] = HfArg(
+        default="blank_lines", help="what separates the documents of plain text"
+    )
+    sentences: Literal["split", "lines"] = HfArg(
+        default="split", help="whether lines are split into sentences, or each line is one"
+    )
+    validation_split_percentage: NonNegativeFloat | None = HfArg(
+        default=None, help="percentage of the documents that is held out; default: 1 without --validation_file"
+    )
+    corpus_dir: PathOrName | None = HfArg(
+        default=None, help="folder of the text's tokens, written if it is new; default: OUTPUT_DIR/corpus"
+    )
+    preprocessing_num_workers: PositiveInt | None = HfArg(
+        default=None, help="processes that convert text to tokens; default: one for each processor core"
+    )
+    objective: Literal[tuple(OBJECTIVES)] | None = HfArg(default=None, help="what is learned; default: the model's")
+    max_seq_length: PositiveInt | None = HfArg(
+        default=None,
+        help="tokens of a row; steps of truncated back-propagation of a biLM; default: 128, for a biLM 20",
+    )
+    final_seq_length: PositiveInt | None = HfArg(
+        default=None, help="tokens of a row in the last part of the updates, as in BERT's paper: 512"
+    )
+    final_share: Share = HfArg(default=0.1, help="that part of the updates, with --final_seq_length")
+    segments: Literal["full_sentences", "document_sentences", "next_sentence"] = HfArg(
+        default="full_sentences",
+        help="a masked LM's rows: sentences of any documents, of one document, or pairs for BERT's second objective",
+    )
+    mlm_probability: Share = HfArg(default=0.15, help="share of the tokens that a masked LM predicts")
+    mask_share: Share = HfArg(default=0.8, help="share of these that [MASK] replaces")
+    random_share: Share = HfArg(default=0.1, help="share of these that a random token replaces; the rest stays")
+    whole_word_mask: bool = HfArg(default=False, help="predict all tokens of a word or none")
+    batch_ramp_steps: NonNegativeInt = HfArg(
+        default=0, help="number of updates in which the samples of an update rise to their full number"
+    )
+    budget_minutes: PositiveFloat | None = HfArg(
+        default=None, help="minutes of training, instead of a number of updates; the learning rate follows the time"
+    )
+    max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on only this many rows, the first")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("do_predict", "ensemble", "save_outputs", "group_by_length"):
+            if getattr(self, name):
+                raise InputError(f"--{name} has no meaning in pre-training: leave it out")
+        self._check_text()
+        self._check_length_of_run()
+        if self.mask_share + self.random_share > 1:
+            raise InputError(
+                f"--mask_share {self.mask_share} and --random_share {self.random_share} are more than all tokens"
+            )
+
+    @property
+    def text(self) -> TextSource | None:
+        """The text; None if the run reads a corpus that was prepared before."""
+        names = [field.name for field in fields(TextSource)]
+        values = {name: getattr(self, name) for name in names}
+        return None if self.train_file is None and self.dataset_name is None else TextSource(**values)
+
+    def _check_text(self) -> None:
+        if self.train_file is not None and self.dataset_name is not None:
+            raise InputError("--train_file and --dataset_name both name the text to train on: give one of them")
+        if self.train_file is None and self.dataset_name is None and self.corpus_dir is None:
+            raise InputError("there is no text: give --train_file, --dataset_name, or --corpus_dir of an earlier run")
+
+    def _check_length_of_run(self) -> None:
+        if self.budget_minutes is not None:
+            if self.max_steps > 0:
+                raise InputError("--budget_minutes and --max_steps both end the run: give one of them")
+            if self.warmup_steps:
+                raise InputError("with --budget_minutes the learning rate follows the time: give --warmup_ratio")
+        if self.final_seq_length is not None and self.max_steps <= 0:
+            raise InputError("--final_seq_length begins after a share of the updates: give their number, --max_steps")
+
+
+@dataclass
+class LanguageModelling(Task):
+    """Raw text: a corpus to train on, and held-out text for perplexity."""
+
+    phases: Sequence[Phase]
+
+    @property
+    def compared_data(self) -> dict[str, Corpus]:
+        names = {"train": "training data", "validation": "validation data"}
+        return {names[split]: corpus for split, corpus in self.data.items() if split in names}
+
+    def build_plan(self, args: PretrainingArguments, accelerator: Accelerator) -> CorpusPlan:
+        seconds = None if args.budget_minutes is None else 60 * args.budget_minutes
+        return CorpusPlan(self.phases, args, accelerator, args.batch_ramp_steps, seconds)
+
+    def build_compute(self, model: PreTrainedModel, args: PretrainingArguments, accelerator: Accelerator) -> Compute:
+        return partial(
+            compute_losses,
+            model=model,
+            accelerator=accelerator,
+            batch_size=args.per_device_eval_batch_size,
+            options=padding_options(model, args.pad_to_max_length),
+            workers=args.dataloader_num_workers,
+        )
+
+    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores:
+        return score(self.features[split], outputs)
+
+    def write(self, split: str, predictions: Outputs) -> dict[str, str]:
+        return {}
+
+    def finish(self, model: PreTrainedModel) -> None:
+        self.phases[0].objective.finish(model)
+
+
+def main(argv: list[str] | None = None) -> dict[str, float]:
+    """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
+    args = parse_arguments(PretrainingArguments, argv)
+    if args.corpus_dir is None:  # all seeds read the same corpus
+        args = replace(args, corpus_dir=str(Path(args.output_dir, "corpus")))
+    return repeat(run, args)
+
+
+def run(args: PretrainingArguments) -> Results:
+    """One run: prepares the corpus, loads the model, trains it and evaluates it on held-out text."""
+    clock = Clock()
+    accelerator = make_accelerator(args)
+    clock.lap("start")
+    config = load_config(args.source)
+    with accelerator.main_process_first():
+        tokenizer, corpora = prepare(...)
+    clock.lap("tokenize")
+    kind = choose_objective(config, args)
+    head = AutoModelForPreTraining if args.segments == "next_sentence" else OBJECTIVES[kind]
+    model = load_model(head, args.source, config, tokenizer, train=args.do_train)
+    check_lengths(...)
+    clock.lap("load")
+    return carry_out(task, model, tokenizer, args, accelerator, clock)
+
+
+def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> str:
+    """What the model learns: --objective, or the first of `OBJECTIVES` that it has a head for.
+
+    A decoder learns the next word, and a model whose tokenizer reads words both neighbours. Raises ValueError for an
+    objective that the model has no head for.
+    """
+
+
+if __name__ == "__main__":
+    command(main)

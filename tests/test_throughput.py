@@ -1,0 +1,201 @@
+"""The work of a step against formulas, without a change to its results; the machine's limit; counters of energy."""
+
+import copy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import modeling
+from tests import bert_cases, gpt_cases
+from tests.elmo_reference import small_config
+from training.throughput import Throughput, _matrix_peak
+
+
+CPU = torch.device("cpu")
+ROWS, COLUMNS = 4, 8  # oneDNN's products have no rows to fill up
+TOKENS = ROWS * COLUMNS
+LENGTHS = (8, 5, 8, 8)
+
+
+def bert_step() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    sizes = bert_cases.SIZES | {"hidden_dropout_prob": 0.1}
+    model = modeling.ZooBertForPreTraining(modeling.ZooBertConfig(**sizes))
+    ids = torch.randint(1, sizes["vocab_size"], (ROWS, COLUMNS))
+    mask = (torch.arange(COLUMNS) < torch.tensor(LENGTHS)[:, None]).long()
+    labels = torch.where(mask * torch.arange(COLUMNS) % 3 == 1, ids, -100)
+    return model, {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": labels,
+        "next_sentence_label": torch.tensor([0, 1, 1, 0]),
+    }
+
+
+def bert_work(inputs: dict[str, torch.Tensor]) -> int:
+    """Padding is not computed, and the head runs where there are labels."""
+    hidden, inner, layers, words = (
+        bert_cases.SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
+    )
+    labelled = int((inputs["labels"] != -100).sum())
+    products = layers * sum(LENGTHS) * (4 * hidden * hidden + 2 * hidden * inner)
+    products += labelled * hidden * (hidden + words) + ROWS * hidden * (hidden + 2)
+    return 2 * 3 * products + attention_work(hidden, layers, LENGTHS)
+
+
+def attention_work(hidden: int, layers: int, lengths: tuple[int, ...]) -> int:
+    """Two products; in the backward pass two for each of them, and the first again, which flash attention forgets."""
+    return 2 * (2 + 5) * layers * hidden * sum(length**2 for length in lengths)
+
+
+def gpt_step() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    model = modeling.ZooGPTLMHeadModel(modeling.ZooGPTConfig(**gpt_cases.SIZES | {"resid_pdrop": 0.1}))
+    ids = torch.randint(1, gpt_cases.SIZES["vocab_size"], (ROWS, COLUMNS))
+    return model, {"input_ids": ids, "labels": ids}
+
+
+def gpt_work(inputs: dict[str, torch.Tensor]) -> int:
+    hidden, layers, words = (gpt_cases.SIZES[name] for name in ("n_embd", "n_layer", "vocab_size"))
+    products = TOKENS * (layers * 12 * hidden * hidden + hidden * words)
+    return 2 * 3 * products + attention_work(hidden, layers, (COLUMNS,) * ROWS)
+
+
+def elmo_step() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    model = modeling.ElmoForPreTraining(small_config(state="carry", hidden_dropout_prob=0.1))
+    config = model.config
+    words = torch.randint(1, config.vocab_size, (2, ROWS, COLUMNS, config.max_characters_per_token))
+    words[1, 0, :2] = words[0, 0, :2]  # distinct words, with <S> and </S>, are then 2 * TOKENS
+    labels = torch.randint(3, config.lm_vocab_size, (2, ROWS, COLUMNS))
+    streams = {"input_ids": words[0], "reverse_input_ids": words[1]}
+    return model, streams | {"labels": labels[0], "reverse_labels": labels[1]}
+
+
+def elmo_work(inputs: dict[str, torch.Tensor]) -> int:
+    config = small_config()
+    size, cells, characters = config.hidden_size // 2, config.cell_size, config.max_characters_per_token
+    filters = sum(number for _, number in config.filters)
+    encoder = sum((characters - w + 1) * w * config.char_embedding_size * number for w, number in config.filters)
+    encoder += config.num_highway_layers * 2 * filters**2 + filters * size
+    direction = config.num_hidden_layers * (2 * size * 4 * cells + cells * size) + size * config.lm_vocab_size
+    return 2 * 3 * 2 * TOKENS * (encoder + direction)
+
+
+MODELS = {"bert": (bert_step, bert_work), "gpt": (gpt_step, gpt_work), "elmo": (elmo_step, elmo_work)}
+
+
+@pytest.fixture
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "threads"), [("bert", 1), ("gpt", 1), ("elmo", 1), ("elmo", 2)], indirect=["threads"]
+)
+def test_the_work_of_a_step_is_what_a_formula_says_and_counting_changes_no_bit(name, threads):
+    make, work = MODELS[name]
+    torch.manual_seed(3)
+    original, inputs = make()
+
+    def gradients(run) -> list[torch.Tensor | None]:
+        torch.manual_seed(4)
+        model = copy.deepcopy(original).train()  # ELMo keeps its last states
+        run(lambda: model(**inputs).loss.backward())
+        return [parameter.grad for parameter in model.parameters()]
+
+    counted = []
+    plain = gradients(lambda step: step())
+    watched = gradients(lambda step: counted.append(Throughput(CPU, "no").count(step)))
+    assert counted == [work(inputs)]
+    assert torch.get_num_threads() == threads
+    for one, other in zip(plain, watched, strict=True):
+        assert one is other is None or torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_work_does_not_depend_on_which_library_computes_it(name):
+    make, work = MODELS[name]
+    model, inputs = make()
+    with torch.backends.mkldnn.flags(enabled=False):
+        flops = Throughput(CPU, "no").count(lambda: model.train()(**inputs).loss.backward())
+    assert flops == work(inputs)
+
+
+def test_the_limit_is_measured_once_for_each_precision_and_leaves_the_random_numbers_alone(monkeypatch):
+    monkeypatch.setattr("training.throughput.SECONDS", 0.01)
+    _matrix_peak.cache_clear()
+    before = torch.get_rng_state()
+    limits = [Throughput(CPU, precision).peak for precision in ("no", "bf16", "no")]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert limits[0] == limits[2] > 1e8 and limits[1] > 1e8
+    assert _matrix_peak.cache_info().misses == 2
+    _matrix_peak.cache_clear()  # of what so short a time has measured
+    assert Throughput(torch.device("xla"), "no").peak is None
+
+
+# Energy
+
+COUNTERS = {  # folder -> its name and its counter
+    "intel-rapl:0": ("package-0", 900_000),
+    "intel-rapl:0:0": ("core", 5),
+    "intel-rapl:0:1": ("dram", 100_000),
+    "intel-rapl:1": ("psys", 7),
+    "intel-rapl-mmio:0": ("package-0", 900_000),
+}
+
+
+@pytest.fixture
+def powercap(tmp_path) -> Path:
+    for folder, (name, value) in COUNTERS.items():
+        (tmp_path / folder).mkdir()
+        for file, text in [("name", name), ("energy_uj", value), ("max_energy_range_uj", 999_999)]:
+            (tmp_path / folder / file).write_text(f"{text}\n")
+    return tmp_path
+
+
+def test_energy_is_that_of_processors_and_memory_once_each_also_after_a_return_to_zero(powercap):
+    throughput = Throughput(CPU, "no", powercap)
+    assert throughput.energy() == 0
+    (powercap / "intel-rapl:0:1" / "energy_uj").write_text("350000\n")
+    assert throughput.energy() == pytest.approx(0.25)
+    (powercap / "intel-rapl:0" / "energy_uj").write_text("100000\n")
+    assert throughput.energy() == pytest.approx(0.45)
+    (powercap / "intel-rapl:0" / "energy_uj").write_text("99999\n")  # almost a whole round
+    assert throughput.energy() == pytest.approx(1.449999)
+
+
+def test_without_counters_that_can_be_read_there_is_no_energy(powercap):
+    assert Throughput(CPU, "no", powercap / "absent").energy() is None
+    (powercap / "intel-rapl:0" / "energy_uj").unlink()  # as PermissionError, an OSError
+    assert Throughput(CPU, "no", powercap).energy() is None
+
+
+class FakeError(Exception):
+    """NVML's."""
+
+
+def test_the_energy_of_a_gpu_is_nvmls_for_the_device_with_its_identifier(monkeypatch):
+    readings = iter([5_000, 7_500])
+    nvml = SimpleNamespace(
+        NVMLError=FakeError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID={"GPU-3f-b": "handle"}.get,
+        nvmlDeviceGetTotalEnergyConsumption=lambda handle: {"handle": readings}[handle].__next__(),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="3f-b"))
+    assert Throughput(torch.device("cuda", 1), "bf16").energy() == 2.5
+
+
+def test_a_gpu_without_a_counter_or_without_nvml_has_no_energy(monkeypatch):
+    def fail() -> None:
+        raise FakeError
+
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=FakeError, nvmlInit=fail))
+    assert Throughput(torch.device("cuda", 0), "no").energy() is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert Throughput(torch.device("cuda", 0), "no").energy() is None

@@ -1,0 +1,68 @@
+"""The lines of a run's log as a file, and their curves: --report_to curves.
+
+OUTPUT_DIR/log.jsonl     one JSON object for each line: update, train_loss, learning_rate, eval_loss, ...
+OUTPUT_DIR/curves.png    drawn at the end, if matplotlib is installed
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from accelerate.tracking import GeneralTracker, on_main_process
+
+from training import curves
+from training.errors import FileError
+from training.files import parse_json, read_text, write_text, writing
+from training.output_folder import CURVES, LOG
+
+
+class History(GeneralTracker):
+    """A tracker of Accelerate."""
+
+    name = "curves"
+    requires_logging_directory = False
+
+    def __init__(self, output: Path, resumes: bool) -> None:
+        """`resumes`: whether the run may go on from a checkpoint, so that earlier lines are a part of it."""
+        super().__init__()
+        self.output, self.resumes = output, resumes
+        self.records: list[dict[str, Any]] | None = None  # None: nothing has been logged in this process
+
+    @property
+    def tracker(self) -> "History":
+        return self
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        pass  # metrics.json holds the arguments
+
+    @on_main_process
+    def log(self, values: dict[str, float], step: int, **_: Any) -> None:
+        """Appends a line. The first one in this process replaces lines of later updates, which are made again."""
+        record = {"update": step, **values}
+        path = self.output / LOG
+        if self.records is None:
+            earlier = _read(path) if self.resumes else []
+            self.records = [*(line for line in earlier if line["update"] < step), record]
+            write_text(path, "".join(json.dumps(line) + "\n" for line in self.records))
+            return
+        self.records.append(record)
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    @on_main_process
+    def finish(self) -> None:
+        if self.records:
+            curves.draw(self.records, self.output / CURVES)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """The lines of an earlier part of the run. A line that was cut by the end of a process is left out."""
+    if not path.is_file():
+        return []
+    lines = read_text(path).split("\n")[:-1]
+    try:
+        records = [parse_json(line) for line in lines]
+    except ValueError as error:
+        raise FileError(f"{path} is damaged ({error}): remove it, or restore it from a copy") from error
+    return records

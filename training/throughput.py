@@ -1,0 +1,182 @@
+"""What a run gets out of its machine: the share of the limit of its matrix products, and the energy it takes.
+
+All numbers are of one process and its device. A multiplication and an addition are two operations (FLOPs), both where
+they are counted and where the limit is measured.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from modeling.shared.modeling_onednn import linear
+
+
+DTYPES = {"no": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}  # of matrix products, by precision
+
+SECONDS = 0.15  # for which the limit is measured
+SHORT = 0.002  # seconds of a product that is too small to use the whole device
+SIZES = (512, 1024, 2048, 4096, 8192)  # rows of the matrices
+POWERCAP = Path("/sys/class/powercap")
+
+
+class Throughput:
+    """The limit of the device, the work of a step, and the energy since this object was made.
+
+    Args:
+        precision: --mixed_precision of the run.
+        powercap: the folder of Linux's counters of energy.
+    """
+
+    def __init__(self, device: torch.device, precision: str, powercap: Path = POWERCAP) -> None:
+        self.device, self.precision = device, precision
+        self.counters = gpu_counters(device) if device.type == "cuda" else processor_counters(powercap)
+
+    @property
+    def peak(self) -> float | None:
+        """FLOPs a second of large matrix products in the run's precision, measured once; None on XLA."""
+        if self.device.type == "xla":  # products run when their result is read
+            return None
+        settings = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        return _matrix_peak(self.device, DTYPES[self.precision], settings)
+
+    def count(self, step: Callable[[], object]) -> int:
+        """Calls `step`, usually a forward and a backward pass, and returns its FLOPs.
+
+        They are those of matrix products, convolutions and attention, as they are run: padding counts where it is
+        computed, and what gradient checkpointing computes again counts twice. Attention counts in full where its mask
+        hides a part. LSTMs that run as one operation of cuDNN or oneDNN (torch.nn.LSTM) are not counted, and neither
+        is what torch.compile has fused. Counting changes no result.
+        """
+        with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter:
+            step()
+        return counter.get_total_flops()
+
+    def energy(self) -> float | None:
+        """Joules of the GPU, or of all processors with their memory if the device is the CPU; None if not measured.
+
+        They include what other programs use. The counters of processors begin again at zero, some after a few minutes:
+        call this more often than that.
+        """
+        return sum(counter.joules() for counter in self.counters) if self.counters else None
+
+
+def _product(inputs: torch.Size, weight: torch.Size, *rest: object, **names: object) -> int:
+    """Of (..., I) and (O, I)."""
+    return 2 * inputs.numel() * weight[0]
+
+
+def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *rest: object, **names: object) -> int:
+    return sdpa_flop_count(query, key, value)
+
+
+def _attention_backward(
+    gradient: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *rest: object, **names: object
+) -> int:
+    return sdpa_backward_flop_count(gradient, query, key, value)
+
+
+# The work of operations on the CPU that torch's counter does not have, from the shapes of their arguments.
+FORMULAS = {
+    torch.ops.mkldnn._linear_pointwise: _product,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+
+
+@functools.cache
+@torch.inference_mode()
+def _matrix_peak(device: torch.device, dtype: torch.dtype, settings: tuple[int, str]) -> float:
+    """FLOPs a second in the fastest of several products of matrices that are large enough to use the whole device.
+
+    On the CPU they run on oneDNN where that is faster than torch's choice, because the limit is the chip's. `settings`
+    are those settings of torch that the result depends on.
+    """
+    factors = _large_matrix(device, dtype)
+    seconds, stop = [], time.perf_counter() + SECONDS
+    while not seconds or time.perf_counter() < stop:
+        seconds.append(_time_product(factors))
+    return 2 * len(factors) ** 3 / min(seconds)
+
+
+def _large_matrix(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """A square matrix of random numbers, the smallest of `SIZES` whose product with itself is not `SHORT`."""
+    generator = torch.Generator(device).manual_seed(0)  # the run's own generator stays as it is
+    for size in SIZES:
+        matrix = torch.rand(size, size, generator=generator, device=device).to(dtype)
+        if min(_time_product(matrix) for _ in range(3)) > SHORT:  # the first of each size is slow
+            break
+    return matrix
+
+
+def _time_product(factors: torch.Tensor) -> float:
+    """The seconds of one product, on a device that has nothing else to do."""
+    before = time.perf_counter()
+    linear(factors, factors)
+    if factors.device.type != "cpu":
+        torch.accelerator.synchronize(factors.device)
+    return time.perf_counter() - before
+
+
+@dataclass
+class Counter:
+    """A counter of energy, which begins again at zero after its last value.
+
+    Attributes:
+        read: returns the counter's value.
+        unit: joules of one step of the counter.
+        values: the number of different values.
+    """
+
+    read: Callable[[], int]
+    unit: float
+    values: int
+
+    def __post_init__(self) -> None:
+        self.last, self.steps = self.read(), 0
+
+    def joules(self) -> float:
+        """The energy since this object was made. At most one return to zero is noticed between two calls."""
+        value = self.read()
+        self.steps += (value - self.last) % self.values
+        self.last = value
+        return self.steps * self.unit
+
+
+def processor_counters(powercap: Path) -> list[Counter]:
+    """The counters of all packages and their memory; none if the system has none or shows them to root only.
+
+    A package's energy includes that of its parts `core` and `uncore`; `psys` is the whole machine.
+    """
+    counters = []
+    for folder in sorted(powercap.glob("intel-rapl:*")):  # of AMD's processors, too
+        try:
+            if (folder / "name").read_text().startswith(("package", "dram")):
+                last = int((folder / "max_energy_range_uj").read_text())
+                counters.append(Counter(functools.partial(_read_number, folder / "energy_uj"), 1e-6, last + 1))
+        except OSError:
+            return []
+    return counters
+
+
+def _read_number(path: Path) -> int:
+    return int(path.read_text())
+
+
+def gpu_counters(device: torch.device) -> list[Counter]:
+    """The counter of an NVIDIA GPU of 2017 or later, in a list; none without the package nvidia-ml-py."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+        # Not by number: NVML also counts devices that CUDA_VISIBLE_DEVICES hides.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        return [Counter(functools.partial(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3, 2**64)]
+    except pynvml.NVMLError:
+        return []
