@@ -1,6 +1,7 @@
 """Packed rows for left-to-right language models."""
 
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, OpenAIGPTConfig, OpenAIG
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel
 from tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from tests.corpus_sample import random_documents, write_corpus
+from tests.fake_corpus import FakeCorpus
 
 
 VOCABULARY = 83
@@ -105,6 +107,14 @@ def test_seed_and_epoch_change_the_order_and_held_out_text_has_none(corpus):
     assert not any(torch.equal(*pair) for pair in zip(orders, orders[1:] + orders[:1], strict=True))
     objective = CausalLM(corpus, 9, shuffle=False)
     assert torch.equal(whole_epoch(objective)["input_ids"], whole_epoch(objective, 2)["input_ids"])
+
+
+def test_a_billion_samples_start_at_once_and_resume_anywhere():
+    begin = time.perf_counter()
+    objective = CausalLM(FakeCorpus(10**9 * 128), 128)
+    batch = objective.batch([7 * 10**9 + 123_456_789, 0, 10**9 - 1])
+    assert time.perf_counter() - begin < 0.5 and objective.size == 10**9
+    assert batch["input_ids"].shape == (3, 128)
 
 
 def test_the_loss_is_that_of_each_document_alone(corpus, documents, gpt):

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.draws import shuffle_epochs
 from tasks.pretraining.objective import IGNORED, Objective, Use
+from tasks.pretraining.rows import ends_within
 
 
 class CausalLM(Objective):
@@ -67,11 +68,8 @@ class CausalLM(Objective):
     def _begins(self, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
         """(B, length + 1) whether a document begins at the token, or padding."""
         begins = np.zeros((len(starts), self.length + 1), dtype=bool)
-        first, last = self.corpus.documents.find(np.stack([starts, stops - 1]))  # the documents of both ends
-        counts = last - first
-        rows = np.repeat(np.arange(len(starts)), counts)
-        numbers = first[rows] + np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        begins[rows, self.corpus.documents[numbers] - starts[rows]] = True
+        rows, ends = ends_within(self.corpus.documents, starts, stops)
+        begins[rows, ends - starts[rows]] = True
         padded = np.flatnonzero(stops - starts <= self.length)
         begins[padded, (stops - starts)[padded]] = True
         return begins

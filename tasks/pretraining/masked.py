@@ -1,0 +1,271 @@
+"""Masked language modelling, alone or with next sentence prediction (Devlin et al. 2018, section 3.1).
+
+The rules are those of the released `create_pretraining_data.py`, drawn anew for each sample of each epoch: the
+released code writes ten copies of the text with fixed masks instead. Three kinds of rows (`Segments`):
+
+- next_sentence: [CLS] A [SEP] B [SEP]. B follows A in its document or, with probability 1/2, is from another one.
+- full_sentences: sentences up to the length of a row, [SEP] between documents (RoBERTa; Liu et al. 2019, section 4.2).
+- document_sentences: the same, but a row ends where its document ends.
+
+Held-out text (`shuffle=False`) comes in its order, and its masks depend on the seed and the row only. So the loss is
+measured on the same predictions each time: a change from one checkpoint to the next is the model's. It is the loss of
+one draw of 15 % of the tokens in context; it is no perplexity of the text, and losses with other shares, lengths or
+kinds of rows cannot be compared with it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from tasks.pretraining.corpus import Corpus
+from tasks.pretraining.draws import shuffle_epochs, uniform
+from tasks.pretraining.objective import IGNORED, Objective, Use
+from tasks.pretraining.pairs import draw_pairs
+from tasks.pretraining.rows import Segments, ends_within, open_rows
+from training.errors import InputError, Parameter
+
+
+CONTINUATION = "##"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What masking knows of a tokenizer: the numbers of its special tokens, and which tokens continue a word."""
+
+    cls: int
+    sep: int
+    mask: int
+    pad: int
+    size: int
+    continues: np.ndarray  # (size,) booleans
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> "Vocabulary":
+        """Raises ValueError if the tokenizer lacks a special token that the rows need."""
+        specials = {name: getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
+        missing = [f"{name}_token" for name, number in specials.items() if number is None]
+        if missing:
+            raise InputError(
+                f"the tokenizer {tokenizer.name_or_path!r} has no {', '.join(missing)}, which a masked language model "
+                "needs: choose a tokenizer made for BERT, or add the tokens to it"
+            )
+        continues = np.zeros(len(tokenizer), dtype=bool)
+        continues[[number for token, number in tokenizer.get_vocab().items() if token.startswith(CONTINUATION)]] = True
+        return cls(**specials, size=len(tokenizer), continues=continues)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of the tokens of a row, how many are chosen; of those, how many become [MASK], a random word, or stay the same.
+
+    Raises ValueError if they are no shares, or if the last three do not sum up to 1.
+    """
+
+    chosen: float = 0.15
+    mask: float = 0.8
+    random: float = 0.1
+    same: float = 0.1
+
+    def __post_init__(self):
+        replaced = self.mask, self.random, self.same
+        if not 0 < self.chosen <= 1:
+            raise InputError(Parameter("masked_share"), f"={self.chosen} must be above 0, and 1 at most")
+        if min(replaced) < 0 or abs(sum(replaced) - 1) > 1e-6:
+            names = [Parameter(f"{name}_share") for name in ("mask", "random", "same")]
+            shares = " + ".join(map(str, replaced))
+            raise InputError(names[0], ", ", names[1], " and ", names[2], f" must sum up to 1, not {shares}")
+
+
+class MaskedLM(Objective):
+    """Predicts chosen tokens from those around them, and for next_sentence whether the second segment follows.
+
+    Args:
+        length: of a row, with its special tokens.
+        seed: of the order, the masks and the pairs.
+        shuffle: False takes the rows as they lie in the corpus, with the same masks and pairs in each epoch.
+        whole_words: whether all tokens of a word are chosen, or none.
+        masked_share: of the tokens of a row, special ones counted, how many are chosen; at least one is.
+        mask_share, random_share, same_share: of those, how many become [MASK], a random word, or stay the same.
+        pad_to_max_length: whether all batches are of `length` columns, rather than of those of their longest row.
+
+    Raises:
+        ValueError: for impossible shares, rows without room for text, whole words that the tokenizer does not mark,
+            and next_sentence with a single document or without ends of sentences.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        vocabulary: Vocabulary,
+        length: int,
+        segments: str = Segments.NEXT_SENTENCE,
+        seed: int = 0,
+        shuffle: bool = True,
+        whole_words: bool = False,
+        masked_share: float = 0.15,
+        mask_share: float = 0.8,
+        random_share: float = 0.1,
+        same_share: float = 0.1,
+        pad_to_max_length: bool = False,
+    ):
+        if whole_words and not vocabulary.continues.any():
+            raise InputError(
+                Parameter("whole_words"),
+                f" needs a vocabulary that marks the continuation of words by {CONTINUATION}, as WordPiece does: "
+                "choose such a tokenizer, or mask single tokens",
+            )
+        self.corpus, self.vocabulary, self.length = corpus, vocabulary, length
+        self.segments, self.seed, self.shuffle, self.whole_words = Segments(segments), seed, shuffle, whole_words
+        self.shares = Shares(masked_share, mask_share, random_share, same_share)
+        self.pad_to_max_length = pad_to_max_length
+        self.rows = open_rows(corpus, self.segments, length)
+        self.size = len(self.rows)
+        has_pairs = self.segments is Segments.NEXT_SENTENCE
+        self.losses = ("masked_lm", "next_sentence") if has_pairs else ("masked_lm",)
+        self.weights = (1.0,) * len(self.losses)
+
+    def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
+        """input_ids, attention_mask and labels, (B, T) each; -100 where nothing is predicted.
+
+        For next_sentence also token_type_ids (B, T), and next_sentence_label (B,), 0 where B follows A.
+        """
+        samples = np.asarray(samples, dtype=np.int64)
+        if self.shuffle:
+            numbers = shuffle_epochs(samples, self.size, self.seed, Use.ORDER)
+        else:
+            samples = numbers = samples % self.size
+        starts, stops = self.rows.bounds(numbers)
+        arrays = self._pairs(samples, starts, stops) if len(self.losses) == 2 else self._sentences(starts, stops)
+        is_text = arrays.pop("is_text")
+        arrays |= self._mask(arrays["input_ids"], is_text, arrays["attention_mask"].sum(1), samples)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def _sentences(self, starts: np.ndarray, stops: np.ndarray) -> dict[str, np.ndarray]:
+        """Rows of one segment for each document."""
+        rows, ends = ends_within(self.corpus.documents, starts, stops)
+        order = np.argsort(np.concatenate([rows, np.arange(len(starts))]), kind="stable")  # a row's end comes last
+        rows = np.concatenate([rows, np.arange(len(starts))])[order]
+        ends = np.concatenate([ends, stops])[order]
+        begins = np.concatenate([[0], ends[:-1]])
+        is_first = np.diff(rows, prepend=-1) > 0
+        begins[is_first] = starts
+        tokens = [self.corpus.read(*bounds) for bounds in zip(starts.tolist(), stops.tolist(), strict=True)]
+        arrays, _ = self._lay_out(tokens, rows, ends - begins)
+        return arrays
+
+    def _pairs(self, samples: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> dict[str, np.ndarray]:
+        """Rows of two segments."""
+        capacity = self.segments.capacity(self.length)
+        bounds, is_random = draw_pairs(self.corpus, samples, starts, stops, capacity, self.seed)  # (B, 2, 2)
+        tokens = [self.corpus.read(*segment) for segment in bounds.reshape(-1, 2).tolist()]
+        rows = np.repeat(np.arange(len(samples)), 2)
+        arrays, columns = self._lay_out(tokens, rows, np.diff(bounds).ravel())
+        in_second = np.arange(arrays["input_ids"].shape[1]) >= columns[1::2, None]
+        types = (in_second & (arrays["attention_mask"] == 1)).astype(np.int64)
+        return arrays | {"token_type_ids": types, "next_sentence_label": is_random.astype(np.int64)}
+
+    def _lay_out(
+        self, tokens: list[np.ndarray], rows: np.ndarray, lengths: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Rows of [CLS] and segments, each with [SEP] behind it.
+
+        Args:
+            tokens: of all segments, in their order.
+            rows: (S,) the row of each segment, ascending.
+            lengths: (S,) the tokens of each segment.
+
+        Returns:
+            input_ids, attention_mask and is_text (B, T), and (S,) the column of each segment's first token.
+        """
+        row_ends = np.cumsum(np.bincount(rows, lengths + 1).astype(np.int64))
+        offsets = np.cumsum(lengths + 1) - (lengths + 1)
+        columns = 1 + offsets - np.concatenate([[0], row_ends])[rows]
+        row_lengths = 1 + np.diff(row_ends, prepend=0)
+        width = self.length if self.pad_to_max_length else row_lengths.max()
+        input_ids = np.full((len(row_lengths), width), self.vocabulary.pad)
+        is_text = np.zeros(input_ids.shape, dtype=bool)
+        cells = np.repeat(rows * width + columns - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        input_ids.ravel()[cells] = np.concatenate(tokens)
+        is_text.ravel()[cells] = True
+        input_ids[:, 0] = self.vocabulary.cls
+        input_ids[rows, columns + lengths] = self.vocabulary.sep
+        attention_mask = (np.arange(width) < row_lengths[:, None]).astype(np.int64)
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "is_text": is_text}, columns
+
+    def _mask(
+        self, input_ids: np.ndarray, is_text: np.ndarray, row_lengths: np.ndarray, samples: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """The masked input_ids and the labels, (B, T) each."""
+        width = input_ids.shape[1]
+        counts = np.rint(row_lengths * self.shares.chosen).astype(np.int64)
+        counts = counts.clip(1, is_text.sum(1))
+        order = uniform(samples, width, self.seed, Use.MASKED)
+        if self.whole_words:
+            chosen = choose_words(order, is_text, self.vocabulary.continues[input_ids], counts)
+        else:
+            chosen = choose_tokens(order, is_text, counts)
+        draws = uniform(samples, width, self.seed, Use.REPLACED)
+        words = (uniform(samples, width, self.seed, Use.WORDS) * self.vocabulary.size).astype(np.int64)
+        masked = np.where(draws < self.shares.mask + self.shares.random, words, input_ids)
+        masked = np.where(draws < self.shares.mask, self.vocabulary.mask, masked)
+        return {
+            "input_ids": np.where(chosen, masked, input_ids),
+            "labels": np.where(chosen, input_ids, IGNORED),
+        }
+
+    def count(self, batch: Mapping[str, torch.Tensor]) -> list[int]:
+        return [int((batch["labels"] != IGNORED).sum()), len(batch["labels"])][: len(self.losses)]
+
+    def compute(
+        self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor], options: Mapping[str, Any]
+    ) -> torch.Tensor:
+        outputs = model(**batch, **options)
+        if len(self.losses) == 1:
+            return outputs.loss.unsqueeze(0)
+        # The model's loss is the sum of both. Stock BERT computes none without both kinds of labels.
+        next_sentence = torch.nn.functional.cross_entropy(
+            outputs.seq_relationship_logits, batch["next_sentence_label"]
+        )
+        return torch.stack([outputs.loss - next_sentence, next_sentence])
+
+
+def choose_tokens(order: np.ndarray, is_text: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(B, T) booleans: of each row's text, the `counts` (B,) tokens that are first in a random order (B, T)."""
+    order = np.where(is_text, order, np.inf)
+    last = np.take_along_axis(np.sort(order, axis=1), counts[:, None] - 1, axis=1)
+    return order <= last
+
+
+def choose_words(order: np.ndarray, is_text: np.ndarray, continues: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(B, T) booleans: of each row's text, words in a random order until `counts` (B,) tokens are chosen.
+
+    As in the released code, a word that would exceed the count is skipped. A row of which every word would exceed it
+    has its first one chosen all the same.
+
+    Args:
+        order: (B, T) random numbers, of which those of the words' first tokens count.
+        continues: (B, T) booleans: whether the token belongs to the word of the token before it.
+    """
+    follows_text = np.zeros_like(is_text)
+    follows_text[:, 1:] = is_text[:, :-1]
+    begins = is_text & ~(continues & follows_text)
+    words = np.cumsum(begins).reshape(begins.shape) - 1  # the number of each token's word in the batch
+    sizes = np.zeros(begins.shape, dtype=np.int64)
+    sizes[begins] = np.bincount(words[is_text])
+    columns = np.argsort(np.where(begins, order, np.inf), axis=1)
+    sizes = np.take_along_axis(sizes, columns, axis=1)
+    taken = np.zeros(begins.shape, dtype=bool)
+    totals = np.zeros_like(counts)
+    for rank in range(begins.sum(1).max()):
+        taken[:, rank] = (sizes[:, rank] > 0) & (totals + sizes[:, rank] <= counts)
+        totals += taken[:, rank] * sizes[:, rank]
+        if (totals == counts).all():
+            break
+    taken[totals == 0, 0] = True
+    chosen = np.zeros_like(taken)
+    np.put_along_axis(chosen, columns, taken, axis=1)
+    return is_text & chosen[begins][words]
