@@ -6,7 +6,8 @@
                 00000.ds.metadata    text: the tokenizer and the bytes of a token, the number of tokens, twice
                 00000.ds.sentences   uint64: the end of each sentence, as in the index
     FOLDER/validation/               the same of the held-out documents
-    FOLDER/words/characters.npy      for words: (W, max_characters_per_token), the row of each distinct word
+    FOLDER/words/words.txt           for words: each distinct word, in the order of their numbers
+    FOLDER/words/characters.npy      (W, max_characters_per_token), the row of each of them
 
 The first three files of a shard are those of datatrove (github.com/huggingface/datatrove, its TokenizedFile), whose
 readers read them. Shards that it wrote lack the sentences.
@@ -26,7 +27,7 @@ from training.files import new_file, read_json_object, sha256, write_json, write
 
 VERSION = 1
 MANIFEST = "manifest.json"
-CHARACTERS = "words/characters.npy"
+CHARACTERS, WORDS = "words/characters.npy", "words/words.txt"
 DOCUMENTS, METADATA, SENTENCES = ".index", ".metadata", ".sentences"  # follow the name of the file of tokens
 ENDS = np.dtype("<u8")
 

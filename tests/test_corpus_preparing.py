@@ -1,0 +1,433 @@
+"""A text becomes shards once: no token is lost, nothing depends on the number of processes, and what was interrupted,
+damaged or changed is made anew or refused."""
+
+import dataclasses
+import errno
+import json
+import os
+import random
+import signal
+import struct
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from filelock import FileLock
+from pyarrow import parquet
+from transformers import BertTokenizer
+
+import modeling
+from modeling import ElmoConfig, ElmoTokenizer, ZooBertConfig, ZooGPTConfig
+from tasks.pretraining import preparing, sources, writing
+from tasks.pretraining.corpus import Corpus
+from tasks.pretraining.preparing import prepare
+from tasks.pretraining.sources import TextSource
+from tasks.pretraining.text import split_sentences
+from tests.processes import fork, wait
+from training import files
+from training.errors import FileError, InputError, UserError
+
+
+SENTENCE = "the cat Zoë sat on a mat and don't U.S. dogs barked loudly yesterday [SEP] <S> rain 1848 fell"
+WORDS = SENTENCE.split(" ")
+PIECE = 700  # characters
+
+
+def documents(count: int = 42, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+
+    def line() -> str:
+        return " ".join(
+            " ".join(rng.choices(WORDS, range(len(WORDS), 0, -1), k=rng.randrange(1, 8))).capitalize()
+            + rng.choice(".!?")
+            for _ in range(rng.randrange(1, 4))
+        )
+
+    return ["\n".join(line() for _ in range(rng.randrange(1, 5))) for _ in range(count)]
+
+
+@pytest.fixture
+def texts(tmp_path) -> list[str]:
+    """In two files, of which one is compressed."""
+    texts = documents()
+    (tmp_path / "a.txt").write_text("\n\n".join(texts[:17]), encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[17:]))
+    return texts
+
+
+@pytest.fixture
+def source(tmp_path, texts) -> TextSource:
+    return TextSource(f"{tmp_path}/a.txt,{tmp_path}/b.jsonl", validation_split_percentage=20.0)
+
+
+@pytest.fixture(autouse=True)
+def zoo():
+    modeling.register()
+
+
+BERT = ZooBertConfig(vocab_size=67)
+GPT = ZooGPTConfig(vocab_size=71)
+ELMO = ElmoConfig(lm_vocab_size=11, max_characters_per_token=9, char_cnn_filters=[[1, 3]])
+
+
+def run(folder, source, config=BERT, **options):
+    return prepare(folder, source, config, **{"piece_size": PIECE} | options)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The content of the shards, words and tokenizer."""
+    kinds = ("train", "validation", "words", "tokenizer")
+    return {str(path.relative_to(folder)): path.read_bytes() for kind in kinds for path in folder.glob(f"{kind}/*")}
+
+
+def units(corpus: Corpus, ends) -> list[list[int]]:
+    stops = ends[np.arange(len(ends))].tolist()
+    return [corpus.read(start, stop).tolist() for start, stop in zip([0, *stops], stops, strict=False)]
+
+
+# What is written
+
+
+@pytest.mark.parametrize("config", [BERT, GPT, ELMO], ids=lambda config: config.model_type)
+def test_the_shards_hold_the_tokens_of_all_documents_once_and_in_order(tmp_path, source, texts, config):
+    prepared = run(tmp_path / "out", source, config)
+    seen = Counter()
+    for corpus in (prepared.train, prepared.validation):
+        documents, sentences = units(corpus, corpus.documents), units(corpus, corpus.sentences)
+        numbers = {tuple(row) for row in documents}
+        mine = [text for text in texts if tuple(encode(prepared.tokenizer, corpus, text)) in numbers]
+        assert documents == [encode(prepared.tokenizer, corpus, text) for text in mine]
+        expected = [encode(prepared.tokenizer, corpus, row, "lines") for text in mine for row in split_sentences(text)]
+        assert sentences == expected
+        assert corpus.num_bytes == sum(len(" ".join(split_sentences(text)).encode()) for text in mine)
+        assert len(corpus._tokens.paths) > 1
+        seen.update(mine)
+    assert seen == Counter(texts)
+    assert prepared.train.vocab_size == {"bert": 67, "zoo_bert": 67, "elmo": 11}.get(config.model_type, 71)
+
+
+def encode(tokenizer, corpus: Corpus, text: str, sentences: str = "split") -> list[int]:
+    """The numbers by a plain call of the tokenizer; words are found by their rows of characters."""
+    pieces = split_sentences(text, sentences)
+    if corpus.characters is None:
+        rows = tokenizer(pieces, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return [number for row in rows for number in row]
+    table = {tuple(row): number for number, row in reversed([*enumerate(np.asarray(corpus.characters).tolist())])}
+    return [
+        table[tuple(row)] for piece in pieces for row in tokenizer.convert_tokens_to_ids(tokenizer.tokenize(piece))
+    ]
+
+
+@pytest.mark.parametrize("config", [BERT, GPT, ELMO], ids=lambda config: config.model_type)
+def test_the_files_do_not_depend_on_the_number_of_processes(tmp_path, source, config):
+    run(tmp_path / "one", source, config)
+    run(tmp_path / "three", source, config, processes=3)
+    one = files_of(tmp_path / "one")
+    assert one == files_of(tmp_path / "three") and sum(name.startswith("train/") for name in one) > 12
+
+
+def test_equal_documents_are_held_out_together_and_never_trained_on(tmp_path):
+    texts = documents(40) * 3
+    random.Random(1).shuffle(texts)
+    (tmp_path / "a.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    prepared = run(tmp_path / "out", TextSource(str(tmp_path / "a.txt"), validation_split_percentage=25.0))
+    train, held_out = (
+        {*map(tuple, units(corpus, corpus.documents))} for corpus in (prepared.train, prepared.validation)
+    )
+    assert train and held_out and not train & held_out
+    assert len(prepared.train.documents) + len(prepared.validation.documents) == len(texts)
+
+
+def test_a_validation_file_is_the_held_out_text(tmp_path, texts):
+    files = {"train_file": str(tmp_path / "a.txt"), "validation_file": str(tmp_path / "b.jsonl")}
+    prepared = run(tmp_path / "out", TextSource(**files))
+    assert (len(prepared.train.documents), len(prepared.validation.documents)) == (17, 25)
+    with pytest.raises(UserError, match="leave out validation_split_percentage"):
+        TextSource(**files, validation_split_percentage=5.0)
+
+
+def test_documents_and_sentences_without_tokens_vanish(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n\u200b\nTwo.\n\n\u200b\n\n\u200b\nThree.", encoding="utf-8")
+    tokenizer = BertTokenizer({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, ".": 5})
+    source = TextSource(str(tmp_path / "a.txt"), validation_split_percentage=0)
+    prepared = run(tmp_path / "out", source, tokenizer=tokenizer)
+    assert units(prepared.train, prepared.train.documents) == [[1, 5, 1, 5], [1, 5]]
+    assert len(prepared.train.sentences) == 3 and prepared.validation is None
+
+
+def test_a_text_without_a_token_is_one_error(tmp_path):
+    (tmp_path / "a.txt").write_text(" \n\n", encoding="utf-8")
+    with pytest.raises(UserError, match="the training text has no tokens"):
+        run(tmp_path / "out", TextSource(str(tmp_path / "a.txt")), tokenizer=BertTokenizer({"[UNK]": 0}))
+
+
+# Vocabularies
+
+
+def test_word_pieces_begin_with_the_special_tokens_and_depend_on_the_training_text_alone(tmp_path, source, texts):
+    tokenizer = run(tmp_path / "out", source).tokenizer
+    assert type(tokenizer) is BertTokenizer and len(tokenizer) == 67
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.convert_ids_to_tokens(range(5)) == special
+    assert tokenizer.tokenize("THE CAT") == ["the", "cat"]
+    cased = run(tmp_path / "cased", source, ZooBertConfig(vocab_size=97), do_lower_case=False).tokenizer
+    assert "Z" in cased.get_vocab() and "Z" not in tokenizer.get_vocab()
+    with pytest.raises(UserError, match="^do_lower_case: ZooGPTTokenizer has no such choice"):
+        run(tmp_path / "gpt", source, GPT, do_lower_case=False)
+
+
+def test_byte_pairs_are_in_the_format_of_gpt(tmp_path, source):
+    tokenizer = run(tmp_path / "out", source, GPT).tokenizer
+    assert type(tokenizer).__name__ == "ZooGPTTokenizer" and tokenizer.convert_ids_to_tokens(0) == "<unk>"
+    assert tokenizer.tokenize("The cat") == ["the</w>", "cat</w>"]
+    assert tokenizer.decode(tokenizer("the cat sat")["input_ids"]).strip() == "the cat sat"
+
+
+def test_words_are_numbered_by_their_frequency_in_the_training_text(tmp_path, source, texts):
+    prepared = run(tmp_path / "out", source, ELMO)
+    tokenizer, corpus = prepared.tokenizer, prepared.train
+    held_out = {tuple(row) for row in units(prepared.validation, prepared.validation.documents)}
+    trained = [text for text in texts if tuple(encode(tokenizer, corpus, text)) not in held_out]
+    counts = Counter(word for text in trained for word in tokenizer.tokenize(text))
+    expected = sorted(counts, key=lambda word: (-counts[word], word))
+    assert [*tokenizer.targets] == ["<S>", "</S>", "<UNK>", *expected[:8]]
+    words = (tmp_path / "out" / "words" / "words.txt").read_text(encoding="utf-8").splitlines()
+    assert words[: len(expected) + 3] == ["<S>", "</S>", "<UNK>", *expected]
+    assert corpus.characters.tolist() == tokenizer.convert_tokens_to_ids(words)
+    assert corpus.vocab_size == 11 < len(words) and corpus.read(0, corpus.num_tokens).max() < len(words)
+
+
+def test_a_text_with_fewer_words_or_pieces_than_asked_gives_those_it_has(tmp_path, source):
+    words = run(tmp_path / "words", source, ElmoConfig(lm_vocab_size=5000, char_cnn_filters=[[1, 3]]))
+    assert words.train.vocab_size == len(words.tokenizer.targets) < 60
+    subwords = run(tmp_path / "subwords", source, ZooBertConfig(vocab_size=5000))
+    assert subwords.train.vocab_size == len(subwords.tokenizer) < 200
+    with pytest.raises(UserError, match="the text needs .* pieces for its characters alone.* vocab_size 9"):
+        run(tmp_path / "small", source, ZooBertConfig(vocab_size=9))
+
+
+def test_words_of_a_tokenizer_keep_their_numbers(tmp_path, source):
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nsat\nnowhere\nthe\n")
+    tokenizer = ElmoTokenizer(str(tmp_path / "vocab.txt"), max_characters_per_token=9)
+    corpus = run(tmp_path / "out", source, ELMO, tokenizer=tokenizer).train
+    assert corpus.vocab_size == 6
+    assert corpus.characters[3:6].tolist() == tokenizer.convert_tokens_to_ids(["sat", "nowhere", "the"])
+
+
+# Interruption
+
+
+def test_a_run_that_was_killed_keeps_its_finished_shards_and_ends_with_the_same_files(tmp_path, source, monkeypatch):
+    run(tmp_path / "whole", source, ELMO)
+    folder, write = tmp_path / "out", writing.WritePiece._write
+
+    def slow(self, name, texts):
+        time.sleep(0.02)
+        return write(self, name, texts)
+
+    for kills, processes in ((2, 1), (3, 3)):
+        before = len([*folder.glob("finished/*")])
+        with monkeypatch.context() as patch:
+            patch.setattr(writing.WritePiece, "_write", slow)
+            (process,) = fork(lambda n=processes: run(folder, source, ELMO, processes=n))
+            while len([*folder.glob("finished/*")]) < before + kills:
+                time.sleep(0.005)
+            os.kill(process.pid, signal.SIGKILL)
+        assert wait([process]) == [-signal.SIGKILL]
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("finished/*.json")}
+    run(folder, source, ELMO)
+    assert len(kept) >= 5 and all(path.stat().st_mtime_ns == at for path, at in kept.items())
+    assert files_of(folder) == files_of(tmp_path / "whole")
+
+
+def test_a_full_disk_is_one_error_and_keeps_the_finished_shards(tmp_path, source, monkeypatch):
+    folder, sync, synced = tmp_path / "out", files.sync, []
+
+    def full(path):
+        synced.append(path)
+        if len(synced) > 30:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync", full)
+        with pytest.raises(FileError, match=r"^cannot write .*/0000\d.ds.*: No space left on device. Make room"):
+            run(folder, source)
+    finished = [*folder.glob("finished/*.json")]
+    kept = [path.stat().st_mtime_ns for path in finished]
+    assert finished and not (folder / "manifest.json").exists()
+    run(folder, source)
+    assert [path.stat().st_mtime_ns for path in finished] == kept
+
+
+def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
+    def kill(self, name, texts):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(writing.WritePiece, "_write", kill)
+    with pytest.raises(
+        RuntimeError, match="was killed, perhaps because memory was short: .* preprocessing_num_workers"
+    ):
+        run(tmp_path / "out", source, processes=2)
+
+
+# Damage and changes
+
+
+@pytest.fixture
+def folder(tmp_path, source) -> Path:
+    run(tmp_path / "out", source)
+    return tmp_path / "out"
+
+
+def damage(path: Path, cut: bool) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-2] if cut else bytes([content[0] ^ 1]) + content[1:])
+
+
+def test_a_finished_corpus_is_opened_without_reading_its_text(folder, source, monkeypatch):
+    def fail(*_):
+        raise AssertionError("the text was read")
+
+    monkeypatch.setattr(TextSource, "read", fail)
+    monkeypatch.setattr("tasks.pretraining.sources.file_digest", fail)
+    assert run(folder, source).train.digest == Corpus.open(folder).digest
+
+
+@pytest.mark.parametrize("name", ["train/00002.ds", "train/00001.ds.index", "validation/00003.ds.sentences"])
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_damaged_shard_is_made_anew_from_its_text(folder, source, name, cut):
+    before = files_of(folder)
+    damage(folder / name, cut)
+    run(folder, source, verify=not cut)
+    assert files_of(folder) == before
+
+
+def test_a_damaged_table_of_words_is_made_anew(tmp_path, source):
+    run(tmp_path / "out", source, ELMO)
+    before = files_of(tmp_path / "out")
+    damage(tmp_path / "out/words/characters.npy", cut=True)
+    run(tmp_path / "out", source, ELMO)
+    assert files_of(tmp_path / "out") == before
+
+
+def test_without_its_text_a_corpus_is_opened_and_a_damaged_one_is_one_error(tmp_path, folder, source):
+    (tmp_path / "a.txt").unlink()
+    assert run(folder, source).train.num_tokens == Corpus.open(folder).num_tokens
+    damage(folder / "train/00002.ds", cut=True)
+    with pytest.raises(FileError, match="00002.ds is damaged: it has .* and the text is gone: put it back"):
+        run(folder, source)
+
+
+def test_a_text_that_changed_is_one_error_and_one_that_moved_is_not(tmp_path, folder, source):
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("a.txt", "b.jsonl"):
+        (moved / name).write_bytes((tmp_path / name).read_bytes())  # another time, the same content
+    elsewhere = dataclasses.replace(source, train_file=f"{moved}/a.txt,{moved}/b.jsonl")
+    assert run(folder, elsewhere).train.digest == Corpus.open(folder).digest
+    content = (moved / "a.txt").read_bytes()
+    (moved / "a.txt").write_bytes(content.replace(b"at", b"ta"))
+    with pytest.raises(InputError, match="from another text: the file .*a.txt changed since. Undo .* choose another"):
+        run(folder, elsewhere)
+    with pytest.raises(InputError, match="the files of its train text, b.jsonl among them"):
+        run(folder, dataclasses.replace(source, train_file=f"{tmp_path}/a.txt"))
+    with pytest.raises(FileNotFoundError, match="train_file none.txt: no such file"):
+        run(folder, dataclasses.replace(source, train_file="none.txt"))
+
+
+@pytest.mark.parametrize(
+    "changes, problem",
+    [
+        ({"sentences": "lines"}, r"sentences \(it was split, now lines\)"),
+        ({"documents": "files"}, r"documents \(it was blank_lines, now files\)"),
+        ({"validation_split_percentage": 2.5}, r"validation_split_percentage \(it was 20.0, now 2.5\)"),
+    ],
+)
+def test_another_setting_is_one_error_with_both_values(folder, source, changes, problem):
+    with pytest.raises(InputError, match=f"was prepared with another {problem}. Undo the change, or choose another"):
+        run(folder, dataclasses.replace(source, **changes))
+
+
+def test_a_tokenizer_that_changed_is_one_error(tmp_path, folder, source):
+    vocabulary = {name: number for number, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."])}
+    run(tmp_path / "given", source, tokenizer=BertTokenizer(vocabulary))
+    assert run(tmp_path / "given", source, tokenizer=BertTokenizer(dict(vocabulary))).train.vocab_size == 6
+    with pytest.raises(InputError, match="prepared with another tokenizer"):
+        run(tmp_path / "given", source, tokenizer=BertTokenizer(vocabulary | {"the": 6}))
+    made = folder / "tokenizer" / "tokenizer.json"
+    made.write_text(made.read_text().replace('"the"', '"thy"'))
+    with pytest.raises(InputError, match="prepared with another tokenizer than that in .*tokenizer"):
+        run(folder, source)
+
+
+def test_a_folder_with_other_content_or_of_another_run_is_refused(tmp_path, folder, source):
+    with pytest.raises(FileExistsError, match="holds no corpus: choose another folder"):
+        run(tmp_path, source)
+    with FileLock(folder / ".lock"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparing, "LOCK_SECONDS", 0)
+        with pytest.raises(BlockingIOError, match="another run prepares .*out: wait for it"):
+            run(folder, source)
+
+
+# Data sets, and shards of datatrove
+
+
+def test_a_data_set_is_streamed_once_and_goes_on_after_its_last_whole_file(tmp_path, texts, monkeypatch):
+    hub = tmp_path / "hub"
+    hub.mkdir()
+    parquet.write_table(pyarrow.table({"body": texts}), hub / "train.parquet")
+    source = TextSource(dataset_name=str(hub), text_column="body", validation_split_percentage=0)
+    monkeypatch.setattr(sources, "STREAMED", 1500)
+    corpus = run(tmp_path / "out", source).train
+    parts = sorted((tmp_path / "out/text/train").iterdir())
+    assert len(parts) > 2 and [row for part in parts for row in parquet.read_table(part)["body"].to_pylist()] == texts
+    times = [part.stat().st_mtime_ns for part in parts[:-1]]
+    for path in (parts[-1], tmp_path / "out/text/complete"):
+        path.unlink()
+    assert sources.download(source, tmp_path / "out/text") == {"train": parts}
+    assert [row for part in parts for row in parquet.read_table(part)["body"].to_pylist()] == texts
+    assert [part.stat().st_mtime_ns for part in parts[:-1]] == times
+    (hub / "train.parquet").unlink()
+    assert run(tmp_path / "out", source).train.digest == corpus.digest
+
+
+def write_as_datatrove(path: Path, rows: list[list[int]], size: int) -> None:
+    """The rules of its TokenizedFile: tokens by struct's H or I, the documents' ends by Q."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"".join(struct.pack(f"<{len(row)}{'H' if size == 2 else 'I'}", *row) for row in rows))
+    ends = np.cumsum([len(row) for row in rows]).tolist()
+    path.with_name(path.name + ".index").write_bytes(struct.pack(f"<{len(ends)}Q", *ends))
+    path.with_name(path.name + ".metadata").write_text(f"a tokenizer|{size}\n{ends[-1]}\n{ends[-1]} T")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_shards_of_datatrove_are_a_corpus_without_sentences(tmp_path, size):
+    rows = [[3, 1, 5], [4], [2, 2, 5], [1, 5]]
+    write_as_datatrove(tmp_path / "in/0.ds", rows[:3], size)
+    write_as_datatrove(tmp_path / "in/1.ds", rows[3:], size)
+    tokenizer = BertTokenizer({name: number for number, name in enumerate(["[PAD]", "[UNK]", "a", "b", "c", "."])})
+    prepared = run(tmp_path / "out", TextSource(f"{tmp_path}/in/*.ds"), tokenizer=tokenizer)
+    corpus = prepared.train
+    assert units(corpus, corpus.documents) == rows and corpus.vocab_size == len(tokenizer)
+    assert corpus.sentences is None and corpus.num_bytes is None and prepared.validation is None
+    assert run(tmp_path / "out", TextSource(f"{tmp_path}/in/*.ds"), tokenizer=tokenizer).train.digest == corpus.digest
+
+
+def test_shards_that_do_not_fit_are_one_error(tmp_path, texts):
+    write_as_datatrove(tmp_path / "0.ds", [[3, 99]], 2)
+    shards, tokenizer = TextSource(str(tmp_path / "0.ds")), BertTokenizer({"[UNK]": 0})
+    with pytest.raises(InputError, match="give it as tokenizer"):
+        run(tmp_path / "out1", shards)
+    with pytest.raises(InputError, match="0.ds has the token 99, the tokenizer only"):
+        run(tmp_path / "out2", shards, tokenizer=tokenizer)
+    with pytest.raises(InputError, match="others are text"):
+        run(tmp_path / "out3", TextSource(f"{tmp_path}/0.ds,{tmp_path}/a.txt"), tokenizer=tokenizer)
+    with pytest.raises(InputError, match="validation_split_percentage: shards are not split"):
+        run(tmp_path / "out4", dataclasses.replace(shards, validation_split_percentage=3.0), tokenizer=tokenizer)
+    damage(tmp_path / "0.ds", cut=True)
+    with pytest.raises(FileError, match="0.ds is empty or damaged: it has 2 bytes"):
+        run(tmp_path / "out5", shards, tokenizer=tokenizer)

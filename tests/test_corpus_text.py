@@ -1,0 +1,179 @@
+"""Text of every format is read as documents and sentences, or one clear error tells where it cannot be."""
+
+import bz2
+import gzip
+import json
+import lzma
+import random
+import re
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from tasks.pretraining import text
+from tasks.pretraining.sources import TRAIN_FILE
+from tasks.pretraining.text import find_files, pieces, read_documents, split_sentences
+from training.errors import UserError
+
+
+DOCUMENTS = ["A cat sat.\nIt purred.", "Zoë slept. Dr. Ode did not.", "One line"]
+PLAIN = "\n\n".join(DOCUMENTS).encode() + b"\n"
+
+
+def zstandard(content: bytes) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+COMPRESSORS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard}
+
+
+def write(path, content: bytes):
+    path.write_bytes(content)
+    return path
+
+
+def stripped(path, **options) -> list[str]:
+    return [document.strip() for document in read_documents(path, **options)]
+
+
+# Documents
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+@pytest.mark.parametrize("name", ["page.txt", "page.tokens", "page", "page.jsonl", "page.json"])
+def test_each_format_and_compression_gives_the_same_documents(tmp_path, name, suffix):
+    lines = "".join(json.dumps({"n": 1, "text": document}) + "\n" for document in [*DOCUMENTS, "", " \n "]).encode()
+    content = lines if ".json" in name else PLAIN
+    assert stripped(write(tmp_path / f"{name}{suffix}", COMPRESSORS[suffix](content))) == DOCUMENTS
+
+
+def test_parquet_gives_the_same_documents(tmp_path):
+    path = tmp_path / "page.parquet"
+    parquet.write_table(pyarrow.table({"n": [1, 2, 3, 4], "body": [*DOCUMENTS, "  "]}), path)
+    assert stripped(path, column="body") == DOCUMENTS
+
+
+def test_a_file_without_blank_lines_is_one_document_and_with_files_every_file_is(tmp_path):
+    one_line_each = write(tmp_path / "lines.txt", b"First.\r\nSecond.\r\n")
+    assert stripped(one_line_each) == ["First.\r\nSecond."]
+    assert stripped(write(tmp_path / "blank.txt", PLAIN), documents="files") == [PLAIN.decode().strip()]
+
+
+def test_empty_documents_vanish_and_blank_lines_of_white_space_separate(tmp_path):
+    path = write(tmp_path / "page.txt", "\ufeff\n\n \t\nOne.\n \r\n\n\nTwo.\n\n".encode())
+    assert stripped(path) == ["One.", "Two."]
+    assert stripped(write(tmp_path / "empty.txt", b"")) == []
+
+
+def test_a_document_beyond_the_limit_is_cut_at_the_end_of_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "LONGEST_DOCUMENT", 20)
+    lines = [f"line {number}" for number in range(9)]
+    documents = stripped(write(tmp_path / "page.txt", "\n".join(lines).encode()))
+    assert len(documents) > 1 and "\n".join(documents).split("\n") == lines
+
+
+def test_files_are_named_by_patterns_lists_and_names_with_commas(tmp_path):
+    names = ["b.txt", "a.txt", "c.md", "d,e.txt"]
+    paths = {name: write(tmp_path / name, b"x") for name in names}
+    assert find_files(f"{tmp_path}/*.txt", TRAIN_FILE) == [paths["a.txt"], paths["b.txt"], paths["d,e.txt"]]
+    assert find_files(f"{paths['c.md']}, {tmp_path}/[ab].txt", TRAIN_FILE) == [
+        paths["c.md"],
+        paths["a.txt"],
+        paths["b.txt"],
+    ]
+    assert find_files(str(paths["d,e.txt"]), TRAIN_FILE) == [paths["d,e.txt"]]
+
+
+@pytest.mark.parametrize(
+    "name, problem",
+    [("none.txt", "no such file"), ("*.none", "no file matches"), ("", "FOLDER/\\*.txt"), (",", "names no")],
+)
+def test_a_name_without_a_file_is_one_error(tmp_path, name, problem):
+    with pytest.raises(UserError, match=f"^train_file .*{problem}") as caught:
+        find_files(name if name == "," else f"{tmp_path}/{name}", TRAIN_FILE)
+    assert "\n" not in str(caught.value)
+
+
+# Text that cannot be read
+
+
+@pytest.mark.parametrize(
+    "name, content, problem",
+    [
+        ("a.txt", b"fine\n\nso f\xe9te", "a.txt: byte 10 is not UTF-8"),
+        ("a.txt", "fine".encode("utf-16-le"), "a.txt: byte 1 is NUL.* UTF-16"),
+        ("a.txt.gz", gzip.compress(b"fine\n\n\xff"), "a.txt.gz: byte 6 is not UTF-8"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": "f\xe9te"}', "a.jsonl: byte 28 is not UTF-8"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": ', "a.jsonl:2: not JSON"),
+        ("a.jsonl", b'\n["fine"]', "a.jsonl:2: not a JSON object"),
+        ("a.jsonl", b'{"body": "fine"}', "a.jsonl:1: no column text among body. Name .* text_column"),
+        ("a.jsonl", b'{"text": null}', "a.jsonl:1: the column text is no string, but None.* text_column"),
+        ("a.jsonl", rb'{"text": "ab\ud83d"}', "a.jsonl:1: character 2 is half a surrogate pair"),
+        ("a.parquet", b"PAR1 or not", "a.parquet is damaged or no parquet file"),
+        ("a.txt.xz", b"not xz", "a.txt.xz is damaged or cut short"),
+    ],
+)
+def test_text_that_cannot_be_read_is_one_error_with_its_place(tmp_path, name, content, problem):
+    with pytest.raises(UserError, match=problem) as caught:
+        list(read_documents(write(tmp_path / name, content)))
+    assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in COMPRESSORS if suffix])
+def test_a_file_that_was_cut_short_is_one_error(tmp_path, suffix):
+    content = COMPRESSORS[suffix](b"".join(b"%d sheep\n\n" % number for number in range(30_000)))
+    path = write(tmp_path / f"a.txt{suffix}", content[:-9])
+    with pytest.raises(OSError, match=f"a.txt{suffix} is damaged or cut short .*: get it again"):
+        list(read_documents(path))
+
+
+@pytest.mark.parametrize("values, problem", [([1, 2], "is of type int64, not string"), (["a", None], "is no string")])
+def test_a_parquet_column_without_text_is_one_error(tmp_path, values, problem):
+    parquet.write_table(pyarrow.table({"text": values}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=f"a.parquet: the column text {problem}.* text_column"):
+        list(read_documents(tmp_path / "a.parquet"))
+    with pytest.raises(UserError, match="no column body among text"):
+        list(read_documents(tmp_path / "a.parquet", column="body"))
+
+
+# Sentences
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["Mr. Smith met J. R. Tolkien.", "He said “Hi!”", "Then No. 5 left."],
+        ["It was I.", "Nobody in the U.S. Army saw e.g. Tom, 3.5 in. tall."],
+        ["'Tis so...", "“And more?” asked he.", "(Yes.)", "No.", "Never!?", "3 went."],
+        ["我来了。", "你呢？", "「好。」", "他说。"],
+        ["The end . . . of a"],
+        ["Été.", "Österreich."],
+    ],
+)
+def test_sentences_end_at_marks_before_a_capital_but_not_after_abbreviations(sentences):
+    space = "" if "。" in sentences[0] else " "
+    assert split_sentences(space.join(sentences)) == sentences
+
+
+def test_a_line_always_ends_a_sentence_and_with_lines_nothing_else_does():
+    assert split_sentences("One\ntwo. Three.\n\n four ") == ["One", "two.", "Three.", "four"]
+    assert split_sentences("One\ntwo . Three .\r\n\n four ", "lines") == ["One", "two . Three .", "four"]
+
+
+def test_splitting_loses_nothing_but_white_space():
+    rng = random.Random(0)
+    alphabet = ["A", "b", "Mr", "U.S", ".", "!", "?", "…", "”", '"', "(", " ", "  ", "\t", "\n", "5", "。", "”", "'"]
+    for _ in range(300):
+        document = "".join(rng.choices(alphabet, k=rng.randrange(40)))
+        joined = "".join(split_sentences(document))
+        assert re.sub(r"\s", "", joined) == re.sub(r"\s", "", document)
+
+
+def test_pieces_are_of_the_size_and_keep_the_order():
+    documents = ["x" * size for size in (3, 9, 1, 1, 1, 20, 2)]
+    assert list(pieces(documents, 10)) == [documents[:2], documents[2:6], documents[6:]]
+    assert list(pieces([], 10)) == []
