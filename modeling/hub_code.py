@@ -17,6 +17,7 @@ The folder gets a copy of the model's code, and transformers' tables get the nam
 """
 
 import ast
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -64,15 +65,19 @@ def flatten_imports(path: Path) -> tuple[str, list[Path]]:
     """The text of a file with all relative imports changed to imports from siblings, and the files it imports."""
     text = path.read_bytes().decode("utf-8")
     lines, imported = text.split("\n"), []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            module = path.parents[node.level - 1].joinpath(*(node.module or "").split(".")).with_suffix(".py")
-            line, start = lines[node.lineno - 1], node.col_offset
-            if not module.is_file():
-                raise ValueError(f"{path}: {line.strip()!r} must name a file, as in `from .modeling_x import XModel`.")
-            lines[node.lineno - 1] = f"{line[:start]}from .{module.stem}{line[line.index(' import', start) :]}"
-            imported.append(module)
+    for node in _relative_imports(text):
+        module = path.parents[node.level - 1].joinpath(*(node.module or "").split(".")).with_suffix(".py")
+        line, start = lines[node.lineno - 1], node.col_offset
+        if not module.is_file():
+            raise ValueError(f"{path}: {line.strip()!r} must name a file, as in `from .modeling_x import XModel`.")
+        lines[node.lineno - 1] = f"{line[:start]}from .{module.stem}{line[line.index(' import', start) :]}"
+        imported.append(module)
     return "\n".join(lines), imported
+
+
+@functools.cache  # every checkpoint of a run saves the same code
+def _relative_imports(text: str) -> list[ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.level]
 
 
 class SavedWithCode:

@@ -1,10 +1,7 @@
 """At home in transformers: Trainer, pipelines, peft, checkpointing, device maps, export, several processes."""
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 
 import onnxruntime
 import peft
@@ -17,7 +14,7 @@ import modeling
 from modeling import ZooBertConfig
 from tests import bert_cases, gpt_cases
 from tests.bert_cases import SIZES, batch, case, pair
-from tests.conftest import ROOT
+from tests.sharded_step import assert_same_step
 
 
 WORDS = "the a cat dog sat ran on mat paris is in france who where , . ? ##s ##ed"
@@ -253,50 +250,9 @@ def test_what_torchscript_cannot_trace_is_one_clear_error(tmp_path):
         torch.jit.trace(ours, example_kwarg_inputs=packed)
 
 
-PARALLEL = """
-import os, sys, torch, torch.distributed as dist
-import modeling
-from transformers.distributed import DistributedConfig
-
-folder, way = sys.argv[1:]
-dist.init_process_group("gloo")
-batch = torch.load(folder + "/batch.pt")
-whole = modeling.ZooBertForMaskedLM.from_pretrained(folder).train()
-split = modeling.ZooBertForMaskedLM.from_pretrained(folder, distributed_config=DistributedConfig(**{way: 2})).train()
-sharded = [name for name, parameter in split.named_parameters() if type(parameter).__name__ == "DTensor"]
-assert any("word_embeddings" in name for name in sharded) and any("layer.1." in name for name in sharded), sharded
-for unpad in (True, False):
-    losses = []
-    for model in (whole, split):
-        model.zero_grad()
-        losses.append(model(**batch, unpad=unpad).loss)
-        losses[-1].backward()
-    torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
-    gradients = dict(split.named_parameters())
-    for name, parameter in whole.named_parameters():
-        if parameter.grad is not None:
-            gradient = gradients[name].grad
-            gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
-            torch.testing.assert_close(gradient, parameter.grad, atol=1e-5, rtol=1e-4, msg=lambda t: name + t)
-print("the same on", dist.get_rank())
-dist.destroy_process_group()
-"""
-
-
 @pytest.mark.skipif(transformers.__version__ < "5.21", reason="transformers splits odd vocabularies since 5.21")
 @pytest.mark.parametrize("way", ["tp_size", "fsdp_size"])
 def test_two_processes_that_share_the_weights_compute_the_same_step(way, tmp_path):
     ours = modeling.ZooBertForMaskedLM(ZooBertConfig(**(SIZES | {"hidden_size": 32, "num_attention_heads": 4})))
-    ours.save_pretrained(tmp_path)
     this = case("ForMaskedLM")
-    torch.save(this.inputs | this.labels, tmp_path / "batch.pt")
-    (tmp_path / "parallel.py").write_text(PARALLEL)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "parallel.py"), str(tmp_path), way],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.stdout.count("the same on") == 2, done.stderr[-3000:]
+    assert_same_step(ours, this.inputs | this.labels, way, tmp_path)

@@ -1,10 +1,7 @@
 """At home in transformers: Auto classes, Trainer, pipelines, peft, checkpointing, device maps, export, caches."""
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 
 import onnxruntime
 import peft
@@ -32,10 +29,10 @@ from transformers.models.auto.tokenization_auto import REGISTERED_TOKENIZER_CLAS
 import modeling
 from modeling import ZooGPTConfig, ZooGPTTokenizer
 from modeling.gpt.configuration_gpt import AUTO_MAP
-from tests.conftest import ROOT
 from tests.gpt_cases import LABELS, SIZES, batch, case, on_the_left, pair, pairs_of_sentences, zoo
 from tests.gpt_sample import merges, vocabulary
 from tests.processes import fork, wait
+from tests.sharded_step import assert_same_step
 
 
 def test_importing_the_zoo_takes_nothing_over(tmp_path):
@@ -373,50 +370,10 @@ def test_the_loss_of_what_follows_a_cache_is_that_of_its_tokens():
     torch.testing.assert_close(following, ours(ids, attention_mask=mask, labels=labels).loss, atol=1e-5, rtol=1e-5)
 
 
-PARALLEL = """
-import sys, torch, torch.distributed as dist
-import modeling
-from transformers.distributed import DistributedConfig
-
-folder = sys.argv[1]
-dist.init_process_group("gloo")
-batch = torch.load(folder + "/batch.pt")
-whole = modeling.ZooGPTLMHeadModel.from_pretrained(folder).train()
-split = modeling.ZooGPTLMHeadModel.from_pretrained(folder, distributed_config=DistributedConfig(fsdp_size=2)).train()
-sharded = [name for name, parameter in split.named_parameters() if type(parameter).__name__ == "DTensor"]
-assert any("tokens_embed" in name for name in sharded) and any("h.1." in name for name in sharded), sharded
-for unpad in (True, False):
-    losses = []
-    for model in (whole, split):
-        model.zero_grad()
-        losses.append(model(**batch, unpad=unpad).loss)
-        losses[-1].backward()
-    torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
-    gradients = dict(split.named_parameters())
-    for name, parameter in whole.named_parameters():
-        gradient = gradients[name].grad
-        gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
-        torch.testing.assert_close(gradient, parameter.grad, atol=1e-5, rtol=1e-4, msg=lambda t: name + t)
-print("the same on", dist.get_rank())
-dist.destroy_process_group()
-"""
-
-
 @pytest.mark.skipif(transformers.__version__ < "5.21", reason="transformers splits odd vocabularies since 5.21")
 def test_two_processes_that_share_the_weights_compute_the_same_step(tmp_path):
-    zoo("LMHeadModel").save_pretrained(tmp_path)
     this = case("LMHeadModel")
-    torch.save(this.inputs | this.labels, tmp_path / "batch.pt")
-    (tmp_path / "parallel.py").write_text(PARALLEL)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "parallel.py"), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.stdout.count("the same on") == 2, done.stderr[-3000:]
+    assert_same_step(zoo("LMHeadModel"), this.inputs | this.labels, "fsdp_size", tmp_path)
 
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMultipleChoice"])

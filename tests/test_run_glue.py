@@ -1,9 +1,7 @@
 """Whole runs of the script on GLUE's tasks and on files of one's own."""
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,8 @@ from transformers import AutoConfig, PreTrainedModel, pipeline
 import run_glue
 from tasks.glue.features import class_names, make_features
 from tasks.glue.table import EVERY_TASK, GlueTask
-from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, LABELS, SIZES, write_csv, write_model, write_task, write_vocabulary
+from tests.processes import fork, wait
 from tests.tiny_run import load_tokenizer
 from training import loading
 from training.flags import parse_arguments
@@ -333,11 +331,9 @@ def test_two_processes_give_the_results_of_one(tmp_path, flags, rte):
     batches = ["--max_steps", "5", "--num_train_epochs", "2", "--group_by_length", "--do_predict"]
     one = rte(*batches, "--per_device_train_batch_size", "4")
     predictions = (tmp_path / "out" / "predictions.tsv").read_text(encoding="utf-8")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "run_glue.py"]
-    command += [*flags, "--task_name", "rte", "--data_dir", str(tmp_path), "--do_train", "--do_eval", *batches]
-    command += ["--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2", "--overwrite_output_dir"]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    spread = [*flags, "--task_name", "rte", "--data_dir", str(tmp_path), "--do_train", "--do_eval", *batches]
+    spread += ["--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2", "--overwrite_output_dir"]
+    assert wait(fork(partial(run_glue.main, spread), count=2)) == [0, 0]
     two = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))
     assert two["hardware"]["processes"] == 2
     for name in ("train_loss", "eval_loss", "eval_accuracy"):
