@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -37,7 +37,7 @@ from transformers import (
 )
 from transformers.hf_argparser import HfArg
 
-from tasks.pretraining.causal import CausalLM
+from tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.evaluation import HeldOut, compute_losses, score
 from tasks.pretraining.masked import MaskedLM, Vocabulary
@@ -45,7 +45,7 @@ from tasks.pretraining.objective import Objective
 from tasks.pretraining.plan import CorpusPlan, Phase
 from tasks.pretraining.preparing import PreparedText, prepare
 from tasks.pretraining.sources import TextSource
-from tasks.pretraining.streams import BiLM
+from tasks.pretraining.streams import BiLM, change_vocabulary, start_size
 from tasks.pretraining.vocabulary import reads_words, size_field, tokenizer_class
 from training.arguments import (
     NonNegativeFloat,
@@ -218,10 +218,7 @@ def run(args: PretrainingArguments) -> Results:
     text = prepare_text(config, args, accelerator)
     clock.lap("tokenize")
     kind = choose_objective(config, args)
-    field = size_field(config)
-    if text.train.vocab_size < getattr(config, field) and args.model_name_or_path.endswith(".json"):
-        config.update({field: text.train.vocab_size})  # the text has no more words or pieces
-    model = load_model(head_for(kind, args), args.source, config, text.tokenizer, train=args.do_train)
+    model = load_language_model(kind, text, config, args)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {describe_text(text)}")
     clock.lap("load")
     task = build_task(kind, text, model, args, accelerator)
@@ -238,6 +235,27 @@ def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerat
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
     with accelerator.main_process_first():
         return prepare(Path(args.corpus_dir), args.text, config, tokenizer, lower_case, processes=processes)
+
+
+def load_language_model(
+    kind: str, text: PreparedText, config: PreTrainedConfig, args: PretrainingArguments
+) -> PreTrainedModel:
+    """The model with the head of its objective, for the vocabulary of the text."""
+    former = text.tokenizer
+    if args.model_name_or_path.endswith(".json"):
+        size = min(getattr(config, size_field(config)), text.train.vocab_size)  # a text may have fewer words or pieces
+        config.update({size_field(config): size})
+    elif kind == "bilm":
+        former = load_tokenizer(replace(args.source, tokenizer_name=None))
+        config.update({size_field(config): start_size(former, text.tokenizer)})
+    with_pairs = kind == "masked_lm" and args.segments == "next_sentence"
+    head = AutoModelForPreTraining if with_pairs else OBJECTIVES[kind]
+    model = load_model(head, args.source, config, text.tokenizer, train=args.do_train)
+    if kind == "bilm" and (change := change_vocabulary(model, former, text.tokenizer)):
+        PartialState().print(change)
+    if kind == "causal_lm" and not keeps_documents_apart(model):
+        PartialState().print(f"{type(model).__name__} reads the documents of a row as one text")
+    return model
 
 
 def describe_text(text: PreparedText) -> str:
@@ -264,12 +282,6 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
     if getattr(config, "is_decoder", False) and "causal_lm" in possible:
         return args.objective or "causal_lm"
     return args.objective or possible[0]
-
-
-def head_for(kind: str, args: PretrainingArguments) -> type:
-    """The Auto class of the model."""
-    with_pairs = kind == "masked_lm" and args.segments == "next_sentence"
-    return AutoModelForPreTraining if with_pairs else OBJECTIVES[kind]
 
 
 def build_task(
