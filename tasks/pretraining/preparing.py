@@ -58,7 +58,7 @@ from training.files import new_folder, read_json_object, write_json, write_text,
 
 
 ORIGIN, TOKENIZER, TEXT, WORDS_RECORD = "origin.json", "tokenizer", "text", "words/record.json"
-PIECE_SIZE = 1 << 26
+PIECE_SIZE = 1 << 25
 LOCK_SECONDS = 5  # processes of a run that was killed let go of the lock at once
 
 
@@ -267,10 +267,8 @@ class _Preparation:
         return files
 
     def _refuse(self, change: str) -> None:
-        raise InputError(
-            f"the corpus in {self.folder} was prepared {change}. Undo the change, remove the folder, or choose another ",
-            FOLDER,
-        )
+        remedy = ("Undo the change, remove the folder, or choose another ", FOLDER)
+        raise InputError(f"the corpus in {self.folder} was prepared {change}. ", remedy)
 
     def _is_damaged(self, verify: bool, has_text: bool) -> bool:
         """Whether files are damaged. Raises OSError if there is no text to make them from."""
