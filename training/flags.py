@@ -45,6 +45,9 @@ OVERRIDDEN_KEYS = {
     "warmup_ratio": "warmup_steps",
     "eval_steps": "eval_strategy",
     "num_train_epochs": "max_steps",
+    "max_steps": "budget_minutes",
+    "budget_minutes": "max_steps",
+    "train_file": "dataset_name",
 }
 LISTS = {"report_to"}  # flags that take several values, separated by spaces or commas, or a YAML list
 

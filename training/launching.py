@@ -1,6 +1,7 @@
 """Prepares a run: locks its output folder, checks its processes, makes the Accelerator and starts trackers."""
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -114,6 +115,8 @@ def make_accelerator(args: RunArguments) -> Accelerator:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
+    # It would warn of each tied weight that a checkpoint holds once.
+    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
     torch.set_float32_matmul_precision(args.matmul_precision)
     accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=_trackers(args) or None)
     _check_launcher(args, accelerator)
