@@ -415,6 +415,20 @@ def test_a_data_set_is_streamed_once_and_goes_on_after_its_last_whole_file(tmp_p
     assert run(tmp_path / "out", source).train.digest == corpus.digest
 
 
+def test_a_data_set_with_held_out_text_of_its_own_is_not_split(tmp_path, texts):
+    (tmp_path / "hub").mkdir()
+    for split, rows in (("train", texts[:30]), ("validation", texts[30:]), ("test", texts)):
+        parquet.write_table(pyarrow.table({"text": rows}), tmp_path / "hub" / f"{split}.parquet")
+    source = TextSource(dataset_name=str(tmp_path / "hub"))
+    prepared = run(tmp_path / "out", source)
+    assert (len(prepared.train.documents), len(prepared.validation.documents)) == (30, len(texts) - 30)
+    assert sorted(path.name for path in (tmp_path / "out/text").iterdir() if path.is_dir()) == ["train", "validation"]
+    prepared = run(tmp_path / "split", dataclasses.replace(source, validation_split_percentage=50.0))
+    assert len(prepared.train.documents) + len(prepared.validation.documents) == 30
+    with pytest.raises(InputError, match="row 0 lacks the column body .of text.. Name the text's with text_column"):
+        run(tmp_path / "other", dataclasses.replace(source, text_column="body"))
+
+
 def write_as_datatrove(path: Path, rows: list[list[int]], size: int) -> None:
     """The rules of its TokenizedFile: tokens by struct's H or I, the documents' ends by Q."""
     path.parent.mkdir(exist_ok=True)

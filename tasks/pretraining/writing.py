@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from accelerate.utils import tqdm
+from tqdm import tqdm
 
 from tasks.pretraining.processes import compute
 from tasks.pretraining.shards import FileRecord, Shard, token_type, write_shard
