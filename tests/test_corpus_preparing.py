@@ -27,6 +27,7 @@ from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.preparing import prepare
 from tasks.pretraining.sources import TextSource
 from tasks.pretraining.text import split_sentences
+from tasks.pretraining.vocabulary import word_vocabulary
 from tests.processes import fork, wait
 from training import files
 from training.errors import FileError, InputError, UserError
@@ -199,6 +200,14 @@ def test_words_are_numbered_by_their_frequency_in_the_training_text(tmp_path, so
     assert words[: len(expected) + 3] == ["<S>", "</S>", "<UNK>", *expected]
     assert corpus.characters.tolist() == tokenizer.convert_tokens_to_ids(words)
     assert corpus.vocab_size == 11 < len(words) and corpus.read(0, corpus.num_tokens).max() < len(words)
+
+
+def test_words_of_held_out_text_and_those_that_a_file_cannot_hold_are_not_predicted():
+    counts = Counter(
+        {"b": 2, "a": 2, "c": 5, "held out": 0, "held": 0, "<S>": 9, "!!!MAXTERMID": 9, "x\u2028y": 9, "d": 1}
+    )
+    assert word_vocabulary(counts, 6) == ["<S>", "</S>", "<UNK>", "c", "a", "b"]
+    assert word_vocabulary(counts, 99) == ["<S>", "</S>", "<UNK>", "c", "a", "b", "d"]
 
 
 def test_a_text_with_fewer_words_or_pieces_than_asked_gives_those_it_has(tmp_path, source):
