@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow
 import pytest
 from filelock import FileLock
@@ -245,8 +246,10 @@ def test_a_run_that_was_killed_keeps_its_finished_shards_and_ends_with_the_same_
             (process,) = fork(lambda n=processes: run(folder, source, ELMO, processes=n))
             while len([*folder.glob("finished/*")]) < before + kills:
                 time.sleep(0.005)
+            workers = psutil.Process(process.pid).children()
             os.kill(process.pid, signal.SIGKILL)
         assert wait([process]) == [-signal.SIGKILL]
+        assert len(workers) == (processes if processes > 1 else 0) and psutil.wait_procs(workers, 20)[1] == []
     kept = {path: path.stat().st_mtime_ns for path in folder.glob("finished/*.json")}
     run(folder, source, ELMO)
     assert len(kept) >= 5 and all(path.stat().st_mtime_ns == at for path, at in kept.items())
