@@ -4,7 +4,7 @@
         --validation_file valid.txt --max_seq_length 128 --max_steps 10000 --save_strategy steps --save_steps 1000 \\
         --resume --output_dir runs/bert
     python run_pretraining.py --model_name_or_path google-bert/bert-base-uncased --train_file reviews.jsonl \\
-        --validation_split_percentage 1 --num_train_epochs 3 --output_dir runs/reviews     # more text for a trained model
+        --output_dir runs/reviews                                          # more text for a model that was trained
 
 The model decides what it learns: masked words, the next word, or the next and the previous word; --objective chooses
 where a model can do several. The text is files of plain text, JSON lines or parquet, or a data set on the Hub. It is
@@ -18,6 +18,8 @@ OUTPUT_DIR receives metrics.json, log.jsonl with the lines of the log, their cur
 tokenizer and card.
 """
 
+import inspect
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -31,23 +33,39 @@ from transformers import (
     AutoModelForPreTraining,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 from transformers.hf_argparser import HfArg
 
+from tasks.pretraining.causal import CausalLM
 from tasks.pretraining.corpus import Corpus
-from tasks.pretraining.evaluation import compute_losses, score
+from tasks.pretraining.evaluation import HeldOut, compute_losses, score
+from tasks.pretraining.masked import MaskedLM, Vocabulary
+from tasks.pretraining.objective import Objective
 from tasks.pretraining.plan import CorpusPlan, Phase
-from training.arguments import NonNegativeInt, PathOrName, PositiveFloat, PositiveInt, RunArguments, Share
+from tasks.pretraining.preparing import PreparedText, prepare
+from tasks.pretraining.sources import TextSource
+from tasks.pretraining.streams import BiLM
+from tasks.pretraining.vocabulary import reads_words, size_field, tokenizer_class
+from training.arguments import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PathOrName,
+    PositiveFloat,
+    PositiveInt,
+    RunArguments,
+    Share,
+)
 from training.batches import padding_options
 from training.clock import Clock
 from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
-from training.loading import load_config, load_model
+from training.loading import check_length, load_config, load_model, load_tokenizer
 from training.prediction import Outputs
 from training.results import Results, Scores
 from training.runs import carry_out, command, repeat
-from training.task import Compute, Task
+from training.task import Compute, Description, Task
 
 
 OBJECTIVES = {
@@ -66,6 +84,7 @@ class PretrainingArguments(RunArguments):
     makes_tokenizer: ClassVar[bool] = True
 
     do_train: bool = HfArg(default=True, help="train on the text; false only evaluates the model")
+    report_to: str = HfArg(default="curves", help="trackers that draw curves, as in the other scripts")
     do_eval: bool = HfArg(default=True, help="measure the perplexity of held-out text")
     train_file: str | None = HfArg(
         default=None, help="files of text to train on, as in a.txt,b.jsonl or 'books/*.txt.xz'"
@@ -127,17 +146,15 @@ class PretrainingArguments(RunArguments):
             )
 
     @property
-    def text(self) -> TextSource | None:
-        """The text; None if the run reads a corpus that was prepared before."""
-        names = [field.name for field in fields(TextSource)]
-        values = {name: getattr(self, name) for name in names}
-        return None if self.train_file is None and self.dataset_name is None else TextSource(**values)
+    def text(self) -> TextSource:
+        """The text and how to read it."""
+        return TextSource(**{field.name: getattr(self, field.name) for field in fields(TextSource)})
 
     def _check_text(self) -> None:
         if self.train_file is not None and self.dataset_name is not None:
             raise InputError("--train_file and --dataset_name both name the text to train on: give one of them")
-        if self.train_file is None and self.dataset_name is None and self.corpus_dir is None:
-            raise InputError("there is no text: give --train_file, --dataset_name, or --corpus_dir of an earlier run")
+        if self.train_file is None and self.dataset_name is None:
+            raise InputError("there is no text: give --train_file or --dataset_name")
 
     def _check_length_of_run(self) -> None:
         if self.budget_minutes is not None:
@@ -198,23 +215,120 @@ def run(args: PretrainingArguments) -> Results:
     accelerator = make_accelerator(args)
     clock.lap("start")
     config = load_config(args.source)
-    with accelerator.main_process_first():
-        tokenizer, corpora = prepare(...)
+    text = prepare_text(config, args, accelerator)
     clock.lap("tokenize")
     kind = choose_objective(config, args)
-    head = AutoModelForPreTraining if args.segments == "next_sentence" else OBJECTIVES[kind]
-    model = load_model(head, args.source, config, tokenizer, train=args.do_train)
-    check_lengths(...)
+    field = size_field(config)
+    if text.train.vocab_size < getattr(config, field) and args.model_name_or_path.endswith(".json"):
+        config.update({field: text.train.vocab_size})  # the text has no more words or pieces
+    model = load_model(head_for(kind, args), args.source, config, text.tokenizer, train=args.do_train)
+    accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {describe_text(text)}")
     clock.lap("load")
-    return carry_out(task, model, tokenizer, args, accelerator, clock)
+    task = build_task(kind, text, model, args, accelerator)
+    return carry_out(task, model, text.tokenizer, args, accelerator, clock)
+
+
+def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerator: Accelerator) -> PreparedText:
+    """The text as tokens, and the tokenizer: the model's, the one of --tokenizer_name, or one made from the text."""
+    tokenizer = None
+    if args.tokenizer_name is not None or not args.model_name_or_path.endswith(".json"):
+        tokenizer = load_tokenizer(args.source, task_inputs=False)
+    has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
+    lower_case = args.do_lower_case if has_case else None
+    processes = args.preprocessing_num_workers or os.cpu_count() or 1
+    with accelerator.main_process_first():
+        return prepare(Path(args.corpus_dir), args.text, config, tokenizer, lower_case, processes=processes)
+
+
+def describe_text(text: PreparedText) -> str:
+    """The sizes of the text, for the console."""
+    splits = {"train": text.train, "validation": text.validation}
+    return ", ".join(
+        f"{split} {corpus.num_tokens:,} tokens in {len(corpus.documents):,} documents"
+        for split, corpus in splits.items()
+        if corpus is not None
+    )
 
 
 def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> str:
-    """What the model learns: --objective, or the first of `OBJECTIVES` that it has a head for.
+    """What the model learns: --objective, or what it has a head for; the next word if it is a decoder.
 
-    A decoder learns the next word, and a model whose tokenizer reads words both neighbours. Raises ValueError for an
-    objective that the model has no head for.
+    Raises ValueError for an objective that the model has no head for.
     """
+    reads = ["bilm"] if reads_words(tokenizer_class(config)) else ["masked_lm", "causal_lm"]
+    possible = [kind for kind in reads if type(config) in OBJECTIVES[kind]._model_mapping]
+    if not possible:
+        raise InputError(f"{type(config).__name__} has no head for a language model: choose another model")
+    if args.objective is not None and args.objective not in possible:
+        raise InputError(f"--objective {args.objective}: {type(config).__name__} can learn {', '.join(possible)}")
+    if getattr(config, "is_decoder", False) and "causal_lm" in possible:
+        return args.objective or "causal_lm"
+    return args.objective or possible[0]
+
+
+def head_for(kind: str, args: PretrainingArguments) -> type:
+    """The Auto class of the model."""
+    with_pairs = kind == "masked_lm" and args.segments == "next_sentence"
+    return AutoModelForPreTraining if with_pairs else OBJECTIVES[kind]
+
+
+def build_task(
+    kind: str, text: PreparedText, model: PreTrainedModel, args: PretrainingArguments, accelerator: Accelerator
+) -> LanguageModelling:
+    """The training text in one phase, or two of different lengths, and the held-out text."""
+    build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
+    rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * accelerator.num_processes
+    phases = [Phase(build(text.train, args.max_seq_length or LENGTHS[kind], rows))]
+    if args.final_seq_length is not None:
+        first = round(args.max_steps * (1 - args.final_share))
+        phases.append(Phase(build(text.train, args.final_seq_length, rows), first))
+    data, features = {"train": text.train}, {}
+    if args.do_eval and text.validation is not None:
+        data["validation"] = text.validation
+        features["validation"] = HeldOut.of(
+            build(text.validation, phases[-1].objective.length, rows=None), args.max_eval_samples
+        )
+    return LanguageModelling(data, features, None, {}, describe_data(kind, args), phases)
+
+
+def build_objective(
+    kind: str,
+    corpus: Corpus,
+    length: int,
+    rows: int | None,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: PretrainingArguments,
+) -> Objective:
+    """The objective of training on updates of `rows` rows of `length`, or of evaluation where `rows` is None."""
+    trains = rows is not None
+    if kind == "bilm":
+        rows = rows or max(1, min(args.per_device_eval_batch_size, corpus.num_tokens // length))
+        return BiLM(corpus, rows, length, args.seed, model.config.num_sampled if trains else 0, shuffle=trains)
+    check_length(length, model, tokenizer)
+    if kind == "causal_lm":
+        return CausalLM(corpus, length, args.seed, shuffle=trains, pad_token_id=tokenizer.pad_token_id)
+    return MaskedLM(
+        corpus,
+        Vocabulary.of(tokenizer),
+        length,
+        args.segments,
+        args.seed,
+        shuffle=trains,
+        whole_words=args.whole_word_mask,
+        masked_share=args.mlm_probability,
+        mask_share=args.mask_share,
+        random_share=args.random_share,
+        same_share=1 - args.mask_share - args.random_share,
+        pad_to_max_length=args.pad_to_max_length,
+    )
+
+
+def describe_data(kind: str, args: PretrainingArguments) -> Description:
+    """What the model card says the model was trained on."""
+    if args.dataset_name is None:
+        return Description(TASK_TYPES[kind])
+    return Description(TASK_TYPES[kind], args.dataset_name, args.dataset_name, args.dataset_config_name)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ sentences (WARM_UP). This is nearer to the released vectors than zeros. `--state
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -444,6 +444,17 @@ def _released(tensors: dict[str, np.ndarray], characters: str) -> dict[str, np.n
     return released
 
 
+def released_names(table: Table, parameters: Iterable[str]) -> dict[str, tuple[str, Conversion]]:
+    """The original name, and the conversion, of each parameter that the table has."""
+    parameters = set(parameters)
+    return {
+        name: (original.format(number), conversion)
+        for original, ours, conversion in table
+        for number in range(len(parameters))
+        if (name := ours.format(number)) in parameters
+    }
+
+
 def load(
     model: ElmoModel | ElmoForPreTraining, tensors: dict[str, np.ndarray], table: Table, weights: str, options: str
 ) -> None:
@@ -452,12 +463,7 @@ def load(
     prefix = f"{model.base_model_prefix}."
     parameters = {name.removeprefix(prefix): value for name, value in model.named_parameters()}
     mixes = {name for name in parameters if name.startswith("mixes.")}
-    rows = {
-        name: (original.format(number), conversion)
-        for original, ours, conversion in table
-        for number in range(len(parameters))
-        if (name := ours.format(number)) in parameters
-    }
+    rows = released_names(table, parameters)
     if not any(name.startswith("scalar_mix_") for name in tensors):  # a biLM without mixes: the model's stay new
         rows = {name: row for name, row in rows.items() if name not in mixes}
     if parameters.keys() - rows.keys() - mixes:

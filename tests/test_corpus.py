@@ -2,11 +2,13 @@
 
 import pickle
 import struct
+import time
 
 import numpy as np
 import pytest
 
 from tasks.pretraining.corpus import Corpus
+from tasks.pretraining.shards import FileRecord, Manifest, Shard, write_manifest
 from tests.corpus_sample import random_documents, write_corpus
 from training.errors import UserError
 
@@ -118,3 +120,23 @@ def test_what_is_no_corpus_or_lacks_the_split_is_one_error(tmp_path, corpus):
         Corpus.open(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="no split 'test', but train"):
         Corpus.open(corpus.folder, "test")
+
+
+def test_a_billion_tokens_open_at_once(tmp_path):
+    """The files are sparse, so they take no room: 100 shards of 10 million tokens, in documents of 1000."""
+    ends = np.arange(1000, 10_000_001, 1000, dtype="<u8")
+    record = FileRecord(ends.nbytes, "")
+    shards = []
+    for number in range(100):
+        path = tmp_path / f"{number}.ds"
+        with path.open("wb") as file:
+            file.truncate(20_000_000)
+        ends.tofile(path.with_name(path.name + ".index"))
+        files = {"": FileRecord(20_000_000, ""), ".index": record}
+        shards.append(Shard(path.name, 2, 10_000_000, 10_000, None, None, None, files))
+    write_manifest(tmp_path, Manifest(30_522, "a tokenizer", {"train": shards}))
+    begin = time.perf_counter()
+    corpus = Corpus.open(tmp_path)
+    assert corpus.num_tokens == 10**9 and len(corpus.documents) == 10**6
+    assert corpus.read(999_999_000, 10**9).shape == (1000,) and int(corpus.documents.find(123_456_789)) == 123_456
+    assert time.perf_counter() - begin < 0.5

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import struct
 import time
@@ -160,7 +161,7 @@ def test_documents_and_sentences_without_tokens_vanish(tmp_path):
 
 def test_a_text_without_a_token_is_one_error(tmp_path):
     (tmp_path / "a.txt").write_text(" \n\n", encoding="utf-8")
-    with pytest.raises(UserError, match="the training text has no tokens"):
+    with pytest.raises(UserError, match="the training text, .*a.txt and so on, has no tokens"):
         run(tmp_path / "out", TextSource(str(tmp_path / "a.txt")), tokenizer=BertTokenizer({"[UNK]": 0}))
 
 
@@ -335,6 +336,9 @@ def test_a_text_that_changed_is_one_error_and_one_that_moved_is_not(tmp_path, fo
         run(folder, elsewhere)
     with pytest.raises(InputError, match="the files of its train text, b.jsonl among them"):
         run(folder, dataclasses.replace(source, train_file=f"{tmp_path}/a.txt"))
+    (folder / "manifest.json").unlink()  # nor while it is unfinished
+    with pytest.raises(InputError, match="from another text: the file .*a.txt changed since"):
+        run(folder, elsewhere)
     with pytest.raises(FileNotFoundError, match="train_file none.txt: no such file"):
         run(folder, dataclasses.replace(source, train_file="none.txt"))
 
@@ -348,7 +352,9 @@ def test_a_text_that_changed_is_one_error_and_one_that_moved_is_not(tmp_path, fo
     ],
 )
 def test_another_setting_is_one_error_with_both_values(folder, source, changes, problem):
-    with pytest.raises(InputError, match=f"was prepared with another {problem}. Undo the change, or choose another"):
+    with pytest.raises(
+        InputError, match=f"was prepared with another {problem}. Undo the change, remove the folder, or choose another"
+    ):
         run(folder, dataclasses.replace(source, **changes))
 
 
@@ -367,10 +373,20 @@ def test_a_tokenizer_that_changed_is_one_error(tmp_path, folder, source):
 def test_a_folder_with_other_content_or_of_another_run_is_refused(tmp_path, folder, source):
     with pytest.raises(FileExistsError, match="holds no corpus: choose another folder"):
         run(tmp_path, source)
+    (folder / "manifest.json").unlink()
     with FileLock(folder / ".lock"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "LOCK_SECONDS", 0)
         with pytest.raises(BlockingIOError, match="another run prepares .*out: wait for it"):
             run(folder, source)
+
+
+def test_a_text_that_could_not_be_read_may_be_mended(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    source = TextSource(str(tmp_path / "a.txt"), validation_split_percentage=0)
+    with pytest.raises(InputError, match="a.txt: byte 3 is not UTF-8"):
+        run(tmp_path / "out", source, ELMO)
+    (tmp_path / "a.txt").write_text("café", encoding="utf-8")
+    assert run(tmp_path / "out", source, ELMO).train.num_bytes == 5
 
 
 # Data sets, and shards of datatrove
@@ -391,7 +407,11 @@ def test_a_data_set_is_streamed_once_and_goes_on_after_its_last_whole_file(tmp_p
     assert sources.download(source, tmp_path / "out/text") == {"train": parts}
     assert [row for part in parts for row in parquet.read_table(part)["body"].to_pylist()] == texts
     assert [part.stat().st_mtime_ns for part in parts[:-1]] == times
+    with pytest.raises(InputError, match="text holds another data set: remove it, or choose another folder"):
+        sources.download(dataclasses.replace(source, text_column="text"), tmp_path / "out/text")
     (hub / "train.parquet").unlink()
+    assert run(tmp_path / "out", source).train.digest == corpus.digest
+    shutil.rmtree(tmp_path / "out/text")
     assert run(tmp_path / "out", source).train.digest == corpus.digest
 
 

@@ -4,73 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from modeling import ElmoConfig, ElmoForPreTraining
+from modeling import ElmoForPreTraining
 from modeling.elmo import modeling_elmo_pretraining as pretraining
 from modeling.elmo.modeling_elmo_pretraining import expected_count, sample_words
+from tests.elmo_recording import UNROLL, batch, check_end, released_model
 from tests.elmo_reference import BEGIN, END, Reference, batch_of, small_config
-
-
-UNROLL = 10
-MOVED = {  # the released variable, ours, how to lay it out
-    "char_embed": ("token_encoder.char_embeddings.weight", lambda v: np.pad(v, ((1, 0), (0, 0)))),
-    "CNN_proj/W_proj": ("token_encoder.projection.weight", np.transpose),
-    "CNN_proj/b_proj": ("token_encoder.projection.bias", np.asarray),
-    **{
-        f"CNN/W_cnn_{i}": (f"token_encoder.convolutions.{i}.weight", lambda v: v[0].transpose(2, 1, 0))
-        for i in range(5)
-    },
-    **{f"CNN/b_cnn_{i}": (f"token_encoder.convolutions.{i}.bias", np.asarray) for i in range(5)},
-    **{
-        f"CNN_high_{k}/{part}_{name}": (f"token_encoder.highways.{k}.{name}.{ours}", move)
-        for k in range(2)
-        for name in ("carry", "transform")
-        for part, ours, move in (("W", "weight", np.transpose), ("b", "bias", np.asarray))
-    },
-}
-
-
-def by_gate(values: np.ndarray) -> np.ndarray:
-    """TensorFlow's gates i, j, f, o -> i, f, j, o along the last axis."""
-    i, j, f, o = np.split(values, 4, axis=-1)
-    return np.concatenate([i, f, j, o], axis=-1)
-
-
-def released_variables(arrays, when: str) -> dict[str, torch.Tensor]:
-    """`init` or `final` values under our names."""
-    take = lambda name: arrays[f"{when}/lm/{name}:0"]  # noqa: E731
-    found = {f"elmo.{ours}": move(take(name)) for name, (ours, move) in MOVED.items()}
-    found |= {"lm_head.weight": take("softmax/W"), "lm_head.bias": take("softmax/b")}
-    for direction, side in enumerate(("forward", "backward")):
-        for layer in range(2):
-            cell = f"RNN_{direction}/rnn/multi_rnn_cell/cell_{layer}/lstm_cell"
-            ours = f"elmo.layers.{layer}.{side}_lstm"
-            kernel, bias = by_gate(take(f"{cell}/kernel")).T, by_gate(take(f"{cell}/bias"))
-            found[f"{ours}.input.weight"], found[f"{ours}.recurrent.weight"] = np.split(kernel, 2, axis=1)
-            found[f"{ours}.input.bias"] = bias + np.repeat([0, 1, 0, 0], 16).astype(np.float32)
-            found[f"{ours}.projection.weight"] = take(f"{cell}/projection/kernel").T
-    return {name: torch.tensor(np.ascontiguousarray(values)) for name, values in found.items()}
-
-
-def released_model(arrays, **changes) -> ElmoForPreTraining:
-    filters = [[1, 8], [2, 8], [3, 16], [4, 32], [5, 64]]
-    sizes = {"char_embedding_size": 4, "hidden_size": 16, "cell_size": 16, "max_characters_per_token": 10}
-    clips = {"cell_clip": 0.4, "proj_clip": 0.1, "hidden_dropout_prob": 0.0}
-    config = ElmoConfig(filters=filters, lm_vocab_size=32, num_sampled=0, state="carry", **sizes, **clips)
-    for name, value in changes.items():
-        setattr(config, name, value)
-    model = ElmoForPreTraining(config)
-    missing, unexpected = model.load_state_dict(released_variables(arrays, "init"), strict=False)
-    assert not unexpected and all("mixes" in name or "initial" in name for name in missing)
-    return model.train()
-
-
-def batch(arrays, number: int) -> dict[str, torch.Tensor]:
-    given = {
-        f"{prefix}{ours}": torch.tensor(arrays[f"batch{number}/{name}{suffix}"]).long()
-        for prefix, suffix in (("", ""), ("reverse_", "_reverse"))
-        for ours, name in (("input_ids", "tokens_characters"), ("labels", "next_token_id"))
-    }
-    return {name: ids + 1 if name.endswith("input_ids") else ids for name, ids in given.items()}
 
 
 def steps_of_training(model: ElmoForPreTraining, arrays, norm: float, before=lambda number: None):
@@ -87,13 +25,6 @@ def steps_of_training(model: ElmoForPreTraining, arrays, norm: float, before=lam
             parameter.grad *= min(1.0, norm / total.item())
         optimizer.step()
         yield output, total.item()
-
-
-def check_end(model: ElmoForPreTraining, arrays) -> None:
-    for name, values in released_variables(arrays, "final").items():
-        torch.testing.assert_close(
-            model.state_dict()[name], values, atol=1e-6, rtol=0, msg=lambda m, n=name: f"{n}: {m}"
-        )
 
 
 @pytest.fixture
@@ -255,6 +186,32 @@ def test_what_sampled_rivals_add_up_to_is_expected_to_be_what_all_rivals_do():
             losses = head.sampled_losses(states, targets, words, expected).double()
         found.append(losses.expm1() * (target.exp() / expected[0]))  # loss = log(1 + rivals / target)
     torch.testing.assert_close(torch.stack(found).mean(0), wanted, atol=0, rtol=0.06)
+
+
+@pytest.mark.parametrize("is_half", [False, True], ids=["float32", "bfloat16 autocast"])
+def test_a_sampled_loss_is_the_cross_entropy_of_the_target_and_the_sample(is_half):
+    head = language_model(lm_vocab_size=60).lm_head
+    sampled, targets = torch.tensor([50, 3, 7, 0, 21]), torch.tensor([3, 8, 50, 7, 1, 8])  # some targets are sampled
+    expected = torch.rand(6), torch.rand(5)
+    states = 3 * torch.randn(6, 7)
+
+    def plain(states: torch.Tensor) -> torch.Tensor:
+        scores = head(states)[:, sampled] - expected[1].log()
+        scores = scores.masked_fill(targets[:, None] == sampled, -torch.inf)
+        true = head(states).gather(1, targets[:, None]) - expected[0].log()[:, None]
+        return torch.nn.functional.cross_entropy(torch.cat([true, scores], 1), torch.zeros(6).long(), reduction="none")
+
+    results = []
+    for losses in (plain, lambda states: head.sampled_losses(states, targets, sampled, expected)):
+        inputs = states.clone().requires_grad_()
+        head.zero_grad()
+        with torch.autocast("cpu", enabled=is_half):
+            loss = losses(inputs.bfloat16() if is_half else inputs)
+        (loss * torch.arange(1.0, 7.0)).sum().backward()
+        results.append([loss.detach(), inputs.grad, head.weight.grad, head.bias.grad])
+    tolerance = {"atol": 0.5, "rtol": 0.1} if is_half else {"atol": 1e-5, "rtol": 1e-5}
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
 
 
 def test_sampled_words_are_different_ones_found_as_often_as_their_probability_says():

@@ -33,11 +33,11 @@ LONGER_FILES = {"modeling/bert/modeling_bert.py": 626, "tests/test_convert_elmo.
 # The modules of training/, each of which imports only from those before it.
 ROOMS = ("errors", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases", "arguments", "flags")
 ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "optimization", "curves", "history")
-ROOMS += ("launching", "folders", "loading", "hub", "published", "batches", "plan", "prediction", "throughput", "speed")
-ROOMS += ("task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting", "seeds", "runs")
+ROOMS += ("launching", "folders", "loading", "hub", "published", "batches", "plan", "prediction", "throughput")
+ROOMS += ("speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting", "seeds", "runs")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
-# convert_x and conversion of modeling/ and tasks/.
+# convert_x, export_x and conversion of modeling/ and tasks/.
 FLOORS = ("tests", "demo", "benchmarks", "scripts", "converters", "tasks", "training", "metrics", "modeling")
 
 
@@ -182,7 +182,7 @@ def imported_modules(path: Path) -> set[str]:
 def floor(module: str) -> int | None:
     """The place in FLOORS; None: a package that is not of this project."""
     folder, *rest = module.split(".")
-    if folder in ("modeling", "tasks") and rest and rest[-1].startswith(("convert_", "conversion")):
+    if folder in ("modeling", "tasks") and rest and rest[-1].startswith(("convert_", "export_", "conversion")):
         return FLOORS.index("converters")
     if (ROOT / f"{folder}.py").is_file():
         return FLOORS.index("scripts")

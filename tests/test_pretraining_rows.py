@@ -1,10 +1,12 @@
 """The partition of a corpus into rows."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from tasks.pretraining import rows as rows_module
 from tasks.pretraining.rows import Segments, find_rows, open_rows, target_lengths
 from tests.corpus_sample import random_documents, write_corpus
 from training.errors import UserError
@@ -67,7 +69,7 @@ def test_a_tenth_of_the_targets_is_shorter():
 def test_the_partition_is_made_once_and_anew_for_another_corpus_or_a_damaged_file(tmp_path, documents):
     corpus = write_corpus(tmp_path, documents, 50)
     rows = open_rows(corpus, Segments.FULL_SENTENCES, 16)
-    (path,) = (tmp_path / "rows").iterdir()
+    (path,) = (tmp_path / "rows").glob("*.rows")
     time = path.stat().st_mtime_ns
     assert len(open_rows(corpus, Segments.FULL_SENTENCES, 16)) == len(rows) and path.stat().st_mtime_ns == time
     content = path.read_bytes()
@@ -80,6 +82,14 @@ def test_the_partition_is_made_once_and_anew_for_another_corpus_or_a_damaged_fil
     assert all(len(open_rows(corpus, *other)) != len(rows) for other in others)
     shorter = open_rows(write_corpus(tmp_path, documents[:50], 50), Segments.FULL_SENTENCES, 16)
     assert len(shorter) < len(rows)
+
+
+def test_processes_that_start_together_make_the_partition_once(tmp_path, documents, monkeypatch):
+    corpus, made = write_corpus(tmp_path, documents, 50), []
+    monkeypatch.setattr(rows_module, "find_rows", lambda *arguments: made.append(1) or find_rows(*arguments))
+    with ThreadPoolExecutor(4) as pool:
+        all_rows = [*pool.map(lambda _: open_rows(corpus, Segments.FULL_SENTENCES, 16), range(4))]
+    assert len(made) == 1 and len({len(rows) for rows in all_rows}) == 1
 
 
 def test_pickled_rows_are_a_path(corpus):

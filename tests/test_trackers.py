@@ -48,7 +48,7 @@ def test_all_trackers_are_those_that_are_installed(run, monkeypatch):
 
     assert names() == list(TRACKERS)
     monkeypatch.setattr(launching, "get_available_trackers", lambda: ["mlflow", "trackio"])
-    assert names() == ["trackio"]
+    assert names() == ["trackio", "curves"]
 
 
 def test_a_tracker_that_cannot_begin_is_one_line_with_a_remedy(run, monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any
 
 from accelerate.tracking import GeneralTracker, on_main_process
 
-from training import curves
+from training.curves import draw_curves
 from training.errors import FileError
 from training.files import parse_json, read_text, write_text, writing
 from training.output_folder import CURVES, LOG
@@ -53,7 +53,7 @@ class History(GeneralTracker):
     @on_main_process
     def finish(self) -> None:
         if self.records:
-            curves.draw(self.records, self.output / CURVES)
+            draw_curves(self.records, self.output / CURVES)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -51,6 +51,8 @@ def write_results(
     accelerator.wait_for_everyone()
     started = time.perf_counter()
     weights = gather_weights(model, accelerator) if args.do_train else None
+    for tracker in accelerator.trackers:
+        tracker.finish()
     if accelerator.is_main_process:
         output, entries = Path(args.output_dir), results.flat()
         if args.do_train:
@@ -68,8 +70,6 @@ def write_results(
         }
         write_json(output / METRICS, record)
         print_results(entries, output)
-    for tracker in accelerator.trackers:
-        tracker.finish()
     accelerator.wait_for_everyone()
 
 

@@ -326,8 +326,10 @@ class ElmoModel(ElmoPreTrainedModel):
     def read(self, words: torch.Tensor, packed: Sentences) -> tuple[torch.Tensor, list[Pair]]:
         """Words (N, K) -> their word layer (N, P), and the (M, P) states of both directions of each LSTM layer."""
         vectors, indices = self.encode_words(words)
-        tokens = tuple(indices[steps] for steps in packed.tokens)
-        outputs = self.run_layers((vectors, vectors), packed.steps.order, packed.steps.sizes.tolist(), tokens)
+        tokens, order = tuple(indices[steps] for steps in packed.tokens), packed.steps.order
+        sizes = packed.steps.sizes.tolist()
+        outputs, end = self.run_layers((vectors, vectors), self.first_state(order), sizes, tokens)
+        self.carry(end, order)
         return vectors[indices[2:]], outputs
 
     def encode_words(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -361,17 +363,17 @@ class ElmoModel(ElmoPreTrainedModel):
             self.word_cache.update(self.token_encoder)
 
     def run_layers(
-        self, inputs: Pair, order: torch.Tensor, sizes: list[int], tokens: Pair | None = None
-    ) -> list[Pair]:
-        """The (M, P) states of both directions of each layer; `order` (S,) holds the sentences' numbers."""
-        state, outputs, ends = self.first_state(order), [], []
+        self, inputs: Pair, state: State, sizes: list[int], tokens: Pair | None = None
+    ) -> tuple[list[Pair], State]:
+        """The (M, P) states of both directions of each layer, and the (L, 2, S, ...) states after each sentence's last
+        step. `state` is where the sentences start, longest sentence first.
+        """
+        outputs, ends = [], []
         for index, layer in enumerate(self.layers):
             *inputs, end = layer(*inputs, (state[0][index], state[1][index]), sizes, None if index else tokens)
             outputs.append(tuple(inputs))
             ends.append(end)
-        if self.config.state == "carry":
-            self.carry(tuple(torch.stack(parts) for parts in zip(*ends, strict=True)), order)
-        return outputs
+        return outputs, tuple(torch.stack(parts).detach() for parts in zip(*ends, strict=True))
 
     # Where sentences start
 
@@ -380,7 +382,7 @@ class ElmoModel(ElmoPreTrainedModel):
         starts = (self.initial_hidden, self.initial_cell)
         if self.config.state == "warm":
             return tuple(start[:, :, None].expand(-1, -1, order.shape[0], -1) for start in starts)
-        zeros = tuple(start.new_zeros(*start.shape[:2], order.shape[0], start.shape[2]) for start in starts)
+        zeros = self.zero_state(order.shape[0])
         if self.config.state == "zero" or self.carried is None:
             return zeros
         for rows, carried in zip(zeros, self.carried, strict=True):
@@ -388,15 +390,25 @@ class ElmoModel(ElmoPreTrainedModel):
             rows[:, :, is_carried] = carried.to(rows)[:, :, order[is_carried]]
         return zeros
 
+    def zero_state(self, sentences: int) -> State:
+        """(L, 2, S, ...) zeros."""
+        starts = (self.initial_hidden, self.initial_cell)
+        return tuple(start.new_zeros(*start.shape[:2], sentences, start.shape[2]) for start in starts)
+
     def carry(self, state: State, order: torch.Tensor) -> None:
-        """Keeps the last states of this batch's rows for the next batch; states of other rows stay as they are."""
+        """With `config.state="carry"`, keeps the last states of this batch's rows for the next batch.
+
+        States of other rows stay as they are.
+        """
+        if self.config.state != "carry":
+            return
         rows = len(order) if self.carried is None else max(len(order), self.carried[0].shape[2])
         new_states = []
         for index, end in enumerate(state):
             new_state = end.new_zeros(*end.shape[:2], rows, end.shape[3])
             if self.carried is not None:
                 new_state[:, :, : self.carried[index].shape[2]] = self.carried[index].to(new_state)
-            new_state[:, :, order] = end.detach()
+            new_state[:, :, order] = end
             new_states.append(new_state)
         self.carried = tuple(new_states)
 
@@ -405,23 +417,30 @@ class ElmoModel(ElmoPreTrainedModel):
         self.carried = None
 
     @torch.no_grad()
-    def warm_up(self, sentences: Iterable[list[str] | str]) -> None:
+    def warm_up(self, sentences: Iterable[list[str] | str | torch.Tensor]) -> None:
         """Reads a few sentences one after another, carrying the state, and stores the last state in the model.
 
-        With `config.state="warm"`, the default, every sentence then starts from the stored state. This is close to
-        the released code, which carries the state from batch to batch, but vectors do not depend on earlier calls. The
-        stored state is saved with the model.
+        A sentence is as for `embed`, or the character ids (words, K) of its words. With `config.state="warm"`, the
+        default, every sentence then starts from the stored state. This is close to the released code, which carries
+        the state from batch to batch, but vectors do not depend on earlier calls. The stored state is saved with the
+        model.
         """
-        configured, self.config.state, self.carried = self.config.state, "carry", None
+        training, configured = self.training, self.config.state
+        self.config.state, self.carried = "carry", None
+        self.eval()
         try:
-            for _ in self.embed(sentences, batch_size=1):
-                pass
+            for sentence in _as_list(sentences):
+                if isinstance(sentence, torch.Tensor):
+                    self(sentence.to(self.device)[None])
+                else:
+                    self.embed([sentence])
             if self.carried is None:
                 raise ValueError("warm_up needs at least one sentence")
             self.initial_hidden.copy_(self.carried[0][:, :, 0])
             self.initial_cell.copy_(self.carried[1][:, :, 0])
         finally:
             self.config.state, self.carried = configured, None
+            self.train(training)
 
     # Traced graphs, the mix penalty, and vectors of texts
 
@@ -476,8 +495,7 @@ class ElmoModel(ElmoPreTrainedModel):
             raise ValueError(f'layers={layers!r}: choose "mix" or "all"')
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: a batch has one sentence or more")
-        if isinstance(sentences, str):
-            raise ValueError(f"sentences are {sentences!r:.80}, one text: give a list, [text]")
+        sentences = _as_list(sentences)
         tokenizer = ElmoTokenizer(max_characters_per_token=self.config.max_characters_per_token)
         words = [tokenizer.tokenize(text) if isinstance(text, str) else list(text) for text in sentences]
         order = range(len(words))
@@ -497,6 +515,12 @@ class ElmoModel(ElmoPreTrainedModel):
         finally:
             self.train(training)
         return vectors
+
+
+def _as_list(sentences: Iterable) -> list:
+    if isinstance(sentences, str):
+        raise ValueError(f"sentences are {sentences!r:.80}, one text: give a list, [text]")
+    return list(sentences)
 
 
 __all__ = ["ElmoModel", "ElmoModelOutput", "ElmoPreTrainedModel", "ElmoScalarMix"]

@@ -21,10 +21,12 @@ the vocabulary, N predictions, R sampled words.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 from transformers import initialization as init
 from transformers.processing_utils import Unpack
@@ -35,9 +37,11 @@ from ..shared.modeling_losses import IGNORED
 from ..shared.modeling_onednn import linear
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
-from .modeling_elmo_lstm import Pair
+from .modeling_elmo_lstm import Pair, State
 from .modeling_elmo_sentences import BEGIN, END, Sentences
 
+
+Sample = tuple[torch.Tensor, torch.Tensor | int]  # the sampled words (R,), and the number of draws that found them
 
 AT_ONCE = 512  # predictions whose scores of all words are in memory at the same time
 
@@ -72,14 +76,49 @@ class ElmoSoftmax(nn.Linear):
         subtracted from the scores, so that each word counts as in the full softmax. A sampled word that equals the
         target is left out.
         """
-        true = (states * self.weight[targets]).sum(-1) + self.bias[targets] - expected[0].log()  # (N,)
-        others = linear(states, self.weight[sampled], self.bias[sampled]) - expected[1].log()  # (N, R)
-        others = others.masked_fill(targets[:, None] == sampled, -torch.inf)
-        scores = torch.cat([true[:, None], others], 1).float()
-        return scores.logsumexp(1) - scores[:, 0]
+        rows, biases = (part[torch.cat([targets, sampled])] for part in (self.weight, self.bias))  # one gradient each
+        count = len(targets)
+        true = (states * rows[:count]).sum(-1) + biases[:count] - expected[0].log()  # (N,)
+        words, biases = rows[count:].to(states.dtype), (biases[count:] - expected[1].log()).float()
+        ordered, order = sampled.sort()
+        nearest = torch.searchsorted(ordered, targets).clamp(max=len(sampled) - 1)
+        is_sampled = ordered[nearest] == targets  # (N,)
+        return _SampledLoss.apply(states, words, biases, true.float(), order[nearest], is_sampled)
 
 
-def sample_words(vocabulary: int, count: int, device: torch.device) -> tuple[torch.Tensor, int]:
+class _SampledLoss(torch.autograd.Function):
+    """log(exp(t) + sum_r exp(x_r)) - t of the target's score t and the scores x = states @ words' + biases.
+
+    The (N, R) scores take most of the memory. Here they become exponentials in place, which the gradients are made of.
+    """
+
+    @staticmethod
+    def forward(ctx, states, words, biases, true, places, is_sampled):
+        """(N, P), (R, P), (R,), (N,) -> (N,). Where `is_sampled` (N,), the word at `places` (N,) is left out."""
+        scores = linear(states, words).float().add_(biases)
+        columns = places[:, None]
+        scores.scatter_(1, columns, scores.gather(1, columns).masked_fill(is_sampled[:, None], -torch.inf))
+        top = torch.maximum(scores.amax(1), true)
+        exponentials = scores.sub_(top[:, None]).exp_()
+        sums = exponentials.sum(1) + (true - top).exp()
+        losses = sums.log() + top - true
+        ctx.save_for_backward(states, words, exponentials, sums, losses)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        states, words, exponentials, sums, losses = ctx.saved_tensors
+        shares = gradient / sums
+        biases_gradient = shares @ exponentials
+        exponentials, shares = exponentials.to(states.dtype), shares.to(states.dtype)[:, None]
+        states_gradient = linear(exponentials, words.T) * shares
+        words_gradient = linear((states * shares).T.contiguous(), exponentials.T).T
+        true_gradient = gradient * torch.expm1(-losses)  # the target's probability, less 1
+        return states_gradient, words_gradient, biases_gradient, true_gradient, None, None
+
+
+def sample_words(vocabulary: int, count: int, device: torch.device) -> Sample:
     """`count` different words, drawn by frequency, and the number of draws that were needed to find them.
 
     P(word k) = log((k + 2) / (k + 1)) / log(V + 1), which is Zipf's law for a vocabulary sorted by frequency.
@@ -96,7 +135,7 @@ def sample_words(vocabulary: int, count: int, device: torch.device) -> tuple[tor
             return drawn[first], int(first[-1]) + 1
 
 
-def expected_count(words: torch.Tensor, vocabulary: int, draws: int) -> torch.Tensor:
+def expected_count(words: torch.Tensor, vocabulary: int, draws: torch.Tensor | int) -> torch.Tensor:
     """The probability that a word is found within this number of draws: 1 - (1 - P)^draws."""
     words = words.double()
     probability = ((words + 2) / (words + 1)).log() / math.log(vocabulary + 1)
@@ -121,6 +160,8 @@ class ElmoForPreTrainingOutput(ModelOutput):
         Without labels: the backward direction's scores, given the words after it.
     hidden_states (`tuple(torch.FloatTensor)`, *optional*):
         For sentences, with `output_hidden_states=True`: the layers, as returned by `ElmoModel`.
+    stream_state (`tuple(torch.FloatTensor)`, *optional*):
+        For streams: the states in which they end, without gradients. The next batch continues from them.
     """
 
     loss: torch.FloatTensor | None = None
@@ -129,6 +170,7 @@ class ElmoForPreTrainingOutput(ModelOutput):
     logits: torch.FloatTensor | None = None
     reverse_logits: torch.FloatTensor | None = None
     hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    stream_state: tuple[torch.FloatTensor, ...] | None = None
 
 
 @auto_docstring(custom_intro="The biLM as a language model in both directions, which share one softmax.")
@@ -151,6 +193,30 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         self.elmo.mixes.requires_grad_(False)
         return self
 
+    def zero_state(self, rows: int) -> State:
+        """The `stream_state` of this number of streams at their beginning."""
+        return self.elmo.zero_state(rows)
+
+    @torch.no_grad()
+    def change_vocabulary(self, old_words: Sequence[str], new_words: Sequence[str]) -> int:
+        """Gives the softmax one row for each of `new_words`, and returns how many of its rows it keeps.
+
+        These are the rows of words that are in `old_words` too, the words of the softmax so far; the other rows are
+        random. Both lists are in the order of the words' numbers. The biLM reads characters, and stays as it is.
+        """
+        if len(old_words) != self.config.lm_vocab_size:
+            raise ValueError(f"there are {len(old_words)} old words, but the softmax has {self.config.lm_vocab_size}")
+        numbers = {word: number for number, word in enumerate(old_words)}
+        kept = [number for number, word in enumerate(new_words) if word in numbers]
+        sources = [numbers[new_words[number]] for number in kept]
+        old = self.lm_head
+        self.lm_head = ElmoSoftmax(old.in_features, len(new_words)).to(old.weight).train(old.training)
+        self.lm_head.reset()
+        self.lm_head.weight[kept] = old.weight[sources]
+        self.lm_head.bias[kept] = old.bias[sources]
+        self.config.lm_vocab_size = len(new_words)
+        return len(kept)
+
     @can_return_tuple
     @auto_docstring
     def forward(
@@ -161,6 +227,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         labels: torch.Tensor | None = None,
         reverse_input_ids: torch.Tensor | None = None,
         reverse_labels: torch.Tensor | None = None,
+        stream_state: tuple[torch.Tensor, torch.Tensor] | None = None,
+        sampled_words: torch.Tensor | None = None,
+        num_draws: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | ElmoForPreTrainingOutput:
         r"""
@@ -176,9 +245,21 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             streams: rows of words, with <S> and </S>, that continue in the next batch (`config.state="carry"`).
         reverse_labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The number of each next word in that stream.
+        stream_state (`tuple(torch.Tensor)`, *optional*):
+            For streams: the states in which they start, hidden `(layers, 2, batch_size, hidden_size / 2)` and cell
+            `(layers, 2, batch_size, cell_size)`, such as the `stream_state` of the output for the batch before. By
+            default, `config.state` decides.
+        sampled_words (`torch.LongTensor` of shape `(2, num_sampled)`, *optional*):
+            For streams: the different words in the sampled softmax of the forward and of the backward direction. By
+            default, they are drawn in training, as `config.num_sampled` says.
+        num_draws (`torch.LongTensor` of shape `(2,)`, *optional*):
+            The number of draws that found the `sampled_words` of each direction.
         """
         if reverse_input_ids is not None or reverse_labels is not None:
-            return self.predict_streams((input_ids, reverse_input_ids), (labels, reverse_labels))
+            samples = self.samples_of(sampled_words, num_draws)
+            return self.predict_streams(
+                (input_ids, reverse_input_ids), (labels, reverse_labels), samples, stream_state
+            )
         mask = self.elmo.words_of(input_ids, attention_mask, token_type_ids)
         packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
         word_layer, outputs = self.elmo.read(input_ids[mask], packed)
@@ -215,7 +296,21 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             output.log_likelihoods = torch.stack(sums, 1)  # (B, 2)
         return output
 
-    def predict_streams(self, inputs: Pair, labels: tuple) -> ElmoForPreTrainingOutput:
+    def samples_of(self, words: torch.Tensor | None, draws: torch.Tensor | None) -> list[Sample | None]:
+        """The sample of each direction; None if the model is to draw it. Raises ValueError for wrong shapes."""
+        if words is None and draws is None:
+            return [None, None]
+        shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (words, draws)]
+        if None in shapes or len(shapes[0]) != 2 or shapes[0][0] != 2 or shapes[1] != (2,):
+            raise ValueError(
+                f"sampled_words and num_draws are {shapes[0]} and {shapes[1]}, not (2, words) and (2,): a sample for "
+                "each direction"
+            )
+        return list(zip(words, draws, strict=True))
+
+    def predict_streams(
+        self, inputs: Pair, labels: tuple, samples: list[Sample | None], state: State | None
+    ) -> ElmoForPreTrainingOutput:
         """The loss of streams (B, T, K), one for each direction, which continue from batch to batch."""
         columns = self.config.max_characters_per_token
         shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (*inputs, *labels)]
@@ -228,14 +323,20 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         words = torch.cat([ids.transpose(0, 1).flatten(0, 1) for ids in inputs])  # step by step
         vectors, indices = self.elmo.encode_words(words)
         order = torch.arange(rows, device=words.device)
-        outputs = self.elmo.run_layers((vectors, vectors), order, [rows] * steps, indices[2:].chunk(2))
+        start = self.elmo.first_state(order) if state is None else state
+        outputs, end = self.elmo.run_layers((vectors, vectors), start, [rows] * steps, indices[2:].chunk(2))
+        if state is None:
+            self.elmo.carry(end, order)
         losses = []
-        for states, targets in zip(outputs[-1], labels, strict=True):
+        for states, targets, sample in zip(outputs[-1], labels, samples, strict=True):
             targets = targets.T.flatten()
-            losses.append(self.losses(self.dropout(states)[targets != IGNORED], targets[targets != IGNORED]))
-        return self.combine(losses)
+            is_predicted = targets != IGNORED
+            losses.append(self.losses(self.dropout(states)[is_predicted], targets[is_predicted], sample))
+        output = self.combine(losses)
+        output.stream_state = end
+        return output
 
-    def losses(self, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def losses(self, states: torch.Tensor, targets: torch.Tensor, sample: Sample | None = None) -> torch.Tensor:
         """-log p of each target, (N, P), (N,) -> (N,). In training, one sample of words serves all predictions."""
         if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < self.config.lm_vocab_size:
             raise ValueError(
@@ -243,9 +344,12 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 f"{self.config.lm_vocab_size}: number the words by the vocabulary that the model was made for"
             )
         # CODEPATH: the released models were trained with samples; a small vocabulary needs none.
-        if not (self.training and 0 < self.config.num_sampled < self.config.lm_vocab_size):
+        samples = self.training and 0 < self.config.num_sampled < self.config.lm_vocab_size
+        if sample is None and not samples:
             return self.lm_head.losses(states, targets)
-        sampled, draws = sample_words(self.config.lm_vocab_size, self.config.num_sampled, states.device)
+        if sample is None:
+            sample = sample_words(self.config.lm_vocab_size, self.config.num_sampled, states.device)
+        sampled, draws = sample
         expected = tuple(expected_count(words, self.config.lm_vocab_size, draws) for words in (targets, sampled))
         return self.lm_head.sampled_losses(states, targets, sampled, expected)
 

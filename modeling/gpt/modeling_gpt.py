@@ -50,7 +50,8 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from ..hub_code import SavedWithCode
-from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout
+from ..shared.modeling_layout import HOOKS, ROWS_AND_COLUMNS, Layout, choose_layout
+from ..shared.modeling_losses import IGNORED
 from ..shared.modeling_onednn import linear
 from ..shared.modeling_packing import (
     attention_implementation,
@@ -61,6 +62,7 @@ from ..shared.modeling_packing import (
     labels_need_padding,
     split_heads,
 )
+from ..shared.modeling_word_loss import word_loss
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 
 
@@ -344,6 +346,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        skip_logits: bool = False,
         unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | CausalLMOutputWithPast:
@@ -355,11 +358,16 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             them.
         use_cache (`bool`, *optional*):
             Whether to return `past_key_values`. Defaults to `config.use_cache`, and to `False` with `labels`.
+        skip_logits (`bool`, *optional*, defaults to `False`):
+            Whether to return only the loss, with `logits=None`. The scores of all words are then computed for a few
+            of the labelled tokens at a time, which takes a small part of the memory. Needs `labels`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         """
         if labels is not None and use_cache is None:
             use_cache = False
+        if skip_logits and labels is None:
+            raise ValueError("skip_logits=True returns nothing but the loss: give labels")
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         needs_padding = predicts_from_padding(labels, kwargs.get("shift_labels"), attention_mask)
         outputs = self.transformer(
@@ -374,17 +382,51 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             return_dict=True,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
-        loss = None
-        if labels is not None:
+        states = outputs.last_hidden_state
+        logits, loss = None, None
+        if skip_logits and not (is_opaque(labels) or states.device.type == "xla"):  # these need static shapes
+            loss = self.loss_without_logits(states, labels, **kwargs)
+        else:
+            logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))
+        if labels is not None and loss is None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
-            logits=logits,
+            logits=None if skip_logits else logits,
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+    def loss_without_logits(
+        self,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor,
+        shift_labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """The loss of (B, T, H) states, as `loss_function` computes it from their logits (B, T, V).
+
+        The weights are read from the head. If the head does not hold them itself (LoRA, sharded weights), or is
+        watched by a hook, it is called, and the logits of the labelled tokens are in memory at the same time.
+        """
+        if shift_labels is None:  # `loss_function`, which shifts them otherwise, takes nothing but logits
+            shift_labels = nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:]  # trf-ignore: TRF053
+        shift_labels = shift_labels.to(hidden_states.device)
+        labelled = shift_labels != IGNORED  # (B, T), n of them true
+        states, targets = hidden_states[labelled], shift_labels[labelled]
+        if is_plain(self.lm_head):
+            loss = word_loss(states, self.lm_head.weight, targets, torch.ones_like(targets, dtype=torch.float32))
+        else:
+            loss = nn.functional.cross_entropy(self.lm_head(states).float(), targets, reduction="sum")
+        return loss / (len(targets) if num_items_in_batch is None else num_items_in_batch)
+
+
+def is_plain(head: nn.Module) -> bool:
+    """Whether the product with `head.weight` is all that a call of this head does."""
+    hooked = "forward" in vars(head) or any(getattr(head, name) for name in HOOKS)
+    return type(head) is ZooGPTWordPredictor and type(head.weight) is nn.Parameter and not hooked
 
 
 __all__ = ["ZooGPTLMHeadModel", "ZooGPTModel", "ZooGPTPreTrainedModel"]

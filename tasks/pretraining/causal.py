@@ -8,11 +8,13 @@ the models of this zoo keep them apart, and so do those of transformers that pas
 transformers' OpenAI GPT and BERT do not, see `keeps_documents_apart`.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import extract_model_from_parallel
 from transformers import PreTrainedModel
 
 from tasks.pretraining.corpus import Corpus
@@ -33,15 +35,17 @@ class CausalLM(Objective):
         length: tokens of a row.
         seed: of the order of the rows.
         shuffle: False takes the rows as they lie in the corpus, the same in each epoch (for held-out text).
-        pad_token_id: any token; no loss counts it.
+        pad_token_id: any token, as no loss counts it; None, for a tokenizer without padding, is 0.
     """
 
     losses = word_losses = ("causal_lm",)
     weights = (1.0,)
 
-    def __init__(self, corpus: Corpus, length: int, seed: int = 0, shuffle: bool = True, pad_token_id: int = 0):
+    def __init__(
+        self, corpus: Corpus, length: int, seed: int = 0, shuffle: bool = True, pad_token_id: int | None = None
+    ):
         self.corpus, self.length, self.seed, self.shuffle = corpus, length, seed, shuffle
-        self.pad_token_id = pad_token_id
+        self.pad_token_id = pad_token_id or 0
         self.size = -(-corpus.num_tokens // length)
         self.predictions = corpus.num_tokens - len(corpus.documents)
 
@@ -82,8 +86,13 @@ class CausalLM(Objective):
     ) -> torch.Tensor:
         targets = batch["shift_labels"]
         count = (targets != IGNORED).sum().clamp(min=1)  # a batch without predictions has the loss 0, not NaN
-        # `labels` asks for a loss, in which `shift_labels` take their place.
-        return model(**batch, labels=targets, num_items_in_batch=count, **options).loss.unsqueeze(0)
+        parameters = inspect.signature(type(extract_model_from_parallel(model)).forward).parameters
+        if "skip_logits" in parameters:  # the zoo's models then have no scores of all words in memory
+            options = {**options, "skip_logits": True}
+        # `labels` asks for a loss, in which `shift_labels` take their place. With a cache, transformers ignores
+        # restarting positions.
+        outputs = model(**batch, labels=targets, num_items_in_batch=count, use_cache=False, **options)
+        return outputs.loss.unsqueeze(0)
 
 
 def keeps_documents_apart(model: PreTrainedModel) -> bool:

@@ -33,6 +33,12 @@ class HeldOut:
     samples: int
     num_bytes: int | None
 
+    @classmethod
+    def of(cls, objective: Objective, limit: int | None = None) -> "HeldOut":
+        """All samples of the objective's corpus, or the first up to `limit`."""
+        samples = objective.size if limit is None else min(limit, objective.size)
+        return cls(objective, samples, objective.corpus.num_bytes)
+
     def __len__(self) -> int:
         return self.samples
 

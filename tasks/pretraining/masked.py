@@ -1,16 +1,17 @@
 """Masked language modelling, alone or with next sentence prediction (Devlin et al. 2018, section 3.1).
 
-The rules are those of the released `create_pretraining_data.py`, drawn anew for each sample of each epoch: the
-released code writes ten copies of the text with fixed masks instead. Three kinds of rows (`Segments`):
+The rules are those of the released `create_pretraining_data.py`, but masks are drawn anew for each sample of each
+epoch, where the released code writes ten copies of the text with fixed masks. Its limit of predictions in a row (20 of
+128) is left out, because 15 % of a row stay below it. Three kinds of rows (`Segments`):
 
 - next_sentence: [CLS] A [SEP] B [SEP]. B follows A in its document or, with probability 1/2, is from another one.
 - full_sentences: sentences up to the length of a row, [SEP] between documents (RoBERTa; Liu et al. 2019, section 4.2).
 - document_sentences: the same, but a row ends where its document ends.
 
-Held-out text (`shuffle=False`) comes in its order, and its masks depend on the seed and the row only. So the loss is
-measured on the same predictions each time: a change from one checkpoint to the next is the model's. It is the loss of
-one draw of 15 % of the tokens in context; it is no perplexity of the text, and losses with other shares, lengths or
-kinds of rows cannot be compared with it.
+Held-out text (`shuffle=False`) comes in its order, and its masks and pairs depend on the seed and the row only. So
+each evaluation predicts the same tokens from the same inputs, and a change of the loss is a change of the model. The
+loss is the mean over one draw of 15 % of the tokens, given the others. Its exponential is not the perplexity of the
+text, and it cannot be compared with the loss at other shares, lengths or kinds of rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,16 +66,17 @@ class Shares:
     Raises ValueError if they are no shares, or if the last three do not sum up to 1.
     """
 
-    chosen: float = 0.15
-    mask: float = 0.8
-    random: float = 0.1
-    same: float = 0.1
+    chosen: float
+    mask: float
+    random: float
+    same: float
 
     def __post_init__(self):
         replaced = self.mask, self.random, self.same
         if not 0 < self.chosen <= 1:
-            raise InputError(Parameter("masked_share"), f"={self.chosen} must be above 0, and 1 at most")
-        if min(replaced) < 0 or abs(sum(replaced) - 1) > 1e-6:
+            share = Parameter("masked_share", "mlm_probability")
+            raise InputError(share, f"={self.chosen} must be above 0, and 1 at most")
+        if min(replaced) < -1e-6 or abs(sum(replaced) - 1) > 1e-6:  # 1 - 0.8 - 0.2 is a little below 0
             names = [Parameter(f"{name}_share") for name in ("mask", "random", "same")]
             shares = " + ".join(map(str, replaced))
             raise InputError(names[0], ", ", names[1], " and ", names[2], f" must sum up to 1, not {shares}")
@@ -114,7 +116,7 @@ class MaskedLM(Objective):
     ):
         if whole_words and not vocabulary.continues.any():
             raise InputError(
-                Parameter("whole_words"),
+                Parameter("whole_words", "whole_word_mask"),
                 f" needs a vocabulary that marks the continuation of words by {CONTINUATION}, as WordPiece does: "
                 "choose such a tokenizer, or mask single tokens",
             )
@@ -126,7 +128,9 @@ class MaskedLM(Objective):
         self.size = len(self.rows)
         has_pairs = self.segments is Segments.NEXT_SENTENCE
         self.losses = ("masked_lm", "next_sentence") if has_pairs else ("masked_lm",)
+        self.word_losses = self.losses[:1]
         self.weights = (1.0,) * len(self.losses)
+        self.predictions = corpus.num_tokens
 
     def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
         """input_ids, attention_mask and labels, (B, T) each; -100 where nothing is predicted.
@@ -139,7 +143,8 @@ class MaskedLM(Objective):
         else:
             samples = numbers = samples % self.size
         starts, stops = self.rows.bounds(numbers)
-        arrays = self._pairs(samples, starts, stops) if len(self.losses) == 2 else self._sentences(starts, stops)
+        has_pairs = self.segments is Segments.NEXT_SENTENCE
+        arrays = self._pairs(samples, starts, stops) if has_pairs else self._sentences(starts, stops)
         is_text = arrays.pop("is_text")
         arrays |= self._mask(arrays["input_ids"], is_text, arrays["attention_mask"].sum(1), samples)
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -147,14 +152,11 @@ class MaskedLM(Objective):
     def _sentences(self, starts: np.ndarray, stops: np.ndarray) -> dict[str, np.ndarray]:
         """Rows of one segment for each document."""
         rows, ends = ends_within(self.corpus.documents, starts, stops)
-        order = np.argsort(np.concatenate([rows, np.arange(len(starts))]), kind="stable")  # a row's end comes last
-        rows = np.concatenate([rows, np.arange(len(starts))])[order]
-        ends = np.concatenate([ends, stops])[order]
-        begins = np.concatenate([[0], ends[:-1]])
-        is_first = np.diff(rows, prepend=-1) > 0
-        begins[is_first] = starts
+        counts = np.bincount(rows, minlength=len(starts))
+        last = np.cumsum(counts)
+        lengths = np.insert(ends, last, stops) - np.insert(ends, last - counts, starts)
         tokens = [self.corpus.read(*bounds) for bounds in zip(starts.tolist(), stops.tolist(), strict=True)]
-        arrays, _ = self._lay_out(tokens, rows, ends - begins)
+        arrays, _ = self._lay_out(tokens, np.repeat(np.arange(len(starts)), counts + 1), lengths)
         return arrays
 
     def _pairs(self, samples: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> dict[str, np.ndarray]:
@@ -162,11 +164,13 @@ class MaskedLM(Objective):
         capacity = self.segments.capacity(self.length)
         bounds, is_random = draw_pairs(self.corpus, samples, starts, stops, capacity, self.seed)  # (B, 2, 2)
         tokens = [self.corpus.read(*segment) for segment in bounds.reshape(-1, 2).tolist()]
-        rows = np.repeat(np.arange(len(samples)), 2)
-        arrays, columns = self._lay_out(tokens, rows, np.diff(bounds).ravel())
-        in_second = np.arange(arrays["input_ids"].shape[1]) >= columns[1::2, None]
-        types = (in_second & (arrays["attention_mask"] == 1)).astype(np.int64)
-        return arrays | {"token_type_ids": types, "next_sentence_label": is_random.astype(np.int64)}
+        arrays, separators = self._lay_out(tokens, np.repeat(np.arange(len(samples)), 2), np.diff(bounds).ravel())
+        columns = np.arange(arrays["input_ids"].shape[1])
+        is_second = (columns > separators[::2, None]) & (columns <= separators[1::2, None])
+        return arrays | {
+            "token_type_ids": is_second.astype(np.int64),
+            "next_sentence_label": is_random.astype(np.int64),
+        }
 
     def _lay_out(
         self, tokens: list[np.ndarray], rows: np.ndarray, lengths: np.ndarray
@@ -179,22 +183,20 @@ class MaskedLM(Objective):
             lengths: (S,) the tokens of each segment.
 
         Returns:
-            input_ids, attention_mask and is_text (B, T), and (S,) the column of each segment's first token.
+            input_ids, attention_mask and is_text (B, T), and (S,) the column of [SEP] behind each segment.
         """
-        row_ends = np.cumsum(np.bincount(rows, lengths + 1).astype(np.int64))
-        offsets = np.cumsum(lengths + 1) - (lengths + 1)
-        columns = 1 + offsets - np.concatenate([[0], row_ends])[rows]
-        row_lengths = 1 + np.diff(row_ends, prepend=0)
+        row_lengths = 1 + np.bincount(rows, lengths + 1).astype(np.int64)
+        before = np.cumsum(row_lengths - 1) - (row_lengths - 1)  # segments and [SEP] of the rows before
+        separators = np.cumsum(lengths + 1) - before[rows]
         width = self.length if self.pad_to_max_length else row_lengths.max()
-        input_ids = np.full((len(row_lengths), width), self.vocabulary.pad)
-        is_text = np.zeros(input_ids.shape, dtype=bool)
-        cells = np.repeat(rows * width + columns - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
-        input_ids.ravel()[cells] = np.concatenate(tokens)
-        is_text.ravel()[cells] = True
-        input_ids[:, 0] = self.vocabulary.cls
-        input_ids[rows, columns + lengths] = self.vocabulary.sep
-        attention_mask = (np.arange(width) < row_lengths[:, None]).astype(np.int64)
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "is_text": is_text}, columns
+        is_text = np.arange(width) < row_lengths[:, None]
+        attention_mask = is_text.astype(np.int64)
+        input_ids = np.full(is_text.shape, self.vocabulary.pad, dtype=np.int64)
+        for columns, token in ((0, self.vocabulary.cls), (separators, self.vocabulary.sep)):
+            input_ids[rows, columns] = token
+            is_text[rows, columns] = False
+        input_ids[is_text] = np.concatenate(tokens)
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "is_text": is_text}, separators
 
     def _mask(
         self, input_ids: np.ndarray, is_text: np.ndarray, row_lengths: np.ndarray, samples: np.ndarray

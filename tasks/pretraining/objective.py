@@ -3,12 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from transformers import PreTrainedModel
+
+from tasks.pretraining.corpus import Corpus
 
 
 IGNORED = -100  # the label of what no loss counts
@@ -32,6 +32,7 @@ class Objective(ABC):
     Objectives are pickled for the workers of a DataLoader.
 
     Attributes:
+        corpus: the text.
         losses: the names of the losses, such as ("masked_lm", "next_sentence").
         word_losses: those of them that are losses of words or subwords, for the perplexity.
         weights: the training loss is the sum of the losses, each times its weight.
@@ -41,6 +42,7 @@ class Objective(ABC):
         batch_size: how many samples a batch of all processes must hold; None: any number.
     """
 
+    corpus: Corpus
     losses: tuple[str, ...]
     word_losses: tuple[str, ...]
     weights: tuple[float, ...]
@@ -72,11 +74,18 @@ class Objective(ABC):
             options: further arguments of the model, such as {"unpad": False}.
         """
 
-    def save_state(self, folder: Path, accelerator: Accelerator) -> None:  # noqa: B027 - most objectives have none
-        """Writes what the next batches depend on apart from their samples. Every process must call it."""
+    def state(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint keeps beside the model: tensors, on the CPU, with one entry for each row of batches.
 
-    def load_state(self, folder: Path, accelerator: Accelerator) -> None:  # noqa: B027
-        """Reads what `save_state` wrote, perhaps with another number of processes. Every process must call it."""
+        Only for objectives whose rows continue in the next batch. Each process has the entries of its rows; those of
+        all processes, concatenated, are the state of the run.
+        """
+        return {}
 
-    def finish(self, model: PreTrainedModel) -> None:  # noqa: B027
-        """Prepares the trained model to be saved."""
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Continues from what `state` returned: that of all processes, concatenated. Their number may differ now."""
+        if state:
+            raise ValueError(f"{type(self).__name__} has no state, but this one holds {', '.join(state)}.")
+
+    def finish(self, model: PreTrainedModel) -> None:  # noqa: B027 - most objectives have nothing to do
+        """Prepares the model to be saved at the end of the training. By default, changes nothing."""

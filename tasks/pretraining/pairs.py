@@ -34,13 +34,8 @@ def draw_pairs(
     wanted = target_lengths(starts, capacity) - (middles - starts)
     others = _other_documents(corpus, starts, document)
     random_starts, random_stops = _random_sentences(corpus, others, sentence, wanted, capacity)
-    segments = np.stack(
-        [
-            np.stack([starts, middles], axis=1),
-            np.stack([np.where(is_random, random_starts, middles), np.where(is_random, random_stops, stops)], axis=1),
-        ],
-        axis=1,
-    )
+    starts_b, stops_b = np.where(is_random, (random_starts, random_stops), (middles, stops))
+    segments = np.stack([starts, middles, starts_b, stops_b], axis=1).reshape(-1, 2, 2)
     return truncate_pairs(segments, capacity, samples, seed), is_random
 
 

@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedType
+from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
 
 from tasks.pretraining.objective import Objective
 from training.arguments import RunArguments
+from training.files import load_tensors, save_tensors
 from training.optimization import warm_up_updates
 from training.plan import Batch, Counts, Plan, Stretch, Update
 
 
+STATE = "objective.safetensors"
 NO_LIMIT = 2**40  # updates of a run that its time limits
 ALL_SAMPLES = range(2**62)
 SHARDED = {DistributedType.FSDP, DistributedType.DEEPSPEED}
@@ -155,10 +158,19 @@ class CorpusPlan(Plan):
         }
 
     def save_state(self, folder: Path, accelerator: Accelerator) -> None:
-        self.phases[0].objective.save_state(folder, accelerator)
+        """Writes the state of the objective, of all processes."""
+        parts = []
+        for process in range(accelerator.num_processes):
+            (state,) = broadcast_object_list([self.phases[0].objective.state()], from_process=process)
+            parts += [state] if state else []
+        if parts and accelerator.is_main_process:
+            tensors = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
+            save_tensors(tensors, folder / STATE)
 
     def load_state(self, folder: Path, accelerator: Accelerator) -> None:
-        self.phases[0].objective.load_state(folder, accelerator)
+        path = folder / STATE
+        tensors = load_tensors(path)[0] if path.is_file() else {}
+        self.phases[0].objective.load_state({name: torch.from_numpy(array) for name, array in tensors.items()})
 
     def _phase(self, update: int) -> tuple[Phase, int]:
         """The phase of an update, and where it ends."""

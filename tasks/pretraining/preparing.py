@@ -1,7 +1,7 @@
 """Prepares a corpus: text -> a tokenizer, if there is none -> shards. What was prepared before is used again.
 
 FOLDER/origin.json     the text and the settings that the folder is made from, written first
-FOLDER/text/           a data set of the Hub, as it was streamed
+FOLDER/text/           a data set of the Hub, as it was streamed; it may be removed when all is complete
 FOLDER/tokenizer/      the tokenizer, if it was made from the text
 FOLDER/words/          for words: each distinct word and its characters
 FOLDER/train/, FOLDER/validation/, FOLDER/finished/     shards, and a record of each piece of text that has its own
@@ -10,7 +10,6 @@ FOLDER/manifest.json   written last: the corpus is complete
 
 import contextlib
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tasks.pretraining.shards import (
     WORDS,
     FileRecord,
     Manifest,
+    Shard,
     check_sizes,
     read_manifest,
     write_characters,
@@ -52,7 +52,7 @@ from tasks.pretraining.vocabulary import (
     word_tokenizer,
     word_vocabulary,
 )
-from tasks.pretraining.writing import Reader, WritePiece, count_words, is_undamaged, write_shards
+from tasks.pretraining.writing import FINISHED, Reader, WritePiece, count_words, is_undamaged, write_shards
 from training.errors import ExistingFileError, FileError, FolderInUseError, InputError, MissingFileError
 from training.files import new_folder, read_json_object, write_json, write_text, writing
 
@@ -85,7 +85,7 @@ def prepare(
     piece_size: int = PIECE_SIZE,
     verify: bool = False,
 ) -> PreparedText:
-    """Prepares the text in a folder, or opens what was prepared there before. Only one process may call it at a time.
+    """Prepares the text in a folder, or opens what was prepared there before, which any number of processes may do.
 
     Args:
         config: of the model; without a `tokenizer`, its type and size decide what is made.
@@ -99,15 +99,18 @@ def prepare(
         OSError: for files that are missing, damaged, or cannot be written, and for a folder that another run prepares.
     """
     folder = Path(folder)
-    with _locked(folder):
-        preparation = _Preparation(folder, source, config, tokenizer, do_lower_case, processes, piece_size)
-        return preparation.run(verify)
+    preparation = _Preparation(folder, source, config, tokenizer, do_lower_case, processes, piece_size)
+    if not preparation.is_complete(verify):
+        with _locked(folder):
+            preparation.write()
+    return preparation.open()
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keeps other runs from preparing the folder. Raises FileExistsError for a folder with other content."""
-    if folder.is_dir() and not (folder / ORIGIN).is_file() and any(path.name != ".lock" for path in folder.iterdir()):
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if ORIGIN not in names and names - {".lock", TEXT}:
         raise ExistingFileError(FOLDER, f" {folder} is not empty and holds no corpus: choose another folder")
     with writing(folder, ("Choose another ", FOLDER)):
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,21 +138,89 @@ class _Preparation:
     processes: int
     piece_size: int
 
-    def run(self, verify: bool) -> PreparedText:
-        is_finished = (self.folder / MANIFEST).is_file()
-        files = self._check_origin(is_finished)
-        if is_finished and not self._damage(verify, has_text=files is not None):
-            return self._open()
-        (self.folder / MANIFEST).unlink(missing_ok=True)
-        self._write(files)
-        return self._open()
+    def is_complete(self, verify: bool = False) -> bool:
+        """Whether the corpus was finished and is undamaged.
 
-    # The origin
+        Raises ValueError if it was made from something else, and OSError if it is damaged and its text is gone.
+        """
+        if not (self.folder / MANIFEST).is_file():
+            return False
+        has_text = self._check_origin(self._files()) is not None or self.source.dataset_name is not None
+        return not self._is_damaged(verify, has_text)
+
+    def open(self) -> PreparedText:
+        manifest, tokenizer = read_manifest(self.folder), self._tokenizer()
+        if digest(tokenizer) != manifest.tokenizer:
+            self._refuse(f"with another tokenizer than that in {self.folder / TOKENIZER}")
+        splits = {split: Corpus.open(self.folder, split) for split in manifest.splits}
+        return PreparedText(tokenizer, splits["train"], splits.get("validation"))
+
+    def write(self) -> None:
+        """Writes what is missing or damaged. The manifest of a damaged corpus is removed first, and written last."""
+        (self.folder / MANIFEST).unlink(missing_ok=True)
+        files = self._check_origin(self._files())
+        if are_shards(files):
+            self._write_manifest(files, self._adopt(files), len(self.tokenizer), None)
+            return
+        reader = Reader(self.source, files, self.piece_size)
+        if self._reads_words:
+            words, record = self._words(reader)
+        else:
+            words, record = None, None
+            if self._makes_tokenizer and not (self.folder / TOKENIZER).is_dir():
+                self._save(train_subwords(self.config, reader.training_texts, self.do_lower_case))
+        tokenizer = self._tokenizer()
+        vocab_size = len(tokenizer) if words is None else len(tokenizer.targets)
+        self._write_manifest(files, self._write_shards(reader, tokenizer, words), vocab_size, record)
+
+    # The tokenizer
+
+    @property
+    def _reads_words(self) -> bool:
+        return reads_words(self.tokenizer or tokenizer_class(self.config))
 
     @property
     def _makes_tokenizer(self) -> bool:
         """A tokenizer of words may come without those that the language model predicts."""
-        return self.tokenizer is None or (reads_words(self.tokenizer) and self.tokenizer.targets is None)
+        return self.tokenizer is None or (self._reads_words and self.tokenizer.targets is None)
+
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        if not self._makes_tokenizer:
+            return self.tokenizer
+        return tokenizer_class(self.config).from_pretrained(self.folder / TOKENIZER)
+
+    def _save(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        with new_folder(self.folder / TOKENIZER) as temporary:
+            tokenizer.save_pretrained(temporary)
+
+    def _words(self, reader: Reader) -> tuple[list[str], FileRecord]:
+        """All distinct words in the order of their numbers, and the record of their rows of characters."""
+        if not self._has_words():
+            self._write_words(reader)
+        words = (self.folder / WORDS).read_text(encoding="utf-8").split("\n")[:-1]
+        return words, FileRecord(**read_json_object(self.folder / WORDS_RECORD)[CHARACTERS])
+
+    def _has_words(self) -> bool:
+        record = self.folder / WORDS_RECORD
+        return record.is_file() and all(
+            is_undamaged(self.folder / name, FileRecord(**values)) for name, values in read_json_object(record).items()
+        )
+
+    def _write_words(self, reader: Reader) -> None:
+        (self.folder / WORDS_RECORD).unlink(missing_ok=True)
+        (self.folder / WORDS).parent.mkdir(exist_ok=True)
+        counts = count_words(reader, self.tokenizer or tokenizer_class(self.config)(), self.processes)
+        if self._makes_tokenizer and not (self.folder / TOKENIZER).is_dir():
+            vocabulary = word_vocabulary(counts, getattr(self.config, size_field(self.config)))
+            self._save(word_tokenizer(self.config, vocabulary, self.folder / "words"))
+        tokenizer = self._tokenizer()
+        words = number_words(tokenizer, counts)
+        write_text(self.folder / WORDS, "".join(f"{word}\n" for word in words))
+        write_characters(self.folder, rows_of_characters(tokenizer, words))
+        records = {name: FileRecord.of(self.folder / name) for name in (WORDS, CHARACTERS)}
+        write_json(self.folder / WORDS_RECORD, {name: dataclasses.asdict(each) for name, each in records.items()})
+
+    # The origin
 
     def _settings(self) -> dict[str, Any]:
         """What decides the shards besides the text."""
@@ -163,33 +234,45 @@ class _Preparation:
     def _names(self) -> list[str | None]:
         return [self.source.train_file, self.source.validation_file]
 
-    def _check_origin(self, is_finished: bool) -> dict[str, list[Path]] | None:
-        """The files of the text; None if they are gone and the corpus, which was made from them, is finished.
+    def _origin(self) -> dict[str, Any] | None:
+        path = self.folder / ORIGIN
+        return read_json_object(path) if path.is_file() else None
 
-        Writes the origin of a new folder. Raises ValueError if a former one differs.
-        """
-        path, settings = self.folder / ORIGIN, self._settings()
-        former = read_json_object(path) if path.is_file() else None
-        if former is not None and (change := changed_setting(settings, former["settings"])):
-            self._refuse(f"with another {change}")
+    def _files(self) -> dict[str, list[Path]] | None:
+        """The files of the text; None if they are gone and the corpus, which was made from them, is finished."""
+        is_finished = (self.folder / MANIFEST).is_file()
+        if is_finished and self.source.dataset_name is not None and not (self.folder / TEXT).is_dir():
+            return None
         try:
-            files = self.source.files(self.folder / TEXT)
+            return self.source.files(self.folder / TEXT)
         except MissingFileError:
-            if is_finished and former["names"] == self._names():
+            if is_finished and self._origin()["names"] == self._names():
                 return None
             raise
-        if former is None:
-            write_json(path, {"settings": settings, "names": self._names(), "files": describe(files)})
-        elif change := changed_file(files, former["files"]):
+
+    def _has_begun(self) -> bool:
+        """Whether anything was made that depends on the origin."""
+        made = (self.folder / TOKENIZER, self.folder / WORDS_RECORD, self.folder / MANIFEST)
+        return any(path.exists() for path in made) or any(self.folder.glob(f"{FINISHED}/*.json"))
+
+    def _check_origin(self, files: dict[str, list[Path]] | None) -> dict[str, list[Path]] | None:
+        """Returns the files. Writes the origin of a new folder; raises ValueError if a former one differs."""
+        settings, origin = self._settings(), self._origin()
+        if origin is None or not self._has_begun():
+            write_json(self.folder / ORIGIN, {"settings": settings, "names": self._names(), "files": describe(files)})
+        elif change := changed_setting(settings, origin["settings"]):
+            self._refuse(f"with another {change}")
+        elif files is not None and (change := changed_file(files, origin["files"])):
             self._refuse(f"from another text: {change} changed since")
         return files
 
     def _refuse(self, change: str) -> None:
         raise InputError(
-            f"the corpus in {self.folder} was prepared {change}. Undo the change, or choose another ", FOLDER
+            f"the corpus in {self.folder} was prepared {change}. Undo the change, remove the folder, or choose another ",
+            FOLDER,
         )
 
-    def _damage(self, verify: bool, has_text: bool) -> bool:
+    def _is_damaged(self, verify: bool, has_text: bool) -> bool:
         """Whether files are damaged. Raises OSError if there is no text to make them from."""
         manifest = read_manifest(self.folder)
         records = [item for split in manifest.splits for item in manifest.files(split)]
@@ -204,82 +287,32 @@ class _Preparation:
             return True
         return False
 
-    def _open(self) -> PreparedText:
-        manifest = read_manifest(self.folder)
-        tokenizer = self._made_tokenizer() if self._makes_tokenizer else self.tokenizer
-        if digest(tokenizer) != manifest.tokenizer:
-            self._refuse(f"with another tokenizer than that in {self.folder / TOKENIZER}")
-        splits = {split: Corpus.open(self.folder, split) for split in manifest.splits}
-        return PreparedText(tokenizer, splits["train"], splits.get("validation"))
-
     # Writing
 
-    def _write(self, files: Mapping[str, list[Path]]) -> None:
-        if are_shards(files):
-            if self.source.validation_split_percentage:
-                raise InputError(PERCENTAGE, ": shards are not split: give others as ", VALIDATION_FILE)
-            shards = adopt_shards(files, self.tokenizer)
-            tokenizer, vocab_size, record = self.tokenizer, len(self.tokenizer), None
-        else:
-            reader = Reader(self.source, files, self.piece_size)
-            tokenizer, words, record = self._vocabulary(reader)
-            vocab_size = len(tokenizer) if words is None else len(tokenizer.targets)
-            shards = self._write_shards(reader, tokenizer, words)
-        origin = read_json_object(self.folder / ORIGIN)
-        if change := changed_file(files, origin["files"]):
-            self._refuse(f"from another text: {change} changed meanwhile")
-        if "train" not in shards:
-            raise InputError(
-                "the training text has no tokens: ", *map(str, files["train"][:1]), " and the other files"
-            )
-        write_manifest(self.folder, Manifest(vocab_size, digest(tokenizer), shards, record, origin))
+    def _adopt(self, files: Mapping[str, list[Path]]) -> dict[str, list[Shard]]:
+        if self.source.validation_split_percentage:
+            raise InputError(PERCENTAGE, ": shards are not split: give others as ", VALIDATION_FILE)
+        return adopt_shards(files, self.tokenizer)
 
-    def _write_shards(self, reader: Reader, tokenizer: PreTrainedTokenizerBase, words: Sequence[str] | None) -> dict:
+    def _write_shards(
+        self, reader: Reader, tokenizer: PreTrainedTokenizerBase, words: Sequence[str] | None
+    ) -> dict[str, list[Shard]]:
         numbers = len(tokenizer) if words is None else len(words)
         name = (not self._makes_tokenizer and tokenizer.name_or_path) or type(tokenizer).__name__
         share = self.source.share(reader.files)
         write = WritePiece(self.folder, Encoder(tokenizer, words), self.source, share, numbers, name)
         return write_shards(reader, write, self.processes)
 
-    def _vocabulary(self, reader: Reader) -> tuple[PreTrainedTokenizerBase, list[str] | None, FileRecord | None]:
-        """The tokenizer; for words, all distinct words in the order of their numbers, and their rows' record."""
-        kind = tokenizer_class(self.config) if self.tokenizer is None else type(self.tokenizer)
-        if not reads_words(kind):
-            if self._makes_tokenizer and not (self.folder / TOKENIZER).is_dir():
-                self._save(train_subwords(self.config, reader.training_texts, self.do_lower_case))
-            return (self._made_tokenizer() if self._makes_tokenizer else self.tokenizer), None, None
-        if not self._has_words():
-            self._write_words(reader)
-        record = FileRecord(**read_json_object(self.folder / WORDS_RECORD)[CHARACTERS])
-        words = (self.folder / WORDS).read_text(encoding="utf-8").split("\n")[:-1]
-        return (self._made_tokenizer() if self._makes_tokenizer else self.tokenizer), words, record
-
-    def _has_words(self) -> bool:
-        record = self.folder / WORDS_RECORD
-        return record.is_file() and all(
-            is_undamaged(self.folder / name, FileRecord(**values)) for name, values in read_json_object(record).items()
-        )
-
-    def _write_words(self, reader: Reader) -> None:
-        (self.folder / WORDS_RECORD).unlink(missing_ok=True)
-        (self.folder / WORDS).parent.mkdir(exist_ok=True)
-        counts = count_words(reader, self.tokenizer or tokenizer_class(self.config)(), self.processes)
-        tokenizer = self._word_tokenizer(counts) if self._makes_tokenizer else self.tokenizer
-        words = number_words(tokenizer, counts)
-        write_text(self.folder / WORDS, "".join(f"{word}\n" for word in words))
-        write_characters(self.folder, rows_of_characters(tokenizer, words))
-        records = {name: FileRecord.of(self.folder / name) for name in (WORDS, CHARACTERS)}
-        write_json(self.folder / WORDS_RECORD, {name: dataclasses.asdict(each) for name, each in records.items()})
-
-    def _word_tokenizer(self, counts: Counter[str]) -> PreTrainedTokenizerBase:
-        if not (self.folder / TOKENIZER).is_dir():
-            words = word_vocabulary(counts, getattr(self.config, size_field(self.config)))
-            self._save(word_tokenizer(self.config, words, self.folder / "words"))
-        return self._made_tokenizer()
-
-    def _save(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        with new_folder(self.folder / TOKENIZER) as temporary:
-            tokenizer.save_pretrained(temporary)
-
-    def _made_tokenizer(self) -> PreTrainedTokenizerBase:
-        return tokenizer_class(self.config).from_pretrained(self.folder / TOKENIZER)
+    def _write_manifest(
+        self,
+        files: Mapping[str, list[Path]],
+        shards: dict[str, list[Shard]],
+        vocab_size: int,
+        words: FileRecord | None,
+    ) -> None:
+        origin = self._origin()
+        if change := changed_file(files, origin["files"]):
+            self._refuse(f"from another text: {change} changed meanwhile")
+        if "train" not in shards:
+            raise InputError(f"the training text, {files['train'][0]} and so on, has no tokens: give another")
+        write_manifest(self.folder, Manifest(vocab_size, digest(self._tokenizer()), shards, words, origin))

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
 from tasks.pretraining.corpus import Corpus, Ends, Files
 from tasks.pretraining.draws import uniform
@@ -59,7 +60,7 @@ class Rows:
 def open_rows(corpus: Corpus, segments: Segments, length: int) -> Rows:
     """Opens the partition of the corpus into rows of this kind and length, and makes it if there is none.
 
-    Of several processes, one must have made it before the others open it. 75 million tokens take a second.
+    Of several processes, one makes it and the others wait. 75 million tokens take two seconds.
 
     Raises:
         ValueError: if the rows have no room for text, or the corpus lacks what they need.
@@ -71,12 +72,18 @@ def open_rows(corpus: Corpus, segments: Segments, length: int) -> Rows:
     if not _is_complete(path, header, corpus.num_tokens):
         with writing(path):
             path.parent.mkdir(exist_ok=True)
-        with new_file(path) as temporary, temporary.open("wb") as file:
-            file.write(header)
-            for starts in find_rows(corpus, segments, length):
-                file.write(starts.astype(ENDS).tobytes())
-            file.write(np.array([corpus.num_tokens], ENDS).tobytes())
+            with FileLock(path.with_suffix(".lock")):
+                if not _is_complete(path, header, corpus.num_tokens):  # another process may have made it
+                    _write_rows(path, header, corpus, segments, length)
     return Rows(path)
+
+
+def _write_rows(path: Path, header: bytes, corpus: Corpus, segments: Segments, length: int) -> None:
+    with new_file(path) as temporary, temporary.open("wb") as file:
+        file.write(header)
+        for starts in find_rows(corpus, segments, length):
+            file.write(starts.astype(ENDS).tobytes())
+        file.write(np.array([corpus.num_tokens], ENDS).tobytes())
 
 
 def _is_complete(path: Path, header: bytes, num_tokens: int) -> bool:

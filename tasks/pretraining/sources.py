@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from tasks.pretraining.text import Documents, Sentences, find_files, pieces, read_documents
 from training.errors import FileError, InputError, Parameter
-from training.files import file_digest, new_file, plain
+from training.files import file_digest, new_file, plain, read_json_object, write_json
 
 
 TRAIN_FILE, VALIDATION_FILE = Parameter("train_file"), Parameter("validation_file")
@@ -94,9 +94,19 @@ def download(source: TextSource, folder: Path) -> dict[str, list[Path]]:
     """The files, in `folder`, of the data set's splits, streamed to there once.
 
     A download that was interrupted goes on after its last whole file. Raises OSError when the Hub is out of reach, and
-    ValueError for a data set without a split "train" or without the column.
+    ValueError for a data set without a split "train" or without the column, and for a folder with another.
     """
-    complete = folder / "complete"
+    complete, record = folder / "complete", folder / "source.json"
+    described = {
+        "name": source.dataset_name,
+        "configuration": source.dataset_config_name,
+        "column": source.text_column,
+    }
+    if not record.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(record, described)
+    elif read_json_object(record) != described:
+        raise InputError(f"{folder} holds another data set: remove it, or choose another ", FOLDER)
     if not complete.is_file():
         for split, dataset in _streams(source).items():
             _write_stream(dataset, source, folder / split)

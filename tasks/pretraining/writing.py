@@ -1,12 +1,14 @@
 """Writes the shards of a text, piece by piece. A piece that was finished before is kept if it is undamaged."""
 
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from accelerate.utils import tqdm
 
 from tasks.pretraining.processes import compute
 from tasks.pretraining.shards import FileRecord, Shard, token_type, write_shard
@@ -38,16 +40,20 @@ class Reader:
     files: Mapping[str, list[Path]]
     piece_size: int
 
-    def pieces(self) -> Iterator[Piece]:
-        for split, files in self.files.items():
-            for number, texts in enumerate(pieces(self.source.read(files), self.piece_size)):
-                yield Piece(split, number, texts)
+    def pieces(self, work: str) -> Iterator[Piece]:
+        """Yields all pieces; a bar on the terminal tells of the `work` that is done with them."""
+        with tqdm(desc=work, unit=" characters", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
+            for split, files in self.files.items():
+                for number, texts in enumerate(pieces(self.source.read(files), self.piece_size)):
+                    yield Piece(split, number, texts)
+                    bar.update(sum(map(len, texts)))
 
     def training_texts(self) -> Iterator[list[str]]:
         """The training documents without those held out, in pieces."""
         share = self.source.share(self.files)
-        for texts in pieces(self.source.read(self.files["train"]), self.piece_size):
-            yield [text for text in texts if not is_held_out(text, share)]
+        for piece in self.pieces("train the tokenizer"):
+            if piece.split == "train":
+                yield [text for text in piece.texts if not is_held_out(text, share)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +79,7 @@ def count_words(reader: Reader, tokenizer: object, processes: int) -> Counter[st
     """How often each distinct word is in the training text; 0 for those of held-out text only."""
     counts = Counter()
     count = CountWords(tokenizer, reader.source, reader.source.share(reader.files))
-    for words in compute(count, reader.pieces(), processes):
+    for words in compute(count, reader.pieces("count words"), processes):
         counts.update(words)
     return counts
 
@@ -144,7 +150,7 @@ def write_shards(reader: Reader, write: WritePiece, processes: int) -> dict[str,
     finished = []  # of each piece in its order, its shards, or None while they have to be written
 
     def unfinished() -> Iterator[Piece]:
-        for piece in reader.pieces():
+        for piece in reader.pieces("write shards"):
             finished.append(finished_shards(write.folder, piece))
             if finished[-1] is None:
                 yield piece

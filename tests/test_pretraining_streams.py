@@ -1,0 +1,350 @@
+"""The biLM's objective: streams that lose and repeat no word, and the training of the released code on them."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from modeling import ElmoForPreTraining, ElmoTokenizer
+from modeling.elmo import modeling_elmo_pretraining as pretraining
+from modeling.elmo.tokenization_elmo import words_to_ids
+from tasks.pretraining import streams
+from tasks.pretraining.corpus import Corpus
+from tasks.pretraining.streams import BiLM
+from tests.corpus_sample import random_documents, write_corpus
+from tests.elmo_recording import UNROLL, batch, check_end, released_model
+from tests.elmo_reference import small_config
+
+
+VOCABULARY, WORDS, K = 17, 23, 12  # words 17 to 22 have characters, but are not predicted
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Corpus:
+    return word_corpus(tmp_path, random_documents(31, WORDS, first=3))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(streams, "PIECE", 19)
+
+
+def word_corpus(folder, documents) -> Corpus:
+    characters = words_to_ids(["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, WORDS))], K)
+    return write_corpus(folder, documents, VOCABULARY, characters.astype(np.uint16))
+
+
+def sentences_of(corpus: Corpus) -> list[list[int]]:
+    ends = corpus.sentences[np.arange(len(corpus.sentences))]
+    return [words.tolist() for words in np.split(corpus.read(0, corpus.num_tokens), ends[:-1])]
+
+
+def word_numbers(corpus: Corpus, input_ids: torch.Tensor) -> np.ndarray:
+    """(..., K) character ids -> the number of each word."""
+    numbers = {tuple(row): number for number, row in enumerate(corpus.characters.tolist())}
+    return np.array([numbers[tuple(row)] for row in input_ids.flatten(0, -2).tolist()]).reshape(input_ids.shape[:-1])
+
+
+def epoch_of(objective: BiLM, epoch: int, prefix: str = "") -> tuple[list[list[int]], list[list[int]]]:
+    """The inputs and the targets of each row in an epoch."""
+    inputs, targets = [[] for _ in range(objective.rows)], [[] for _ in range(objective.rows)]
+    for window in range(objective.windows):
+        first = epoch * objective.size + window * objective.rows
+        batch = objective.batch(range(first, first + objective.rows))
+        words = word_numbers(objective.corpus, batch[f"{prefix}input_ids"])
+        for row in range(objective.rows):
+            inputs[row] += words[row].tolist()
+            targets[row] += batch[f"{prefix}labels"][row].tolist()
+    return inputs, targets
+
+
+def in_line(rows: list[list[int]]) -> list[int]:
+    return [word for row in rows for word in row]
+
+
+def split_at(words: list[int], boundary: int) -> list[tuple[int, ...]]:
+    """The sentences between the boundaries; the first is what precedes the first boundary."""
+    places = [place for place, word in enumerate(words) if word == boundary]
+    return [tuple(words[begin + 1 : end]) for begin, end in zip([-1, *places], [*places, len(words)], strict=True)]
+
+
+@pytest.mark.parametrize("prefix", ["", "reverse_"])
+def test_an_epoch_has_each_sentence_once_but_for_the_steps_that_fill_no_batch(corpus, small_pieces, prefix):
+    objective = BiLM(corpus, rows=3, steps=4, seed=5)
+    sentences = sentences_of(corpus)
+    if prefix:
+        sentences = [words[::-1] for words in sentences]
+    steps = sum(map(len, sentences)) + len(sentences)
+    begin, end = (1, 0) if prefix else (0, 1)
+    orders = []
+    for epoch in range(3):
+        inputs, targets = (in_line(rows) for rows in epoch_of(objective, epoch, prefix))
+        assert steps - 3 * 4 < len(inputs) == objective.size * 4 <= steps
+        first, *whole, last = split_at(inputs, begin)
+        assert first == ()
+        missing = sorted(map(tuple, sentences))
+        for sentence in whole:
+            missing.remove(sentence)
+        assert any(sentence[: len(last)] == last for sentence in missing)
+        assert sum(map(len, missing)) + len(missing) - len(last) - 1 == steps - len(inputs)
+        # Targets are the next inputs: the end instead of the begin of a sentence, <UNK> beyond the vocabulary.
+        following = [end if word == begin else word if word < VOCABULARY else 2 for word in inputs[1:]]
+        assert targets[:-1] == following
+        orders.append(whole)
+    assert orders[0] != orders[1] != orders[2]
+
+
+def test_rows_are_parts_of_one_line_and_both_directions_have_orders_of_their_own(corpus, small_pieces):
+    objective = BiLM(corpus, rows=3, steps=4, seed=5)
+    one_row = BiLM(corpus, rows=1, steps=4, seed=5)
+    line = in_line(epoch_of(one_row, 1)[0])
+    for row, words in enumerate(epoch_of(objective, 1)[0]):
+        start = row * len(words)
+        assert words == line[start : start + len(words)]
+    forward, backward = split_at(line, 0), split_at(in_line(epoch_of(one_row, 1, "reverse_")[0]), 1)
+    assert [words[::-1] for words in backward] != forward
+
+
+def test_held_out_text_keeps_its_order(corpus, small_pieces):
+    objective = BiLM(corpus, rows=1, steps=4, shuffle=False)
+    expected = in_line([[0, *words] for words in sentences_of(corpus)])
+    for epoch in range(2):
+        inputs = in_line(epoch_of(objective, epoch)[0])
+        assert inputs == expected[: len(inputs)]
+
+
+def test_pieces_hold_whole_sentences_even_those_longer_than_a_piece(tmp_path, small_pieces):
+    long = [list(range(3, 20)) * 5]
+    corpus = word_corpus(tmp_path, [[[3]], long, [[4], [5, 6]], long])
+    sentences, tokens = streams.cut(corpus)
+    assert sentences[0] == 0 and sentences[-1] == len(corpus.sentences) and (np.diff(sentences) > 0).all()
+    assert tokens.tolist() == [0, *corpus.sentences[sentences[1:] - 1]]
+    objective = BiLM(corpus, rows=1, steps=1, seed=2)
+    assert sorted(in_line(epoch_of(objective, 0)[0])) == sorted([0] * 5 + in_line(sentences_of(corpus)))
+
+
+def test_batches_are_the_same_for_any_number_of_processes_and_in_workers(corpus, small_pieces):
+    whole = BiLM(corpus, rows=8, steps=3, seed=1, num_sampled=5)
+    for processes in (2, 4):
+        copies = [pickle.loads(pickle.dumps(whole)) for _ in range(processes)]
+        for first in range(0, 2 * whole.size, whole.rows):
+            expected = whole.batch(range(first, first + 8))
+            for process, objective in enumerate(copies):
+                for name, values in objective.batch(range(first + process, first + 8, processes)).items():
+                    is_shared = name in ("sampled_words", "num_draws")
+                    assert torch.equal(values, expected[name] if is_shared else expected[name][process::processes])
+    late = pickle.loads(pickle.dumps(whole))  # a worker that begins in the middle
+    assert all(torch.equal(values, expected[name]) for name, values in late.batch(range(first, first + 8)).items())
+
+
+def test_words_are_sampled_anew_for_each_window_and_direction(corpus):
+    objective = BiLM(corpus, rows=2, steps=3, seed=1, num_sampled=7)
+    batches = [objective.batch([2 * window]) for window in range(objective.windows + 2)]
+    samples = {tuple(words.tolist()) for batch in batches for words in batch["sampled_words"]}
+    assert len(samples) == 2 * len(batches)
+    assert "sampled_words" not in BiLM(corpus, rows=2, steps=3, num_sampled=VOCABULARY).batch([0])
+
+
+def test_sampled_words_are_drawn_as_the_model_draws_them():
+    counts, total, expected = np.zeros(50), 4000, torch.zeros(50)
+    for window in range(total):
+        words, draws = streams.sample_words(50, 10, window, 3)
+        assert len(np.unique(words)) == 10 <= draws and words.min() >= 0 and words.max() < 50
+        counts[words] += 1
+        expected += pretraining.expected_count(torch.arange(50), 50, draws)
+    np.testing.assert_allclose(counts / total, expected / total, atol=0.03)
+    words, draws = streams.sample_words(50, 49, 0, 3)  # takes many more draws than words
+    assert len(np.unique(words)) == 49 and draws > 100
+
+
+# Training
+
+
+def recorded(arrays, number: int) -> dict[str, torch.Tensor]:
+    """The batch of a recorded step."""
+    values = batch(arrays, number) | {"rows": torch.arange(2), "windows": torch.full((2,), number)}
+    if f"cand{number}/0/ids" in arrays:
+        words = torch.stack([torch.tensor(arrays[f"cand{number}/{side}/ids"]).long() for side in range(2)])
+        probability = ((words + 2) / (words + 1)).double().log() / np.log(33)
+        expected = torch.stack([torch.tensor(arrays[f"cand{number}/{side}/samp"]).double() for side in range(2)])
+        draws = ((-expected).log1p() / (-probability).log1p()).mean(1).round().long()
+        values |= {"sampled_words": words, "num_draws": draws}
+    return values
+
+
+@pytest.mark.parametrize(("recording", "clip"), [("full_softmax", 1.0), ("sampled_softmax", 10.0)])
+def test_eight_updates_are_those_of_the_released_code(corpus, data, recording, clip):
+    arrays = np.load(data / "elmo_training" / f"{recording}.npz")
+    model = released_model(arrays, state="warm")
+    objective = BiLM(corpus, rows=2, steps=UNROLL)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adagrad(trained, lr=0.2, initial_accumulator_value=1.0)
+    weights = torch.tensor(objective.weights) * objective.gradient_scale
+    for number in range(8):
+        losses = objective.compute(model, recorded(arrays, number), {})
+        assert losses.mean().item() == pytest.approx(arrays[f"loss{number}"], abs=1e-6)
+        np.testing.assert_allclose(losses.detach(), arrays[f"ind{number}"], atol=1e-6)
+        optimizer.zero_grad()
+        (weights * losses).sum().backward()
+        norm = torch.nn.utils.clip_grad_norm_(trained, clip)
+        assert norm.item() == pytest.approx(arrays[f"gnorm{number}"], rel=2e-6)
+        optimizer.step()
+    check_end(model, arrays)
+    state = objective.state()
+    for number in range(8):
+        of_direction, layer = divmod(number // 2, 2)
+        part = state["hidden" if number % 2 else "cell"][:, layer, of_direction]
+        np.testing.assert_allclose(part, arrays[f"state{number}"], atol=1e-6)
+
+
+def language_model(**changes) -> ElmoForPreTraining:
+    torch.manual_seed(3)
+    return ElmoForPreTraining(small_config(lm_vocab_size=VOCABULARY, **changes))
+
+
+def test_states_go_on_by_row_over_any_number_of_processes_and_micro_batches(corpus):
+    """Windows 0 to 5 on 1 process; the same on 2, then 1, then 4, each of which computes one row at a time."""
+    model = language_model().eval()
+    make = lambda: BiLM(corpus, rows=4, steps=3, seed=2, num_sampled=6)  # noqa: E731
+    alone = make()
+
+    def losses(objective: BiLM, samples) -> torch.Tensor:
+        return objective.compute(model, objective.batch(samples), {}).detach()
+
+    expected = [losses(alone, range(first, first + 4)) for first in range(0, 24, 4)]
+    state = {}
+    for processes, windows in ((2, (0, 1)), (1, (2, 3)), (4, (4, 5))):
+        objectives = [make() for _ in range(processes)]
+        for objective in objectives:
+            objective.load_state(state)
+        for window in windows:
+            parts = [losses(objectives[sample % processes], [sample]) for sample in range(4 * window, 4 * window + 4)]
+            torch.testing.assert_close(torch.stack(parts).mean(0), expected[window], atol=1e-6, rtol=1e-5)
+        states = [objective.state() for objective in objectives]
+        state = {name: torch.cat([part[name] for part in states]) for name in states[0]}
+        assert sorted(state["rows"].tolist()) == [0, 1, 2, 3]
+    for name, values in alone.state().items():
+        torch.testing.assert_close(state[name][state["rows"].argsort()], values, atol=1e-6, rtol=1e-5)
+
+
+def test_the_order_of_an_epochs_end_is_no_break_for_the_state(corpus):
+    model = language_model().eval()
+    objective, other = (BiLM(corpus, rows=2, steps=7, seed=2) for _ in range(2))
+    first = objective.size  # the first window of the second epoch
+    with pytest.raises(ValueError, match=f"at window {objective.windows}, but have no states"):
+        objective.compute(model, objective.batch(range(first, first + 2)), {})
+    for start in range(0, first, 2):
+        objective.compute(model, objective.batch(range(start, start + 2)), {})
+    state = objective.state()
+    batch = objective.batch(range(first, first + 2))
+    continued = objective.compute(model, batch, {})
+    other.load_state(state)
+    torch.testing.assert_close(other.compute(model, batch, {}), continued)
+    anew = BiLM(corpus, rows=2, steps=7, seed=2).compute(model, batch | {"windows": torch.zeros(2)}, {})
+    assert not torch.allclose(continued, anew, atol=1e-4)
+
+
+def test_evaluation_has_states_of_its_own_which_begin_anew(corpus):
+    model = language_model(num_sampled=5, hidden_dropout_prob=0.5)
+    training = BiLM(corpus, rows=2, steps=7, num_sampled=5)
+    training.compute(model.train(), training.batch([0, 1]), {})
+    before = training.state()
+    held_out = BiLM(corpus, rows=2, steps=7, shuffle=False)
+    model.eval()
+    with torch.no_grad():
+        first, second = (
+            [held_out.compute(model, held_out.batch(range(start, start + 2)), {}) for start in range(0, 8, 2)]
+            for _ in range(2)
+        )
+    torch.testing.assert_close(first, second, atol=0, rtol=0)
+    assert all(torch.equal(values, before[name]) for name, values in training.state().items())
+    assert model.elmo.carried is None and model.config.state == "zero"
+
+
+def test_at_the_end_the_model_has_a_warm_state(corpus, tmp_path):
+    model = language_model()
+    BiLM(corpus, rows=2, steps=7).finish(model)
+    expected = language_model(state="warm")
+    names = ["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, WORDS))]
+    words = corpus.read(0, 200).tolist()
+    ends = corpus.sentences.between(0, 200).tolist()
+    cuts = [0, *(end for end in ends if end < 200), 200]
+    expected.elmo.warm_up([[names[w] for w in words[a:b]] for a, b in zip(cuts, cuts[1:], strict=False)])
+    model.save_pretrained(tmp_path / "model")
+    loaded = ElmoForPreTraining.from_pretrained(tmp_path / "model")
+    assert loaded.config.state == "warm" and loaded.elmo.initial_cell.any()
+    torch.testing.assert_close(loaded.elmo.initial_cell, expected.elmo.initial_cell)
+    torch.testing.assert_close(loaded.elmo.initial_hidden, expected.elmo.initial_hidden)
+
+
+def test_a_tiny_model_memorises_a_page(tmp_path):
+    """Even the first word of each sentence, since its state goes on from one sentence and window to the next."""
+    corpus = word_corpus(tmp_path, random_documents(7, VOCABULARY, first=3))
+    model = language_model(hidden_size=24, cell_size=40, cell_clip=None, proj_clip=None).train()
+    objective = BiLM(corpus, rows=2, steps=16, num_sampled=12, shuffle=False)
+    optimizer = torch.optim.Adam([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.02)
+    for first in range(0, 220, 2):
+        loss = objective.compute(model, objective.batch([first, first + 1]), {}).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    held_out = BiLM(corpus, rows=2, steps=16, shuffle=False)
+    held_out.load_state(objective.state())
+    with torch.no_grad():
+        losses = held_out.compute(model.eval(), held_out.batch([220, 221]), {})
+    assert (losses < 0.1).all()
+
+
+def tokenizer_of(folder, words: list[str]) -> ElmoTokenizer:
+    path = folder / "words"
+    path.write_text("".join(f"{word}\n" for word in words))
+    return ElmoTokenizer(vocab_file=str(path), max_characters_per_token=K)
+
+
+def test_a_new_vocabulary_keeps_the_bilm_and_the_rows_of_the_words_it_shares(tmp_path):
+    old = tokenizer_of(tmp_path, ["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, VOCABULARY))])
+    new = tokenizer_of(tmp_path, ["new", "w7", "<UNK>", "<S>", "w3", "</S>", "other"])
+    model = language_model()
+    torch.nn.init.normal_(model.lm_head.bias)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert streams.start_size(old, new) == VOCABULARY
+    line = streams.change_vocabulary(model, old, new)
+    assert line.startswith("vocabulary: the softmax keeps its rows for 5 of 7 words; 2 are newly initialised, 12 are")
+    assert model.config.lm_vocab_size == 7
+    for name, value in model.state_dict().items():
+        if "lm_head" not in name:
+            assert torch.equal(value, before[name])
+    for word, row in {"<S>": 0, "</S>": 1, "<UNK>": 2, "w7": 7, "w3": 3}.items():
+        number = new.targets[word]
+        assert torch.equal(model.lm_head.weight[number], before["lm_head.weight"][row])
+        assert model.lm_head.bias[number] == before["lm_head.bias"][row]
+    fresh = [new.targets["new"], new.targets["other"]]
+    assert not model.lm_head.bias[fresh].any() and model.lm_head.weight[fresh].all()
+    model.save_pretrained(tmp_path / "model")
+    assert ElmoForPreTraining.from_pretrained(tmp_path / "model").lm_head.weight.shape == (7, 7)
+    assert streams.change_vocabulary(model, new, new) is None
+    with pytest.raises(ValueError, match="there are 17 old words, but the softmax has 7"):
+        model.change_vocabulary([*old.targets], [*new.targets])
+
+
+def test_a_checkpoint_without_a_softmax_gets_one_of_the_new_words(tmp_path):
+    new = tokenizer_of(tmp_path, ["<S>", "</S>", "<UNK>", "a"])
+    old = ElmoTokenizer(max_characters_per_token=K)
+    assert streams.start_size(old, new) == 4 and streams.change_vocabulary(language_model(), old, new) is None
+
+
+def test_samples_of_several_windows_and_texts_that_do_not_do_are_one_clear_error(corpus, tmp_path):
+    objective = BiLM(corpus, rows=3, steps=4)
+    for samples in ([2, 3], range(0, 4), []):
+        with pytest.raises(
+            ValueError, match="not rows of one window: take as many for an update as there are rows, 3"
+        ):
+            objective.batch(samples)
+    with pytest.raises(ValueError, match="too few for 90 rows of 20: lower rows or steps"):
+        BiLM(corpus, rows=90, steps=20)
+    with pytest.raises(ValueError, match="has no words with ends of sentences: prepare it with ELMo's tokenizer"):
+        BiLM(write_corpus(tmp_path / "subwords", random_documents(9, 50), 50), rows=1, steps=4)
+    with pytest.raises(ValueError, match="has the states of 1 streams, but this run has 3: keep the number"):
+        objective.load_state({"rows": torch.tensor([1]), "hidden": torch.zeros(1, 2), "cell": torch.zeros(1, 2)})

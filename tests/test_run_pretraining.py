@@ -1,0 +1,251 @@
+"""The script run_pretraining.py: from raw text to a model, each objective, stopped and resumed at any moment."""
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
+
+import run_pretraining
+from tests.pretraining_sample import MODELS, flags, write_text
+from tests.processes import fork, wait
+from training import loop
+
+
+HEADS = {
+    "masked_lm": AutoModelForMaskedLM,
+    "next_sentence": AutoModelForPreTraining,
+    "causal_lm": AutoModelForCausalLM,
+    "bilm": AutoModelForPreTraining,
+}
+WITHOUT_DROPOUT = {
+    "masked_lm": {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
+    "next_sentence": {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
+    "causal_lm": {"embd_pdrop": 0, "attn_pdrop": 0, "resid_pdrop": 0},
+    "bilm": {"hidden_dropout_prob": 0},
+}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_same_bits(folder: Path, other: Path) -> None:
+    ours, theirs = weights(folder), weights(other)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+# From raw text to a model
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_each_objective_learns_from_raw_text_and_its_model_loads(kind, tmp_path, capsys):
+    argv = [*flags(tmp_path, kind), "--max_steps", "30", "--output_dir", str(tmp_path / "out")]
+    argv += ["--eval_steps", "15", "--logging_steps", "5"]
+    metrics = run_pretraining.main(argv)
+    assert metrics["train_updates"] == 30 and metrics["eval_bits_per_byte"] > 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines if "train_loss" in line] == [5, 10, 15, 20, 25, 30]
+    first, last = (line["eval_perplexity"] for line in lines if "eval_perplexity" in line)
+    assert last < first and last == metrics["eval_perplexity"]
+    assert {"learning_rate", "grad_norm", "tokens_per_second", "peak_share"} <= lines[0].keys()
+    assert (tmp_path / "out" / "curves.png").stat().st_size > 10_000
+    model, info = HEADS[kind].from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert not any(torch.isnan(value).any() for value in model.state_dict().values())
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    vectors = AutoModel.from_pretrained(tmp_path / "out")(**tokenizer("the boat", return_tensors="pt"))
+    assert vectors.last_hidden_state.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_trained_model_goes_on_with_other_text(kind, tmp_path):
+    run_pretraining.main([*flags(tmp_path, kind), "--max_steps", "12", "--output_dir", str(tmp_path / "first")])
+    other = [*flags(tmp_path, kind), "--model_name_or_path", str(tmp_path / "first"), "--max_steps", "1"]
+    other += ["--train_file", str(write_text(tmp_path, "other.txt", seed=5)), "--corpus_dir", str(tmp_path / "other")]
+    other += ["--learning_rate", "0", "--output_dir", str(tmp_path / "second")]
+    first = json.loads((tmp_path / "first" / "metrics.json").read_text())
+    assert run_pretraining.main(other)["eval_loss"] == pytest.approx(first["eval_loss"], abs=1e-5)
+
+
+# Stopped and resumed
+
+
+def killed_at(update: int, argv: list[str]) -> None:
+    """A run that is killed after an update."""
+    original = loop._Training.between_updates
+
+    def between_updates(self):
+        original(self)
+        if self.progress.update == update:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop._Training, "between_updates", between_updates)
+        assert wait(fork(partial(run_pretraining.main, argv))) == [-signal.SIGKILL]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_path):
+    argv = [*flags(tmp_path, kind), "--max_steps", "24", "--save_strategy", "steps", "--do_eval", "false"]
+    run_pretraining.main([*argv, "--save_steps", "24", "--output_dir", str(tmp_path / "whole")])
+    argv += ["--save_steps", "6", "--output_dir", str(tmp_path / "out"), "--resume"]
+    killed_at(8, argv)
+    killed_at(21, argv)
+    run_pretraining.main(argv)
+    assert_same_bits(tmp_path / "out", tmp_path / "whole")
+    lines = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("out", "whole")]
+    ours, theirs = ([json.loads(line)["train_loss"] for line in each] for each in lines)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_run_goes_on_with_other_numbers_of_processes(kind, tmp_path):
+    argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind]), "--adam_epsilon", "1e-3", "--do_eval", "false"]
+    argv += ["--save_strategy", "steps", "--save_steps", "4", "--lr_scheduler_type", "constant"]
+    run_pretraining.main([*argv, "--max_steps", "12", "--output_dir", str(tmp_path / "one")])
+    argv += ["--output_dir", str(tmp_path / "out")]
+    two = [*argv, "--per_device_train_batch_size", "2", "--max_steps", "4"]
+    assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
+    accumulated = [*argv, "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4"]
+    run_pretraining.main([*accumulated, "--max_steps", "8", "--resume"])
+    four = [*argv, "--per_device_train_batch_size", "1", "--max_steps", "12", "--resume"]
+    assert wait(fork(partial(run_pretraining.main, four), 4)) == [0] * 4
+    torch.testing.assert_close(weights(tmp_path / "out"), weights(tmp_path / "one"), rtol=0, atol=2e-5)
+
+
+def test_workers_change_nothing(tmp_path):
+    argv = [*flags(tmp_path, "masked_lm"), "--max_steps", "9", "--do_eval", "false"]
+    run_pretraining.main([*argv, "--output_dir", str(tmp_path / "alone")])
+    run_pretraining.main([*argv, "--output_dir", str(tmp_path / "helped"), "--dataloader_num_workers", "2"])
+    assert_same_bits(tmp_path / "alone", tmp_path / "helped")
+
+
+def test_another_number_of_samples_in_an_update_is_another_run(tmp_path):
+    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "4", "--output_dir", str(tmp_path / "out")]
+    argv += ["--save_strategy", "steps", "--save_steps", "2"]
+    run_pretraining.main(argv)
+    with pytest.raises(ValueError, match="samples of an update 4, not 8: --resume continues the same run"):
+        run_pretraining.main([*argv, "--resume", "--gradient_accumulation_steps", "2"])
+
+
+def test_a_corpus_that_changed_is_another_run(tmp_path):
+    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "4", "--output_dir", str(tmp_path / "out")]
+    run_pretraining.main(argv)
+    write_text(tmp_path, seed=3)
+    with pytest.raises(ValueError, match="was prepared from another text: .*text.txt changed since"):
+        run_pretraining.main([*argv, "--resume"])
+    shutil.rmtree(tmp_path / "corpus-causal_lm")
+    with pytest.raises(ValueError, match="is of a run with training data"):
+        run_pretraining.main([*argv, "--resume"])
+
+
+# The length of a run
+
+
+def read_log(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_the_last_part_of_the_updates_has_longer_rows(tmp_path, monkeypatch):
+    lengths = []
+    compute = run_pretraining.MaskedLM.compute
+
+    def recorded(self, model, batch, options):
+        lengths.append(batch["input_ids"].shape[1])
+        return compute(self, model, batch, options)
+
+    monkeypatch.setattr(run_pretraining.MaskedLM, "compute", recorded)
+    argv = [*flags(tmp_path, "masked_lm"), "--max_steps", "20", "--final_seq_length", "31", "--do_eval", "false"]
+    run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--pad_to_max_length"])
+    assert lengths == [18] * 18 + [31] * 2
+
+
+def test_the_samples_of_an_update_rise_to_their_number(tmp_path, monkeypatch):
+    sizes = []
+    batch = run_pretraining.CausalLM.batch
+
+    def recorded(self, samples):
+        sizes.append(list(samples))
+        return batch(self, samples)
+
+    monkeypatch.setattr(run_pretraining.CausalLM, "batch", recorded)
+    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "8", "--batch_ramp_steps", "6", "--do_eval", "false"]
+    run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--gradient_accumulation_steps", "2"])
+    updates, rest = [], [sample for batch in sizes for sample in batch]
+    for size in (2, 3, 4, 6, 7, 8, 8, 8):  # an eighth of a sixth is rounded up
+        updates.append(rest[:size])
+        rest = rest[size:]
+    assert not rest and [sample for update in updates for sample in update] == list(range(46))
+
+
+def test_a_run_ends_when_its_time_is_up_and_its_rate_has_fallen_to_zero(tmp_path):
+    argv = [*flags(tmp_path, "masked_lm"), "--budget_minutes", "0.05", "--warmup_ratio", "0.5", "--logging_steps", "1"]
+    metrics = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--do_eval", "false"])
+    rates = [line["learning_rate"] for line in read_log(tmp_path / "out")]
+    assert len(rates) == metrics["train_updates"] and rates[-1] == 0
+    top = int(np.argmax(rates))
+    assert 0.009 < rates[top] <= 0.01 and rates[:top] == sorted(rates[:top])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    again = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--do_eval", "false", "--resume"])
+    assert again["train_updates"] == metrics["train_updates"]
+
+
+# Held-out text
+
+
+def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
+    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "5", "--output_dir", str(tmp_path / "out")]
+    metrics = run_pretraining.main([*argv, "--per_device_eval_batch_size", "3"])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    text = (tmp_path / "held_out.txt").read_text()
+    documents = [tokenizer(" ".join(each.split()), add_special_tokens=False).input_ids for each in text.split("\n\n")]
+    tokens = [token for document in documents for token in document]
+    begins = set(np.cumsum([0, *map(len, documents)]).tolist())
+    total = count = 0
+    for start in range(0, len(tokens), 13):
+        row = tokens[start : start + 13]
+        pieces = sorted({0, len(row)} | {begin - start for begin in begins if start < begin < start + len(row)})
+        for begin, end in zip(pieces, pieces[1:], strict=False):
+            logits = model(torch.tensor([row[begin:end]])).logits[0].log_softmax(-1)
+            for place in range(start + begin, start + end):
+                if place + 1 < len(tokens) and place + 1 not in begins:
+                    total -= logits[place - start - begin, tokens[place + 1]].item()
+                    count += 1
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
+    size = sum(len(" ".join(each.split()).encode()) for each in text.split("\n\n"))
+    assert metrics["eval_bits_per_byte"] == pytest.approx(total / math.log(2) / size, rel=0.02)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (["--do_predict"], "--do_predict has no meaning in pre-training"),
+        (["--budget_minutes", "1", "--max_steps", "3"], "--budget_minutes and --max_steps both end the run"),
+        (["--final_seq_length", "31"], "give their number, --max_steps"),
+        (["--mask_share", "0.8", "--random_share", "0.3"], "are more than all tokens"),
+        (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm"),
+        (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
+        (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
+    ],
+)
+def test_a_mistake_is_one_line_before_the_work(tmp_path, capsys, more, problem):
+    with pytest.raises((SystemExit, ValueError, OSError)) as error:
+        run_pretraining.main([*flags(tmp_path, "masked_lm"), "--output_dir", str(tmp_path / "out"), *more])
+    message = capsys.readouterr().err if error.type is SystemExit else str(error.value)
+    assert len(message.strip().splitlines()) == 1
+    assert re.search(problem, message)
