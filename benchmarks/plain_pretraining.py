@@ -78,6 +78,7 @@ def train(model: Path, rows: Path, masked: bool, batch_size: int, updates: int, 
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
     )
     trainer = Trainer(
         auto_class.from_config(AutoConfig.from_pretrained(model)),

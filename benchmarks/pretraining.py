@@ -46,7 +46,7 @@ from .scripts import ROOT
 
 SEED = 42
 MADE_UP = "made-up.txt"  # the text without --text
-DOCUMENTS, TINY_DOCUMENTS, SENTENCES = 4000, 60, 12
+DOCUMENTS, TINY_DOCUMENTS, SENTENCES = 4000, 20, 12
 BATCHES = {"full": [32, 256], "tiny": [3]}  # rows of a batch, of the collators
 SECONDS = {"full": 1.0, "tiny": 0.0}  # of their turns
 COMPARED = 20_000  # tokens, whose shares of masked ones are compared
@@ -74,10 +74,10 @@ TINY_BERT = {"vocab_size": 150, "hidden_size": 12, "num_hidden_layers": 1, "num_
 TINY_GPT = {"vocab_size": 310, "n_positions": 29, "n_embd": 12, "n_layer": 1, "n_head": 3}
 JOBS = {
     "full": {
-        "masked": Job(read_config("bert/mini.json"), 32, 128, updates=20),
-        "causal": Job(read_config("gpt/mini.json"), 32, 128, updates=20),
-        "bilm": Job({"model_type": "elmo", **elmo.SIZES["small"]}, 128, 20, updates=10),
-        "bilm-released": Job({"model_type": "elmo", **elmo.SIZES["full"]}, 128, 20, updates=3),
+        "masked": Job(read_config("bert/mini.json"), 32, 128, updates=10),
+        "causal": Job(read_config("gpt/mini.json"), 32, 128, updates=10),
+        "bilm": Job({"model_type": "elmo", **elmo.SIZES["small"]}, 128, 20, updates=4),
+        "bilm-released": Job({"model_type": "elmo", **elmo.SIZES["full"]}, 128, 20, updates=2),
     },
     "tiny": {
         "masked": Job({"model_type": "bert", **TINY_BERT}, 3, 19, updates=2),
@@ -118,7 +118,8 @@ class Prepared:
         flags += ["--validation_split_percentage", "0", "--corpus_dir", str(folder / "corpus"), "--seed", str(SEED)]
         flags += ["--max_seq_length", str(job.length), "--per_device_train_batch_size", str(job.batch_size)]
         flags += ["--max_steps", str(updates), "--learning_rate", str(LEARNING_RATE), "--logging_steps", str(LOGGED)]
-        return [*flags, "--save_strategy", "no", "--output_dir", str(self.model), "--overwrite_output_dir"]
+        flags += ["--report_to", "none", "--save_strategy", "no"]
+        return [*flags, "--output_dir", str(self.model), "--overwrite_output_dir"]
 
     @property
     def model(self) -> Path:

@@ -28,7 +28,7 @@ def bench(tmp_path_factory):
     text = pretraining.write_text(folder / "text.txt", tiny=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pretraining, "in_new_process", run_here)
-        yield pretraining.Bench(text, folder, "tiny", pairs=2)
+        yield pretraining.Bench(text, folder, "tiny", pairs=1)
 
 
 def test_every_loop_is_timed_against_that_of_transformers(bench):
@@ -104,7 +104,7 @@ def test_without_a_gpu_its_rows_are_unmeasured_and_show_the_command(tmp_path, ca
 
 
 def test_the_speed_of_a_run_is_that_of_its_log(bench):
-    flags = [*bench.prepare("masked").flags(updates=4), "--logging_steps", "1"]
+    flags = [*bench.prepare("masked").flags(updates=4), "--logging_steps", "1", "--report_to", "curves"]
     (rate, share, memory), _ = run_here(pretraining.speed_of_run, flags)
     assert rate > 0 and 0 < share < 1 and memory >= 0
 
