@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -24,6 +25,7 @@ from modeling.shared.modeling_onednn import linear
 
 
 Outputs = dict[str, torch.Tensor]
+Result = TypeVar("Result")
 
 
 class DifferentResults(RuntimeError):
@@ -150,10 +152,17 @@ def _quickest(contest: Contest) -> float:
 
 
 def _turn(side: Side, inputs: list[int]) -> tuple[float, float]:
-    """(CPU seconds, wall seconds) of one turn."""
+    def run_all() -> None:
+        for index in inputs:
+            side.run(index)
+
+    return timed(run_all)
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """(CPU seconds, wall seconds) of a call."""
     cpu, wall = time.process_time(), time.perf_counter()
-    for index in inputs:
-        side.run(index)
+    work()
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
@@ -173,14 +182,22 @@ def matrix_peak(dtype: torch.dtype) -> float:
     return 2 * size**3 / min(seconds)
 
 
-def peak_memory(work: Callable[..., None], *args) -> float:
+def peak_memory(work: Callable[..., object], *args) -> float:
     """The peak memory in MB of a new process that runs `work(*args)`, with interpreter and libraries."""
+    return in_new_process(work, *args)[1]
+
+
+def in_new_process(work: Callable[..., Result], *args) -> tuple[Result, float]:
+    """What `work(*args)` returns in a new process, and the peak memory of that process in MB."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(_work_and_peak, work, *args).result()
 
 
-def _work_and_peak(work: Callable[..., None], *args) -> float:
-    work(*args)
+def _work_and_peak(work: Callable[..., Result], *args) -> tuple[Result, float]:
+    return work(*args), _peak_here()
+
+
+def _peak_here() -> float:
     status = Path("/proc/self/status")
     if status.exists():
         # Not ru_maxrss: on Linux, a new process inherits the value of its parent.
