@@ -108,10 +108,11 @@ class PretrainingArguments(RunArguments):
     preprocessing_num_workers: PositiveInt | None = HfArg(
         default=None, help="processes that convert text to tokens; default: one for each processor core"
     )
-    objective: Literal[tuple(OBJECTIVES)] | None = HfArg(default=None, help="what is learned; default: the model's")
+    objective: Literal["masked_lm", "causal_lm", "bilm"] | None = HfArg(
+        default=None, help="what is learned; default: what the model has a head for"
+    )
     max_seq_length: PositiveInt | None = HfArg(
-        default=None,
-        help="tokens of a row; steps of truncated back-propagation of a biLM; default: 128, for a biLM 20",
+        default=None, help="tokens of a row, or steps of a biLM's truncated back-propagation; default: 128, or 20"
     )
     final_seq_length: PositiveInt | None = HfArg(
         default=None, help="tokens of a row in the last part of the updates, as in BERT's paper: 512"
@@ -215,9 +216,9 @@ def run(args: PretrainingArguments) -> Results:
     accelerator = make_accelerator(args)
     clock.lap("start")
     config = load_config(args.source)
+    kind = choose_objective(config, args)
     text = prepare_text(config, args, accelerator)
     clock.lap("tokenize")
-    kind = choose_objective(config, args)
     model = load_language_model(kind, text, config, args)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {describe_text(text)}")
     clock.lap("load")
@@ -290,6 +291,10 @@ def build_task(
     """The training text in one phase, or two of different lengths, and the held-out text."""
     build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
     rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * accelerator.num_processes
+    if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
+        raise InputError(
+            "the rows of a biLM go on from update to update: leave --batch_ramp_steps and --final_seq_length out"
+        )
     phases = [Phase(build(text.train, args.max_seq_length or LENGTHS[kind], rows))]
     if args.final_seq_length is not None:
         first = round(args.max_steps * (1 - args.final_share))
