@@ -41,8 +41,11 @@ TOKENIZER, IMPLEMENTATION = Parameter("tokenizer_name"), Parameter("implementati
 TRAIN = Parameter("train=True", "do_train")
 
 
-def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
-    """Loads the model's tokenizer, or the one that `source` names. A vocab.txt is read as BERT's word pieces."""
+def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedTokenizerBase:
+    """Loads the model's tokenizer, or the one that `source` names. A vocab.txt is read as BERT's word pieces.
+
+    With `for_task`, a language model's tokenizer adds the tokens of task inputs, and it must have a padding token.
+    """
     name = source.tokenizer_name or source.model_name_or_path
     _verify(name)
     with _loading_errors(name, ("Copy it again; ", TOKENIZER, " may name a vocab.txt.")):
@@ -52,11 +55,11 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
             check_tokenizer_files(Path(name))
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=source.trust_remote_code)
         if hasattr(tokenizer, "task_inputs"):  # a language model's tokenizer adds no special tokens by default
-            tokenizer.task_inputs = True
+            tokenizer.task_inputs = for_task
         if tokenizer.vocab_files_names and len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
             raise InputError("it has no tokenizer files, or no words in them")
         tokenizer(UNKNOWN, UNKNOWN)  # some damage shows only with unknown tokens and pairs
-    if tokenizer.pad_token is None:
+    if for_task and tokenizer.pad_token is None:
         raise InputError(
             f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
             "tokenizer.pad_token = tokenizer.eos_token, and give its folder as ",
@@ -205,10 +208,15 @@ def _with_special_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenize
     return config
 
 
+def has_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) -> bool:
+    """Whether the implementation, or the checkpoint's own code if it may run, has a model for `auto_class`."""
+    remote = (getattr(config, "auto_map", None) or {}) if source.trust_remote_code else {}
+    return type(config) in auto_class._model_mapping or auto_class.__name__ in remote
+
+
 def _check_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) -> None:
     """Raises ValueError if the implementation has no model for `auto_class`, or not the one of `config`."""
-    remote = (getattr(config, "auto_map", None) or {}) if source.trust_remote_code else {}
-    if type(config) not in auto_class._model_mapping and auto_class.__name__ not in remote:
+    if not has_head(auto_class, config, source):
         raise InputError(f"{type(config).__name__} has no {auto_class.__name__}: try another ", IMPLEMENTATION)
     # transformers would ignore the field, and read the pairs in one order.
     if getattr(config, "both_orders", False) and not hasattr(type(config), "both_orders"):

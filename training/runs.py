@@ -17,11 +17,10 @@ from training.clock import Clock
 from training.command_line import run_command
 from training.ensembles import average, members, save_outputs
 from training.errors import InputError, flags_in_errors
-from training.files import write_text
+from training.files import write_bytes
 from training.launching import check_launch, lock_output_folder
 from training.loop import train
 from training.output_folder import SEED, matching_folders, record_result_files
-from training.prediction import predict
 from training.reporting import remove_earlier_results, write_results
 from training.results import Results
 from training.seeds import Run, run_seeds
@@ -108,15 +107,7 @@ def _build_compute(task: Task, model: PreTrainedModel, args: RunArguments, accel
     Raises now what `average` raises for one of the task's splits, before earlier results are removed.
     """
     if args.ensemble is None:
-        return partial(
-            predict,
-            model,
-            collate=task.collate,
-            accelerator=accelerator,
-            batch_size=args.per_device_eval_batch_size,
-            one_shape=args.pad_to_max_length,
-            workers=args.dataloader_num_workers,
-        )
+        return task.build_compute(model, args, accelerator)
     mean = partial(
         average,
         folders=members(args.ensemble, args.output_dir),
@@ -145,5 +136,5 @@ def _write_outputs(
         save_outputs(evaluation.outputs, task.features[split], model.config.id2label, output)
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
     record_result_files(output, predictions=files)
-    for name, text in files.items():
-        write_text(output / name, text)
+    for name, content in files.items():
+        write_bytes(output / name, content if isinstance(content, bytes) else content.encode())

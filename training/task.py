@@ -3,12 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
+from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
+from transformers import PreTrainedModel
 
+from training.arguments import RunArguments
 from training.batches import Collate
-from training.prediction import Outputs
+from training.prediction import Outputs, predict
 from training.results import Scores
 from training.samples import Samples
 
@@ -71,6 +75,18 @@ class Task(ABC):
         references = {"validation references": self.data["validation"]} if self.evaluation_splits else {}
         return data | references
 
+    def build_compute(self, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
+        """The function that computes the model's outputs."""
+        return partial(
+            predict,
+            model,
+            collate=self.collate,
+            accelerator=accelerator,
+            batch_size=args.per_device_eval_batch_size,
+            one_shape=args.pad_to_max_length,
+            workers=args.dataloader_num_workers,
+        )
+
     def decode(self, split: str, outputs: Outputs) -> Any:
         """Makes predictions from the outputs for a split, or its first examples; by default the outputs themselves."""
         return outputs
@@ -80,7 +96,7 @@ class Task(ABC):
         """Computes the scores of the predictions; None if the split has no labels."""
 
     @abstractmethod
-    def write(self, split: str, predictions: Any) -> dict[str, str]:
+    def write(self, split: str, predictions: Any) -> dict[str, str | bytes]:
         """Returns the files of predictions: name -> content."""
 
     def tune(self, evaluation: "Evaluation") -> None:  # noqa: B027 - most tasks have nothing to tune
