@@ -46,6 +46,9 @@ from training.samples import count_samples, describe_samples, first_examples
 from training.task import Compute, Description, Task
 
 
+REMEDY = "choose a checkpoint that was saved with the head of its language model"
+
+
 @dataclass(frozen=True, kw_only=True)
 class BlimpArguments(RunArguments):
     """The arguments of this script, in addition to those of every run that evaluates."""
@@ -156,7 +159,7 @@ def run(args: BlimpArguments) -> Results:
     of_blimp, data = is_blimp(data["validation"]), first_examples(data, limits)
     columns = phenomena(data["validation"])
     head = choose_head(config, tokenizer, args.source)
-    model = load_model(head, args.source, config, tokenizer, train=False)
+    model = load_model(head, args.source, config, tokenizer, train=False, remedy=REMEDY)
     scorer = make_scorer(head, model, tokenizer, args.pll)
     size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} pairs"
     accelerator.print(f"load: {type(model).__name__}, {size}")

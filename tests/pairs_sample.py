@@ -55,12 +55,14 @@ def write_gpt(folder: Path) -> Path:
     return write_gpt_model(folder, initializer_range=0.5)
 
 
-def write_gpt2(folder: Path, **changes: object) -> Path:
-    """transformers' GPT-2, with the tokenizer of word pieces that begins each sentence with [CLS]."""
+def write_gpt2(folder: Path) -> Path:
+    """transformers' GPT-2. Its tokenizer of word pieces begins each sentence with [CLS] and has no padding token."""
     sizes = {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 19, "vocab_size": len(WORD_PIECES)}
     torch.manual_seed(1)
     GPT2LMHeadModel(GPT2Config(initializer_range=0.5, **sizes)).save_pretrained(folder / "gpt2")
-    BertTokenizer(vocab={token: number for number, token in enumerate(WORD_PIECES)}).save_pretrained(folder / "gpt2")
+    tokenizer = BertTokenizer(vocab={token: number for number, token in enumerate(WORD_PIECES)})
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder / "gpt2")
     return folder / "gpt2"
 
 

@@ -91,6 +91,7 @@ def bilm_scores(model, tokenizer, sentence: str) -> tuple[float, float]:
 @pytest.mark.parametrize("family", ["gpt", "gpt2"])
 def test_a_causal_model_scores_each_token_after_the_first_given_those_before_it(family, tmp_path):
     scorer = scorer_of(WRITERS[family](tmp_path))
+    assert (scorer.tokenizer.pad_token is None) == (family == "gpt2")
     expected = [causal_score(scorer.model, scorer.tokenizer(sentence)["input_ids"]) for sentence in SENTENCES]
     assert len({round(score, 3) for score in expected}) == len(SENTENCES) - 1  # those that differ in case only
     np.testing.assert_allclose(scores_of(scorer, tmp_path)["log_likelihoods"], expected, atol=1e-4)

@@ -140,13 +140,14 @@ def load_model(
     tokenizer: PreTrainedTokenizerBase,
     *,
     train: bool,
+    remedy: Text = ("train first, with ", TRAIN),
 ) -> PreTrainedModel:
     """Loads a model of `auto_class` in float32; with random weights if `source` names a config JSON.
 
     `config` comes from `load_config`; the caller may have set its head. With `train`, a head that the checkpoint lacks
     gets random weights, and so do embeddings for tokens that were added to the tokenizer; a line on the console says
-    so. Raises ValueError or OSError if tokenizer and model, or configuration and weights, do not fit together, or if a
-    weight is not finite.
+    so. Without it, a head that the checkpoint lacks is an error, which ends with the `remedy`. Raises ValueError or
+    OSError if tokenizer and model, or configuration and weights, do not fit together, or if a weight is not finite.
     """
     name = source.model_name_or_path
     added = _added_tokens(tokenizer, config, source, train)
@@ -163,9 +164,7 @@ def load_model(
         options |= {"config": config, "ignore_mismatched_sizes": True}
         new_weights = _new_weights(auto_class, name, options)
     if new_weights and not train:
-        raise InputError(
-            f"{name} does not hold {_first_names(new_weights)}, or not in the right size: train first, with ", TRAIN
-        )
+        raise InputError(f"{name} does not hold {_first_names(new_weights)}, or not in the right size: ", remedy)
     model = auto_class.from_pretrained(name, **options)
     _check_finite(model, name)
     if added:
