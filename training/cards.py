@@ -80,7 +80,7 @@ def evaluation_card(
 {metadata.to_yaml()}
 ---
 
-# {escape(description.dataset_name)}: scores of {escape(Path(name).name)}
+# Scores of {escape(Path(name).name)}
 
 `{type(model).__name__}` from {_starting_weights(args)} was evaluated on {escape(description.dataset_name)}.
 This folder holds its scores, not the model.

@@ -206,12 +206,12 @@ class BidirectionalScorer(Scorer):
 def choose_head(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: ModelSource) -> type:
     """The Auto class of the model: masked where the family has such a model and is not configured as a decoder.
 
-    Raises ValueError if the model has none of the three.
+    A tokenizer that reads words asks for a biLM. Raises ValueError if the model does not have the head.
     """
     heads = [AutoModelForMaskedLM, AutoModelForCausalLM]
     if getattr(config, "is_decoder", False):
         heads.reverse()
-    if hasattr(tokenizer, "word_targets"):  # it reads words, as only a biLM does
+    if hasattr(tokenizer, "word_targets"):
         heads = [AutoModelForPreTraining]
     for head in heads:
         if has_head(head, config, source):
