@@ -230,7 +230,7 @@ def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerat
     """The text as tokens, and the tokenizer: the model's, the one of --tokenizer_name, or one made from the text."""
     tokenizer = None
     if args.tokenizer_name is not None or not args.model_name_or_path.endswith(".json"):
-        tokenizer = load_tokenizer(args.source, task_inputs=False)
+        tokenizer = load_tokenizer(args.source, for_task=False)
     has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
@@ -247,7 +247,7 @@ def load_language_model(
         size = min(getattr(config, size_field(config)), text.train.vocab_size)  # a text may have fewer words or pieces
         config.update({size_field(config): size})
     elif kind == "bilm":
-        former = load_tokenizer(replace(args.source, tokenizer_name=None))
+        former = load_tokenizer(replace(args.source, tokenizer_name=None), for_task=False)
         config.update({size_field(config): start_size(former, text.tokenizer)})
     with_pairs = kind == "masked_lm" and args.segments == "next_sentence"
     head = AutoModelForPreTraining if with_pairs else OBJECTIVES[kind]

@@ -42,9 +42,9 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
     if is_file:
         raise ExistingFileError(f"--output_dir {output} is a file")
     if has_files and not (args.overwrite_output_dir or args.resume):
+        resume = "" if args.only_evaluates else " --resume the run in it,"
         raise ExistingFileError(
-            f"--output_dir {output} exists and is not empty: choose another, --resume the run in it, or "
-            "--overwrite_output_dir"
+            f"--output_dir {output} exists and is not empty: choose another,{resume} or --overwrite_output_dir"
         )
     state.wait_for_everyone()  # no process writes before all have checked
     if not state.is_main_process:
