@@ -254,7 +254,7 @@ def test_states_go_on_by_row_over_any_number_of_processes_and_micro_batches(corp
         torch.testing.assert_close(state[name][state["rows"].argsort()], values, atol=1e-6, rtol=1e-5)
 
 
-def test_the_order_of_an_epochs_end_is_no_break_for_the_state(corpus):
+def test_states_go_on_across_the_end_of_an_epoch_and_are_asked_for_when_they_are_missing(corpus):
     model = language_model().eval()
     objective, other = (BiLM(corpus, rows=2, steps=7, seed=2) for _ in range(2))
     first = objective.size  # the first window of the second epoch
