@@ -382,6 +382,17 @@ def test_a_tokenizer_that_changed_is_one_error(tmp_path, folder, source):
         run(folder, source)
 
 
+@pytest.mark.parametrize("config", [BERT, GPT, ELMO], ids=lambda config: config.model_type)
+def test_a_model_that_was_trained_on_the_corpus_comes_with_its_tokenizer(tmp_path, source, config):
+    made = prepare(tmp_path / "corpus", source, config)
+    made.tokenizer.save_pretrained(tmp_path / "model")
+    tokenizer = type(made.tokenizer).from_pretrained(tmp_path / "model")
+    (tmp_path / "corpus" / "train" / "00000.ds").unlink()
+    again = prepare(tmp_path / "corpus", source, config, tokenizer)
+    assert again.train.digest == made.train.digest and again.validation.digest == made.validation.digest
+    assert prepare(tmp_path / "corpus", source, config).train.digest == made.train.digest
+
+
 def test_a_folder_with_other_content_or_of_another_run_is_refused(tmp_path, folder, source):
     with pytest.raises(FileExistsError, match="holds no corpus: choose another folder"):
         run(tmp_path, source)

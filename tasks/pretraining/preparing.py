@@ -232,7 +232,20 @@ class _Preparation:
         if self._makes_tokenizer:
             made = {"class": tokenizer_class(self.config).__name__, "do_lower_case": self.do_lower_case}
             return settings | {"tokenizer": made | {"size": getattr(self.config, size_field(self.config))}}
-        return settings | {"tokenizer": digest(self.tokenizer)}
+        made = self._made_tokenizer()
+        return settings | {"tokenizer": digest(self.tokenizer) if made is None else made}
+
+    def _made_tokenizer(self) -> dict[str, Any] | None:
+        """How the given tokenizer was made for this folder; None if it is another.
+
+        A model that was trained on the corpus comes with the corpus' tokenizer.
+        """
+        made = (self._origin() or {"settings": {"tokenizer": None}})["settings"]["tokenizer"]
+        if not isinstance(made, dict) or made["class"] != type(self.tokenizer).__name__:
+            return None
+        folder = self.folder / TOKENIZER
+        is_same = folder.is_dir() and digest(type(self.tokenizer).from_pretrained(folder)) == digest(self.tokenizer)
+        return made if is_same else None
 
     def _names(self) -> list[str | None]:
         return [self.source.train_file, self.source.validation_file]
