@@ -261,11 +261,12 @@ def load_language_model(
 
 def describe_text(text: PreparedText) -> str:
     """The sizes of the text, for the console."""
-    splits = {"train": text.train, "validation": text.validation}
+    splits = {"training": text.train, "held-out": text.validation}
     return ", ".join(
-        f"{split} {corpus.num_tokens:,} tokens in {len(corpus.documents):,} documents"
+        f"no {split} text"
+        if corpus is None
+        else f"{split} {corpus.num_tokens:,} tokens in {len(corpus.documents):,} documents"
         for split, corpus in splits.items()
-        if corpus is not None
     )
 
 
@@ -288,7 +289,12 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
 def build_task(
     kind: str, text: PreparedText, model: PreTrainedModel, args: PretrainingArguments, accelerator: Accelerator
 ) -> LanguageModelling:
-    """The training text in one phase, or two of different lengths, and the held-out text."""
+    """The training text in one phase, or two of different lengths, and the held-out text.
+
+    Raises ValueError for text that does not do, and without held-out text where the run cannot do without.
+    """
+    if text.validation is None:
+        _check_needs_no_evaluation(args)
     build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
     rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * accelerator.num_processes
     if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
@@ -306,6 +312,22 @@ def build_task(
             build(text.validation, phases[-1].objective.length, rows=None), args.max_eval_samples
         )
     return LanguageModelling(data, features, None, {}, describe_data(kind, args), phases)
+
+
+def _check_needs_no_evaluation(args: PretrainingArguments) -> None:
+    """Raises ValueError for flags that need held-out text."""
+    needs = {
+        "load_best_model_at_end": args.load_best_model_at_end,
+        "early_stopping_patience": args.early_stopping_patience,
+        "seeds": args.seeds > 1,
+        "max_restarts": args.max_restarts,
+        "do_train false": not args.do_train,
+    }
+    for name in [name for name, is_given in needs.items() if is_given]:
+        raise InputError(
+            f"--{name} needs held-out text, and no document is held out: give --validation_file, or a "
+            "larger --validation_split_percentage"
+        )
 
 
 def build_objective(

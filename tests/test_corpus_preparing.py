@@ -165,6 +165,10 @@ def test_a_text_without_a_token_is_one_error(tmp_path):
     (tmp_path / "a.txt").write_text(" \n\n", encoding="utf-8")
     with pytest.raises(UserError, match="the training text, .*a.txt and so on, has no tokens"):
         run(tmp_path / "out", TextSource(str(tmp_path / "a.txt")), tokenizer=BertTokenizer({"[UNK]": 0}))
+    (tmp_path / "b.txt").write_text("The cat sat.", encoding="utf-8")
+    source = TextSource(str(tmp_path / "b.txt"), validation_file=str(tmp_path / "a.txt"))
+    with pytest.raises(UserError, match="the held-out text, .*a.txt and so on, has no tokens"):
+        run(tmp_path / "out", source, tokenizer=BertTokenizer({"[UNK]": 0}))
 
 
 # Vocabularies

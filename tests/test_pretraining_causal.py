@@ -129,6 +129,12 @@ def test_seed_and_epoch_change_the_order_and_held_out_text_has_none(corpus):
     assert torch.equal(whole_epoch(objective)["input_ids"], whole_epoch(objective, 2)["input_ids"])
 
 
+def test_documents_of_one_token_have_nothing_to_predict(tmp_path):
+    corpus = write_corpus(tmp_path, [[[3]], [[4]]], VOCABULARY, split="validation")
+    with pytest.raises(ValueError, match="the held-out text in .* has only documents of one token"):
+        CausalLM(corpus, 9)
+
+
 def test_a_billion_samples_start_at_once_and_resume_anywhere():
     begin = time.process_time()
     objective = CausalLM(FakeCorpus(10**9 * 128), 128)
@@ -169,8 +175,9 @@ def test_unpadded_and_padded_computation_agree(corpus, gpt):
 
 
 def test_a_batch_without_predictions_has_the_loss_zero(tmp_path, gpt):
-    objective = CausalLM(write_corpus(tmp_path, [[[1]], [[2]], [[3]]], VOCABULARY), 2)
-    batch = objective.batch([1])
+    corpus = write_corpus(tmp_path, [[[1]], [[2]], [[3, 4]]], VOCABULARY)
+    objective = CausalLM(corpus, 2, shuffle=False)
+    batch = objective.batch([0])
     loss = objective.compute(gpt, batch, {})
     (gradient,) = torch.autograd.grad(loss.sum(), gpt.lm_head.weight)
     assert objective.count(batch) == [0] and loss.tolist() == [0.0] and not gradient.any()

@@ -112,7 +112,9 @@ def test_without_ends_of_sentences_documents_count_as_one(corpus, documents, tmp
 
 def test_next_sentences_need_another_document(tmp_path):
     corpus = write_corpus(tmp_path, [[[1, 2], [3]]], 50)
-    with pytest.raises(UserError, match="is one document: separate its documents by blank lines, or choose full_sent"):
+    with pytest.raises(
+        UserError, match="training text in .* is one document: separate its documents by blank lines, or "
+    ):
         open_rows(corpus, Segments.NEXT_SENTENCE, 16)
     assert len(open_rows(corpus, Segments.FULL_SENTENCES, 16)) == 1
 

@@ -374,7 +374,9 @@ def test_samples_of_several_windows_and_texts_that_do_not_do_are_one_clear_error
     for samples, windows in (([2, 3], 2), (range(0, 7), 3), ([], 0)):
         with pytest.raises(ValueError, match=f"of {windows} windows, .* as many samples as there are rows, 3"):
             objective.batch(samples)
-    with pytest.raises(ValueError, match="too few for 90 rows of 20: lower rows or steps"):
+    with pytest.raises(
+        ValueError, match="the training text in .* too few for 90 rows of 20: give more, or lower rows or steps"
+    ):
         BiLM(corpus, rows=90, steps=20)
     with pytest.raises(ValueError, match="has no words with ends of sentences: prepare it with ELMo's tokenizer"):
         BiLM(write_corpus(tmp_path / "subwords", random_documents(9, 50), 50), rows=1, steps=4)

@@ -228,7 +228,29 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
     assert metrics["eval_bits_per_byte"] == pytest.approx(total / math.log(2) / size, rel=0.02)
 
 
+def test_a_loss_that_is_not_finite_is_no_perplexity(tmp_path, monkeypatch):
+    def diverged(self, model, batch, options):
+        return compute(self, model, batch, options) * (1 if model.training else math.nan)
+
+    compute = run_pretraining.CausalLM.compute
+    monkeypatch.setattr(run_pretraining.CausalLM, "compute", diverged)
+    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "1", "--output_dir", str(tmp_path / "out")]
+    with pytest.raises(FloatingPointError, match="the loss on held-out text is not finite, at update 1"):
+        run_pretraining.main(argv)
+
+
 # Mistakes
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("load_best_model_at_end", "true"), ("early_stopping_patience", "2"), ("do_train", "false")]
+)
+def test_what_needs_held_out_text_is_refused_without_it_before_the_training(tmp_path, flag, value):
+    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "1", "--output_dir", str(tmp_path / "out")]
+    place = argv.index("--validation_file")
+    argv[place : place + 2] = ["--validation_split_percentage", "0"]
+    with pytest.raises(ValueError, match=f"--{flag}.* needs held-out text, and no document is held out"):
+        run_pretraining.main([*argv, f"--{flag}", value])
 
 
 @pytest.mark.parametrize(

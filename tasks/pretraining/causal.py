@@ -21,6 +21,7 @@ from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.draws import shuffle_epochs
 from tasks.pretraining.objective import IGNORED, Objective, Use
 from tasks.pretraining.rows import ends_within
+from training.errors import InputError
 
 
 class CausalLM(Objective):
@@ -36,6 +37,9 @@ class CausalLM(Objective):
         seed: of the order of the rows.
         shuffle: False takes the rows as they lie in the corpus, the same in each epoch (for held-out text).
         pad_token_id: any token, as no loss counts it; None, for a tokenizer without padding, is 0.
+
+    Raises:
+        ValueError: for a corpus in which no token follows another.
     """
 
     losses = word_losses = ("causal_lm",)
@@ -48,6 +52,10 @@ class CausalLM(Objective):
         self.pad_token_id = pad_token_id or 0
         self.size = -(-corpus.num_tokens // length)
         self.predictions = corpus.num_tokens - len(corpus.documents)
+        if self.predictions == 0:
+            raise InputError(
+                f"{corpus.name} has only documents of one token, of which none follows another: give more"
+            )
 
     def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
         """Of (B, length) each: input_ids, position_ids, and shift_labels, the token that follows; -100 for none."""

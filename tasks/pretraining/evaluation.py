@@ -73,7 +73,8 @@ def compute_losses(
             losses = objective.compute(model, send_to_device(batch, accelerator.device), options)
         if samples[rank::processes]:
             counts = torch.tensor(objective.count(batch), dtype=torch.float64)
-            sums += torch.stack([losses.cpu().double().nan_to_num() * counts if counts.all() else counts * 0, counts])
+            losses = losses.cpu().double().where(counts > 0, 0)  # the mean of nothing may be NaN
+            sums += torch.stack([losses * counts, counts])
     losses, counts = accelerator.reduce(sums.to(accelerator.device), "sum").cpu().numpy()
     if not np.isfinite(losses).all():
         raise DivergedError("the loss on held-out text is not finite")

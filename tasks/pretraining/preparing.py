@@ -327,6 +327,7 @@ class _Preparation:
         origin = self._origin()
         if change := changed_file(files, origin["files"]):
             self._refuse(f"from another text: {change} changed meanwhile")
-        if "train" not in shards:
-            raise InputError(f"the training text, {files['train'][0]} and so on, has no tokens: give another")
+        for split, name in (("train", "training"), ("validation", "held-out")):
+            if split in files and split not in shards:
+                raise InputError(f"the {name} text, {files[split][0]} and so on, has no tokens: give another")
         write_manifest(self.folder, Manifest(vocab_size, digest(self._tokenizer()), shards, words, origin))

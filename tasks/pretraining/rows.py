@@ -105,10 +105,10 @@ def check_corpus(corpus: Corpus, segments: Segments, length: int) -> None:
         return
     others = f"{Segments.FULL_SENTENCES} or {Segments.DOCUMENT_SENTENCES}"
     if corpus.sentences is None:
-        problem = f"={segments} needs the ends of sentences, which the shards in {corpus.folder} lack"
+        problem = f"={segments} needs the ends of sentences, which {corpus.name} lacks"
         raise InputError(SEGMENTS, f"{problem}: choose {others}, or prepare the corpus from its text")
     if len(corpus.documents) < 2:
-        problem = f"={segments} takes sentences of other documents, but the text in {corpus.folder} is one document"
+        problem = f"={segments} takes sentences of other documents, but {corpus.name} is one document"
         raise InputError(SEGMENTS, f"{problem}: separate its documents by blank lines, or choose {others}")
 
 

@@ -69,7 +69,7 @@ class BiLM(Objective):
         self, corpus: Corpus, rows: int, steps: int, seed: int = 0, num_sampled: int = 0, shuffle: bool = True
     ):
         if corpus.characters is None or corpus.sentences is None:
-            raise InputError(f"{corpus.folder} has no words with ends of sentences: prepare it with ELMo's tokenizer")
+            raise InputError(f"{corpus.name} has no words with ends of sentences: prepare it with ELMo's tokenizer")
         self.corpus, self.rows, self.steps, self.seed = corpus, rows, steps, seed
         self.num_sampled = num_sampled if num_sampled < corpus.vocab_size else 0
         self.directions = [
@@ -79,8 +79,8 @@ class BiLM(Objective):
         self.windows = self.directions[0].size // (rows * steps)
         if self.windows == 0:
             raise InputError(
-                f"{corpus.folder} has {self.directions[0].size:,} words and ends of sentences, too few for {rows} "
-                f"rows of {steps}: lower ",
+                f"{corpus.name} has {self.directions[0].size:,} words and ends of sentences, too few for {rows} rows "
+                f"of {steps}: give more, or lower ",
                 Parameter("rows", "per_device_train_batch_size"),
                 " or ",
                 Parameter("steps", "max_seq_length"),
