@@ -193,7 +193,12 @@ class _Preparation:
 
     def _save(self, tokenizer: PreTrainedTokenizerBase) -> None:
         with new_folder(self.folder / TOKENIZER) as temporary:
-            tokenizer.save_pretrained(temporary)
+            try:
+                tokenizer.save_pretrained(temporary)
+            except Exception as error:
+                if type(error) is Exception:  # what the library raises where the disk is full
+                    raise OSError(str(error)) from error
+                raise
 
     def _words(self, reader: Reader) -> tuple[list[str], FileRecord]:
         """All distinct words in the order of their numbers, and the record of their rows of characters."""
