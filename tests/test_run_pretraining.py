@@ -16,9 +16,10 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
 import run_pretraining
+from modeling import ElmoTokenizer
 from tests.pretraining_sample import MODELS, flags, write_text
 from tests.processes import fork, wait
-from training import loop
+from training import history, loop
 
 
 HEADS = {
@@ -201,6 +202,28 @@ def test_a_run_ends_when_its_time_is_up_and_its_rate_has_fallen_to_zero(tmp_path
     assert again["train_updates"] == metrics["train_updates"]
 
 
+def test_a_damaged_log_is_one_error_before_the_work(tmp_path):
+    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "1", "--output_dir", str(tmp_path / "out"), "--resume"]
+    (tmp_path / "out").mkdir()
+    for content in (b"\0\0\0\n", b"[1]\n", b'{"loss": 1}\n', b"\xff\n"):
+        (tmp_path / "out" / "log.jsonl").write_bytes(content)
+        with pytest.raises(OSError, match="log.jsonl is damaged .*: remove it, or restore it from a copy"):
+            run_pretraining.main(argv)
+    assert not (tmp_path / "corpus-causal_lm").exists()
+
+
+def test_curves_that_cannot_be_drawn_cost_no_model(tmp_path, monkeypatch):
+    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "1", "--do_eval", "false"]
+    argv += ["--output_dir", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "draw_curves", lambda records, path: path.joinpath("x").touch())
+        with pytest.raises(OSError):
+            run_pretraining.main(argv)
+    assert (tmp_path / "out" / "model.safetensors").is_file() and (tmp_path / "out" / "metrics.json").is_file()
+    run_pretraining.main([*argv, "--resume"])
+    assert (tmp_path / "out" / "curves.png").is_file()
+
+
 # Held-out text
 
 
@@ -260,12 +283,15 @@ def test_what_needs_held_out_text_is_refused_without_it_before_the_training(tmp_
         (["--budget_minutes", "1", "--max_steps", "3"], "--budget_minutes and --max_steps both end the run"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
         (["--mask_share", "0.8", "--random_share", "0.3"], "are more than all tokens"),
+        (["--tokenizer_name", "words"], "ZooBertConfig does not read the tokens of ElmoTokenizer"),
         (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
     ],
 )
-def test_a_mistake_is_one_line_before_the_work(tmp_path, capsys, more, problem):
+def test_a_mistake_is_one_line_before_the_work(tmp_path, monkeypatch, capsys, more, problem):
+    monkeypatch.chdir(tmp_path)
+    ElmoTokenizer().save_pretrained("words")
     with pytest.raises((SystemExit, ValueError, OSError)) as error:
         run_pretraining.main([*flags(tmp_path, "masked_lm"), "--output_dir", str(tmp_path / "out"), *more])
     message = capsys.readouterr().err if error.type is SystemExit else str(error.value)

@@ -23,9 +23,12 @@ class History(GeneralTracker):
     requires_logging_directory = False
 
     def __init__(self, output: Path, resumes: bool) -> None:
-        """`resumes`: whether the run may go on from a checkpoint, so that earlier lines are a part of it."""
+        """`resumes`: whether the run may go on from a checkpoint, so that earlier lines are a part of it.
+
+        Raises OSError if it may and these are damaged.
+        """
         super().__init__()
-        self.output, self.resumes = output, resumes
+        self.output, self.earlier = output, _read(output / LOG) if resumes else []
         self.records: list[dict[str, Any]] | None = None  # None: nothing has been logged in this process
 
     @property
@@ -42,8 +45,7 @@ class History(GeneralTracker):
         record = {"update": step, **values}
         path = self.output / LOG
         if self.records is None:
-            earlier = _read(path) if self.resumes else []
-            self.records = [*(line for line in earlier if line["update"] < step), record]
+            self.records = [*(line for line in self.earlier if line["update"] < step), record]
             write_text(path, "".join(json.dumps(line) + "\n" for line in self.records))
             return
         self.records.append(record)
@@ -52,17 +54,18 @@ class History(GeneralTracker):
 
     @on_main_process
     def finish(self) -> None:
-        if self.records:
-            draw_curves(self.records, self.output / CURVES)
+        if records := self.earlier if self.records is None else self.records:
+            draw_curves(records, self.output / CURVES)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
     """The lines of an earlier part of the run. A line that was cut by the end of a process is left out."""
     if not path.is_file():
         return []
-    lines = read_text(path).split("\n")[:-1]
     try:
-        records = [parse_json(line) for line in lines]
-    except ValueError as error:
-        raise FileError(f"{path} is damaged ({error}): remove it, or restore it from a copy") from error
+        records = [parse_json(line) for line in read_text(path).split("\n")[:-1]]
+        sorted(record["update"] for record in records)
+    except (ValueError, TypeError, KeyError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise FileError(f"{path} is damaged ({problem}): remove it, or restore it from a copy") from error
     return records

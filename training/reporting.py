@@ -51,8 +51,6 @@ def write_results(
     accelerator.wait_for_everyone()
     started = time.perf_counter()
     weights = gather_weights(model, accelerator) if args.do_train else None
-    for tracker in accelerator.trackers:
-        tracker.finish()
     if accelerator.is_main_process:
         output, entries = Path(args.output_dir), results.flat()
         if args.do_train:
@@ -71,6 +69,9 @@ def write_results(
             "hardware": hardware(accelerator),
         }
         write_json(output / METRICS, record)
+    for tracker in accelerator.trackers:  # now that the model is safe
+        tracker.finish()
+    if accelerator.is_main_process:
         print_results(entries, output)
     accelerator.wait_for_everyone()
 
