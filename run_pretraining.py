@@ -231,6 +231,11 @@ def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerat
     tokenizer = None
     if args.tokenizer_name is not None or not args.model_name_or_path.endswith(".json"):
         tokenizer = load_tokenizer(args.source, for_task=False)
+        if reads_words(tokenizer) != reads_words(tokenizer_class(config)):
+            raise InputError(
+                f"{type(config).__name__} does not read the tokens of {type(tokenizer).__name__}: give another "
+                "--tokenizer_name, or leave it out for one that is made from the text"
+            )
     has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
