@@ -323,6 +323,14 @@ def test_a_damaged_shard_is_made_anew_from_its_text(folder, source, name, cut):
     assert files_of(folder) == before
 
 
+@pytest.mark.parametrize("config", [BERT, ELMO], ids=lambda config: config.model_type)
+def test_a_tokenizer_that_is_gone_is_made_anew(tmp_path, source, config):
+    former = prepare(tmp_path / "corpus", source, config)
+    shutil.rmtree(tmp_path / "corpus" / "tokenizer")
+    again = prepare(tmp_path / "corpus", source, config)
+    assert again.train.digest == former.train.digest and len(again.tokenizer) == len(former.tokenizer)
+
+
 def test_a_damaged_table_of_words_is_made_anew(tmp_path, source):
     run(tmp_path / "out", source, ELMO)
     before = files_of(tmp_path / "out")

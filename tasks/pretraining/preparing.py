@@ -169,7 +169,7 @@ class _Preparation:
             words, record = self._words(reader)
         else:
             words, record = None, None
-            if self._makes_tokenizer and not (self.folder / TOKENIZER).is_dir():
+            if not self._has_tokenizer():
                 self._save(train_subwords(self.config, reader.training_texts, self.do_lower_case))
         tokenizer = self._tokenizer()
         vocab_size = len(tokenizer) if words is None else len(tokenizer.targets)
@@ -185,6 +185,9 @@ class _Preparation:
     def _makes_tokenizer(self) -> bool:
         """A tokenizer of words may come without those that the language model predicts."""
         return self.tokenizer is None or (self._reads_words and self.tokenizer.targets is None)
+
+    def _has_tokenizer(self) -> bool:
+        return not self._makes_tokenizer or (self.folder / TOKENIZER).is_dir()
 
     def _tokenizer(self) -> PreTrainedTokenizerBase:
         if not self._makes_tokenizer:
@@ -209,7 +212,7 @@ class _Preparation:
 
     def _has_words(self) -> bool:
         record = self.folder / WORDS_RECORD
-        return record.is_file() and all(
+        return (record.is_file() and self._has_tokenizer()) and all(
             is_undamaged(self.folder / name, FileRecord(**values)) for name, values in read_json_object(record).items()
         )
 
@@ -217,7 +220,7 @@ class _Preparation:
         (self.folder / WORDS_RECORD).unlink(missing_ok=True)
         (self.folder / WORDS).parent.mkdir(exist_ok=True)
         counts = count_words(reader, self.tokenizer or tokenizer_class(self.config)(), self.processes)
-        if self._makes_tokenizer and not (self.folder / TOKENIZER).is_dir():
+        if not self._has_tokenizer():
             vocabulary = word_vocabulary(counts, getattr(self.config, size_field(self.config)))
             with tempfile.TemporaryDirectory() as temporary:
                 self._save(word_tokenizer(self.config, vocabulary, Path(temporary)))
@@ -297,6 +300,8 @@ class _Preparation:
         records = [item for split in manifest.splits for item in manifest.files(split)]
         try:
             check_sizes(self.folder, records)
+            if not self._has_tokenizer():
+                raise FileError(f"{self.folder / TOKENIZER} is missing")
             for name, record in records if verify else ():
                 if not is_undamaged(self.folder / name, record):
                     raise FileError(f"{self.folder / name} is damaged: its checksum differs")
