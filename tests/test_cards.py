@@ -192,5 +192,7 @@ def test_published_arguments_have_names_and_hub_ids_but_no_folders(run, tmp_path
     assert (shown["ensemble"], shown["hub_model_id"], shown["config_overrides"]) == ("a,*", "runs/a", "a=b/c")
     assert public_arguments(run(tokenizer_name="link", output_dir="."))["tokenizer_name"] == "link"
     assert public_arguments(run(output_dir="."))["output_dir"] == tmp_path.name
+    several = run(tokenizer_name="/home/me/a.txt, /home/me/b/*.txt,c")
+    assert public_arguments(several)["tokenizer_name"] == "a.txt,*.txt,c"
     assert public_arguments(run(model_name_or_path="google-bert/bert"))["model_name_or_path"] == "google-bert/bert"
     assert shown.keys() == vars(args).keys() and shown["learning_rate"] == args.learning_rate

@@ -362,11 +362,15 @@ def public_arguments(args: RunArguments) -> dict[str, Any]:
 
 
 def _without_folders(value: str) -> str:
-    """Reduces each path in `value` to its last part. --ensemble has commas between paths. Hub ids stay as they are."""
+    """Reduces each path in `value` to its last part. Hub ids stay as they are.
+
+    Flags of several paths have commas between them, as a single path may, too.
+    """
 
     def is_path(text: str) -> bool:
         return os.path.isabs(text) or text.startswith((".", "~")) or bool(glob.glob(text))
 
-    if is_path(value):
+    if is_path(value) and ("," not in value or os.path.exists(value)):
         return os.path.basename(os.path.abspath(value))
-    return ",".join(Path(part).name if is_path(part) else part for part in value.split(","))
+    parts = map(str.strip, value.split(",")) if "," in value else [value]
+    return ",".join(os.path.basename(os.path.abspath(part)) if is_path(part) else part for part in parts)
