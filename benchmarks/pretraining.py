@@ -71,6 +71,7 @@ def read_config(name: str) -> dict[str, object]:
 
 
 TINY_BERT = {"vocab_size": 150, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3}
+TINY_BERT |= {"intermediate_size": 17}
 TINY_GPT = {"vocab_size": 310, "n_positions": 29, "n_embd": 12, "n_layer": 1, "n_head": 3}
 JOBS = {
     "full": {
@@ -313,14 +314,17 @@ GPU_ROWS = {
 GPU_HEADER = ["row", "command", "tokens / second", "% of peak", "peak MB of the GPU"]
 
 
+def gpu_flags(row: str, text: str, output: str) -> list[str]:
+    flags = ["--model_name_or_path", *GPU_ROWS[row], *GPU_FLAGS]
+    return [*flags, "--train_file", text, "--output_dir", output]
+
+
 def measure_on_gpu(row: str, text: Path, folder: Path) -> list[str]:
     """The line of the table; "unmeasured" without a GPU."""
-    flags = ["--model_name_or_path", *GPU_ROWS[row], *GPU_FLAGS, "--train_file", str(text)]
-    flags += ["--output_dir", str(folder / row)]
-    command = f"`python run_pretraining.py {shlex.join(flags)}`"
+    command = f"`python run_pretraining.py {shlex.join(gpu_flags(row, 'TEXT', 'OUT'))}`"
     if not torch.cuda.is_available():
         return [row, command, "unmeasured", "", ""]
-    (rate, share, memory), _ = in_new_process(speed_of_run, flags)
+    (rate, share, memory), _ = in_new_process(speed_of_run, gpu_flags(row, str(text), str(folder / row)))
     return [row, command, f"{rate:,.0f}", f"{100 * share:.0f}", f"{memory:,.0f}"]
 
 
