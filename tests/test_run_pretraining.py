@@ -78,6 +78,16 @@ def test_a_trained_model_goes_on_with_other_text(kind, tmp_path):
     assert run_pretraining.main(other)["eval_loss"] == pytest.approx(first["eval_loss"], abs=1e-5)
 
 
+def test_a_bert_that_is_a_decoder_learns_from_left_to_right(tmp_path):
+    argv = [*flags(tmp_path, "masked_lm", is_decoder=True), "--max_steps", "6", "--output_dir", str(tmp_path / "out")]
+    metrics = run_pretraining.main(argv)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert type(model).__name__ == "ZooBertLMHeadModel" and metrics["eval_perplexity"] > 1
+    tokens = torch.tensor([[7, 8, 9, 10]])
+    changed = torch.tensor([[7, 8, 9, 11]])
+    torch.testing.assert_close(model(tokens).logits[:, :3], model(changed).logits[:, :3])
+
+
 # Stopped and resumed
 
 
@@ -238,7 +248,7 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
         (["--budget_minutes", "1", "--max_steps", "3"], "--budget_minutes and --max_steps both end the run"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
         (["--mask_share", "0.8", "--random_share", "0.3"], "are more than all tokens"),
-        (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm"),
+        (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm, causal_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
     ],
