@@ -15,7 +15,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
+import run_blimp
+import run_glue
 import run_pretraining
+from tests.glue_sample import write_task
 from tests.pretraining_sample import MODELS, flags, write_text
 from tests.processes import fork, wait
 from training import loop
@@ -86,6 +89,20 @@ def test_a_bert_that_is_a_decoder_learns_from_left_to_right(tmp_path):
     tokens = torch.tensor([[7, 8, 9, 10]])
     changed = torch.tensor([[7, 8, 9, 11]])
     torch.testing.assert_close(model(tokens).logits[:, :3], model(changed).logits[:, :3])
+
+
+@pytest.mark.parametrize("kind", ["masked_lm", "causal_lm", "bilm"])
+def test_a_trained_model_is_fine_tuned_and_scored_on_minimal_pairs(kind, tmp_path):
+    model = str(tmp_path / "model")
+    run_pretraining.main([*flags(tmp_path, kind), "--max_steps", "2", "--output_dir", model])
+    task = ["--task_name", "rte", "--data_dir", str(write_task(tmp_path, "RTE")), "--max_seq_length", "24"]
+    task += ["--do_train", "--do_eval", "--max_steps", "2", "--output_dir", str(tmp_path / "rte")]
+    assert 0 <= run_glue.main(["--model_name_or_path", model, *task])["eval_accuracy"] <= 1
+    pairs = tmp_path / "pairs.jsonl"
+    pair = {"sentence_good": "Nobody lost the letter.", "sentence_bad": "Nobody the lost letter."}
+    pairs.write_text("\n".join([json.dumps(pair)] * 2), encoding="utf-8")
+    blimp = ["--data_file", str(pairs), "--output_dir", str(tmp_path / "blimp")]
+    assert run_blimp.main(["--model_name_or_path", model, *blimp])["eval_accuracy"] in (0, 0.5, 1)
 
 
 # Stopped and resumed
