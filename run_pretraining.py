@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -37,7 +37,7 @@ from transformers import (
 )
 from transformers.hf_argparser import HfArg
 
-from tasks.pretraining.causal import CausalLM
+from tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.evaluation import HeldOut, compute_losses, score
 from tasks.pretraining.masked import MaskedLM, Vocabulary
@@ -45,7 +45,7 @@ from tasks.pretraining.objective import Objective
 from tasks.pretraining.plan import CorpusPlan, Phase
 from tasks.pretraining.preparing import PreparedText, prepare
 from tasks.pretraining.sources import TextSource
-from tasks.pretraining.streams import BiLM
+from tasks.pretraining.streams import BiLM, change_vocabulary, start_size
 from tasks.pretraining.vocabulary import reads_words, size_field, tokenizer_class
 from training.arguments import (
     NonNegativeFloat,
@@ -108,10 +108,11 @@ class PretrainingArguments(RunArguments):
     preprocessing_num_workers: PositiveInt | None = HfArg(
         default=None, help="processes that convert text to tokens; default: one for each processor core"
     )
-    objective: Literal[tuple(OBJECTIVES)] | None = HfArg(default=None, help="what is learned; default: the model's")
+    objective: Literal["masked_lm", "causal_lm", "bilm"] | None = HfArg(
+        default=None, help="what is learned; default: what the model has a head for"
+    )
     max_seq_length: PositiveInt | None = HfArg(
-        default=None,
-        help="tokens of a row; steps of truncated back-propagation of a biLM; default: 128, for a biLM 20",
+        default=None, help="tokens of a row, or steps of a biLM's truncated back-propagation; default: 128, or 20"
     )
     final_seq_length: PositiveInt | None = HfArg(
         default=None, help="tokens of a row in the last part of the updates, as in BERT's paper: 512"
@@ -215,13 +216,10 @@ def run(args: PretrainingArguments) -> Results:
     accelerator = make_accelerator(args)
     clock.lap("start")
     config = load_config(args.source)
+    kind = choose_objective(config, args)
     text = prepare_text(config, args, accelerator)
     clock.lap("tokenize")
-    kind = choose_objective(config, args)
-    field = size_field(config)
-    if text.train.vocab_size < getattr(config, field) and args.model_name_or_path.endswith(".json"):
-        config.update({field: text.train.vocab_size})  # the text has no more words or pieces
-    model = load_model(head_for(kind, args), args.source, config, text.tokenizer, train=args.do_train)
+    model = load_language_model(kind, text, config, args)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {describe_text(text)}")
     clock.lap("load")
     task = build_task(kind, text, model, args, accelerator)
@@ -232,12 +230,33 @@ def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerat
     """The text as tokens, and the tokenizer: the model's, the one of --tokenizer_name, or one made from the text."""
     tokenizer = None
     if args.tokenizer_name is not None or not args.model_name_or_path.endswith(".json"):
-        tokenizer = load_tokenizer(args.source, task_inputs=False)
+        tokenizer = load_tokenizer(args.source, for_task=False)
     has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
     with accelerator.main_process_first():
         return prepare(Path(args.corpus_dir), args.text, config, tokenizer, lower_case, processes=processes)
+
+
+def load_language_model(
+    kind: str, text: PreparedText, config: PreTrainedConfig, args: PretrainingArguments
+) -> PreTrainedModel:
+    """The model with the head of its objective, for the vocabulary of the text."""
+    former = text.tokenizer
+    if args.model_name_or_path.endswith(".json"):
+        size = min(getattr(config, size_field(config)), text.train.vocab_size)  # a text may have fewer words or pieces
+        config.update({size_field(config): size})
+    elif kind == "bilm":
+        former = load_tokenizer(replace(args.source, tokenizer_name=None), for_task=False)
+        config.update({size_field(config): start_size(former, text.tokenizer)})
+    with_pairs = kind == "masked_lm" and args.segments == "next_sentence"
+    head = AutoModelForPreTraining if with_pairs else OBJECTIVES[kind]
+    model = load_model(head, args.source, config, text.tokenizer, train=args.do_train)
+    if kind == "bilm" and (change := change_vocabulary(model, former, text.tokenizer)):
+        PartialState().print(change)
+    if kind == "causal_lm" and not keeps_documents_apart(model):
+        PartialState().print(f"{type(model).__name__} reads the documents of a row as one text")
+    return model
 
 
 def describe_text(text: PreparedText) -> str:
@@ -266,18 +285,16 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
     return args.objective or possible[0]
 
 
-def head_for(kind: str, args: PretrainingArguments) -> type:
-    """The Auto class of the model."""
-    with_pairs = kind == "masked_lm" and args.segments == "next_sentence"
-    return AutoModelForPreTraining if with_pairs else OBJECTIVES[kind]
-
-
 def build_task(
     kind: str, text: PreparedText, model: PreTrainedModel, args: PretrainingArguments, accelerator: Accelerator
 ) -> LanguageModelling:
     """The training text in one phase, or two of different lengths, and the held-out text."""
     build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
     rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * accelerator.num_processes
+    if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
+        raise InputError(
+            "the rows of a biLM go on from update to update: leave --batch_ramp_steps and --final_seq_length out"
+        )
     phases = [Phase(build(text.train, args.max_seq_length or LENGTHS[kind], rows))]
     if args.final_seq_length is not None:
         first = round(args.max_steps * (1 - args.final_share))

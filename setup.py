@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README)
 
-SCRIPTS = ["glue_submission", "run_glue", "run_ner", "run_squad", "run_swag", "squad_scores"]
+SCRIPTS = ["glue_submission", "run_blimp", "run_glue", "run_ner", "run_pretraining", "run_squad", "run_swag"]
+SCRIPTS += ["squad_scores"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",

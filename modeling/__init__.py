@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # at run time, `__getattr__` imports them
         ZooBertModel,
         ZooBertPreTrainedModel,
     )
+    from .bert.modeling_bert_decoder import ZooBertLMHeadModel
     from .elmo.modeling_elmo import ElmoModel
     from .elmo.modeling_elmo_bidaf import ElmoForQuestionAnswering
     from .elmo.modeling_elmo_classifier import ElmoForSequenceClassification
@@ -75,19 +76,6 @@ TOKENIZERS = {"OpenAIGPTTokenizer": ZooGPTTokenizer}
 NEW_TYPES = {ElmoConfig.model_type, FeatureTaggerConfig.model_type}  # model types that transformers does not have
 
 
-class BertDecoder:
-    """The class that `AutoModelForCausalLM` finds for the zoo's BERT: an error that says how to load a decoder."""
-
-    @classmethod
-    def from_pretrained(cls, *args, **kwargs):
-        raise ValueError(
-            "AutoModelForCausalLM found ZooBertConfig, but ZooBert is the paper's bidirectional encoder and does not "
-            "decode: load this checkpoint with transformers.BertLMHeadModel, or call modeling.unregister() first"
-        )
-
-    _from_config = from_pretrained
-
-
 class RegisteredModels(UserDict):
     """The models of an Auto class by configuration. The zoo's are names, which are imported when looked up."""
 
@@ -111,7 +99,6 @@ def register_model(config: type, auto: str, reference: str) -> None:
     models._extra_content[config] = name
 
 
-transformers.AutoModelForCausalLM.register(ZooBertConfig, BertDecoder, exist_ok=True)
 for _config, _auto_map, _tokenizer in MODELS:
     if _config.model_type in NEW_TYPES:
         AutoConfig.register(_config.model_type, _config, exist_ok=True)
@@ -139,8 +126,8 @@ def __dir__() -> list[str]:
 def register() -> None:
     """Resolves `bert` and `openai-gpt` to the zoo in `AutoConfig`, `AutoModel...` and `pipeline`, in this process.
 
-    `AutoModelForCausalLM` then raises an error for BERT, which is an encoder here. To decode with a BERT checkpoint,
-    use `transformers.BertLMHeadModel`, or call `unregister()` first.
+    `AutoModelForCausalLM` then raises an error for a BERT that does not read from left to right. To decode with a BERT
+    checkpoint, use `transformers.BertLMHeadModel`, or call `unregister()` first.
     """
     for config, *_ in MODELS:
         AutoConfig.register(config.model_type, config, exist_ok=True)
@@ -177,6 +164,7 @@ __all__ = [
     "ZooBertForQuestionAnswering",
     "ZooBertForSequenceClassification",
     "ZooBertForTokenClassification",
+    "ZooBertLMHeadModel",
     "ZooBertModel",
     "ZooBertPreTrainedModel",
     "ZooGPTConfig",

@@ -157,7 +157,7 @@ def test_whatever_is_saved_brings_the_code_its_folder_names(what, tmp_path):
         model.__class__ = wrapped
     (config if what == "configuration" else model).save_pretrained(tmp_path)
     named = json.loads((tmp_path / "config.json").read_text())["auto_map"]
-    others = {"AutoConfig", "AutoModel", "AutoModelForTextEncoding"}
+    others = {"AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForTextEncoding"}
     assert {f"AutoModelFor{head.removeprefix('For')}" for head in HEADS} | others == named.keys()
     assert code_in(tmp_path) == code_followed(tmp_path) >= {f"{each.split('.')[0]}.py" for each in named.values()}
     config = AutoConfig.from_pretrained(tmp_path, trust_remote_code=True)
@@ -203,17 +203,18 @@ def test_registering_takes_bert_over_and_unregistering_gives_it_back(tmp_path):
     assert type(AutoModelForSequenceClassification.from_pretrained(tmp_path)).__module__.startswith("transformers.")
 
 
-def test_every_auto_class_of_the_encoder_is_covered_and_a_decoder_is_refused(tmp_path):
+def test_every_auto_class_is_covered_and_an_encoder_refuses_to_decode(tmp_path):
     pair("ForMaskedLM", tmp_path)
     modeling.register()
     for auto, reference in modeling.bert.configuration_bert.AUTO_MAP.items():
         if auto != "AutoConfig":
-            model = getattr(transformers, auto).from_config(ZooBertConfig(**SIZES))
-            assert reference == f"modeling_bert.{type(model).__name__}"
+            config = ZooBertConfig(**SIZES, is_decoder=auto == "AutoModelForCausalLM")
+            model = getattr(transformers, auto).from_config(config)
+            assert reference == f"{type(model).__module__.rpartition('.')[2]}.{type(model).__name__}"
     autos = [getattr(modeling_auto, name) for name in modeling_auto.__all__ if name.startswith("AutoModel")]
     stock = {auto.__name__ for auto in autos if BertConfig in (auto._model_mapping or ())}
-    assert stock - {"AutoModelForCausalLM"} == modeling.bert.configuration_bert.AUTO_MAP.keys() - {"AutoConfig"}
-    remedy = r"load this checkpoint with transformers.BertLMHeadModel, or call modeling.unregister\(\) first"
+    assert stock == modeling.bert.configuration_bert.AUTO_MAP.keys() - {"AutoConfig"}
+    remedy = r"is_decoder=True, or load .* with transformers.BertLMHeadModel, or call modeling.unregister\(\) first"
     with pytest.raises(ValueError, match=remedy):
         AutoModelForCausalLM.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match=remedy):
@@ -226,7 +227,6 @@ def test_every_auto_class_of_the_encoder_is_covered_and_a_decoder_is_refused(tmp
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ({"is_decoder": True}, "Use transformers.BertLMHeadModel"),
         ({"add_cross_attention": True}, "Use transformers.BertLMHeadModel"),
         ({"position_embedding_type": "relative_key"}, "absolute positions only"),
         ({"hidden_size": 37}, "hidden_size=37 is not a multiple of num_attention_heads=3"),

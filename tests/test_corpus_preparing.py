@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow
 import pytest
 from filelock import FileLock
@@ -27,6 +28,7 @@ from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.preparing import prepare
 from tasks.pretraining.sources import TextSource
 from tasks.pretraining.text import split_sentences
+from tasks.pretraining.vocabulary import word_vocabulary
 from tests.processes import fork, wait
 from training import files
 from training.errors import FileError, InputError, UserError
@@ -201,6 +203,14 @@ def test_words_are_numbered_by_their_frequency_in_the_training_text(tmp_path, so
     assert corpus.vocab_size == 11 < len(words) and corpus.read(0, corpus.num_tokens).max() < len(words)
 
 
+def test_words_of_held_out_text_and_those_that_a_file_cannot_hold_are_not_predicted():
+    counts = Counter(
+        {"b": 2, "a": 2, "c": 5, "held out": 0, "held": 0, "<S>": 9, "!!!MAXTERMID": 9, "x\u2028y": 9, "d": 1}
+    )
+    assert word_vocabulary(counts, 6) == ["<S>", "</S>", "<UNK>", "c", "a", "b"]
+    assert word_vocabulary(counts, 99) == ["<S>", "</S>", "<UNK>", "c", "a", "b", "d"]
+
+
 def test_a_text_with_fewer_words_or_pieces_than_asked_gives_those_it_has(tmp_path, source):
     words = run(tmp_path / "words", source, ElmoConfig(lm_vocab_size=5000, char_cnn_filters=[[1, 3]]))
     assert words.train.vocab_size == len(words.tokenizer.targets) < 60
@@ -236,8 +246,10 @@ def test_a_run_that_was_killed_keeps_its_finished_shards_and_ends_with_the_same_
             (process,) = fork(lambda n=processes: run(folder, source, ELMO, processes=n))
             while len([*folder.glob("finished/*")]) < before + kills:
                 time.sleep(0.005)
+            workers = psutil.Process(process.pid).children()
             os.kill(process.pid, signal.SIGKILL)
         assert wait([process]) == [-signal.SIGKILL]
+        assert len(workers) == (processes if processes > 1 else 0) and psutil.wait_procs(workers, 20)[1] == []
     kept = {path: path.stat().st_mtime_ns for path in folder.glob("finished/*.json")}
     run(folder, source, ELMO)
     assert len(kept) >= 5 and all(path.stat().st_mtime_ns == at for path, at in kept.items())
@@ -413,6 +425,20 @@ def test_a_data_set_is_streamed_once_and_goes_on_after_its_last_whole_file(tmp_p
     assert run(tmp_path / "out", source).train.digest == corpus.digest
     shutil.rmtree(tmp_path / "out/text")
     assert run(tmp_path / "out", source).train.digest == corpus.digest
+
+
+def test_a_data_set_with_held_out_text_of_its_own_is_not_split(tmp_path, texts):
+    (tmp_path / "hub").mkdir()
+    for split, rows in (("train", texts[:30]), ("validation", texts[30:]), ("test", texts)):
+        parquet.write_table(pyarrow.table({"text": rows}), tmp_path / "hub" / f"{split}.parquet")
+    source = TextSource(dataset_name=str(tmp_path / "hub"))
+    prepared = run(tmp_path / "out", source)
+    assert (len(prepared.train.documents), len(prepared.validation.documents)) == (30, len(texts) - 30)
+    assert sorted(path.name for path in (tmp_path / "out/text").iterdir() if path.is_dir()) == ["train", "validation"]
+    prepared = run(tmp_path / "split", dataclasses.replace(source, validation_split_percentage=50.0))
+    assert len(prepared.train.documents) + len(prepared.validation.documents) == 30
+    with pytest.raises(InputError, match="row 0 lacks the column body .of text.. Name the text's with text_column"):
+        run(tmp_path / "other", dataclasses.replace(source, text_column="body"))
 
 
 def write_as_datatrove(path: Path, rows: list[list[int]], size: int) -> None:

@@ -28,7 +28,7 @@ GUIDES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *DOCS]
 LONGEST_FUNCTION = 40
 LONGER_FUNCTIONS = {"tests/test_hub.py: push": 53}
 LONGEST_FILE = 500
-LONGER_FILES = {"modeling/bert/modeling_bert.py": 626, "tests/test_convert_elmo.py": 564}
+LONGER_FILES = {"modeling/bert/modeling_bert.py": 625, "tests/test_convert_elmo.py": 564}
 
 # The modules of training/, each of which imports only from those before it.
 ROOMS = ("errors", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases", "arguments", "flags")

@@ -42,10 +42,12 @@ def test_every_head_loads_and_is_saved_again_where_this_package_is_not_installed
         config.save_pretrained(tmp_path / family)
         heads = [auto for auto in config.auto_map if auto.startswith("AutoModel")]
         for auto in heads:
-            model = getattr(transformers, auto).from_config(CONFIGS[family]()).eval()
+            config = CONFIGS[family]()
+            config.is_decoder = auto == "AutoModelForCausalLM"
+            model = getattr(transformers, auto).from_config(config).eval()
             shape = (2, 3, 7) if auto == "AutoModelForMultipleChoice" else (2, 7)
             cases[f"{family} {auto}"] = (model, {"input_ids": torch.randint(1, 11, shape)})
-    assert len(cases) == 9 + 7 + 1
+    assert len(cases) == 10 + 7 + 1
     load_and_save_again(tmp_path, cases)
 
 

@@ -154,10 +154,10 @@ def test_a_types_scores_are_told_from_those_of_the_whole():
     assert type_table(RESULTS.validation[""].types).splitlines() == [
         "",
         "",
-        "| type | precision | recall | f1 | entities |",
+        "| type | precision | recall | f1 | number |",
         "|---|---|---|---|---|",
-        "| a_b-c | 0.1250 | 0.0000 | 0.2500 | 12 |",
         "| loss | 0.5000 | 1.0000 | 0.7500 | 7 |",
+        "| a_b-c | 0.1250 | 0.0000 | 0.2500 | 12 |",
     ]
     other = Results.read({"eval_f1": 0.5, "test_number_PER": 3})
     assert type_table(other.validation[""].types) == "" and list(other.test[""].types) == ["PER"]

@@ -5,7 +5,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForPreTraining
 
+import modeling
 from modeling import ElmoForPreTraining, ElmoTokenizer
 from modeling.elmo import modeling_elmo_pretraining as pretraining
 from modeling.elmo.tokenization_elmo import words_to_ids
@@ -14,7 +16,9 @@ from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.streams import BiLM
 from tests.corpus_sample import random_documents, write_corpus
 from tests.elmo_recording import UNROLL, batch, check_end, released_model
-from tests.elmo_reference import small_config
+from tests.elmo_reference import small_config, small_model
+from training.arguments import ModelSource
+from training.loading import load_config, load_model
 
 
 VOCABULARY, WORDS, K = 17, 23, 12  # words 17 to 22 have characters, but are not predicted
@@ -158,6 +162,28 @@ def test_sampled_words_are_drawn_as_the_model_draws_them():
     assert len(np.unique(words)) == 49 and draws > 100
 
 
+def test_a_sampled_softmax_is_the_full_one_in_expectation():
+    """What a target's rivals add up to, each divided by its chance of being drawn, in the mean of many windows."""
+    vocabulary, count, windows = 600, 100, 500
+    head = language_model(lm_vocab_size=vocabulary).lm_head
+    states, targets = torch.randn(20, 7), torch.randint(0, vocabulary, (20,))
+    scores = head(states).double().detach()
+    target = scores.gather(1, targets[:, None])[:, 0].exp()
+    expected = scores.exp().sum(1) - target
+    sums = []
+    for window in range(windows):
+        words, draws = streams.sample_words(vocabulary, count, window, 1)
+        words = torch.from_numpy(words)
+        chances = [pretraining.expected_count(drawn, vocabulary, draws) for drawn in (targets, words)]
+        with torch.no_grad():
+            losses = head.sampled_losses(states, targets, words, chances).double()
+        sums.append(losses.expm1() * target / chances[0])  # loss = log(1 + rivals / target)
+    sums = torch.stack(sums)
+    error = sums.std(0) / windows**0.5
+    # The last draw always finds a word, which the released formula ignores: one word in `count` is too many at most.
+    assert ((sums.mean(0) - expected).abs() < 4 * error + expected / count).all() and (error < 0.03 * expected).all()
+
+
 # Training
 
 
@@ -200,7 +226,7 @@ def test_eight_updates_are_those_of_the_released_code(corpus, data, recording, c
 
 def language_model(**changes) -> ElmoForPreTraining:
     torch.manual_seed(3)
-    return ElmoForPreTraining(small_config(lm_vocab_size=VOCABULARY, **changes))
+    return ElmoForPreTraining(small_config(**({"lm_vocab_size": VOCABULARY} | changes)))
 
 
 def test_states_go_on_by_row_over_any_number_of_processes_and_micro_batches(corpus):
@@ -228,7 +254,7 @@ def test_states_go_on_by_row_over_any_number_of_processes_and_micro_batches(corp
         torch.testing.assert_close(state[name][state["rows"].argsort()], values, atol=1e-6, rtol=1e-5)
 
 
-def test_the_order_of_an_epochs_end_is_no_break_for_the_state(corpus):
+def test_states_go_on_across_the_end_of_an_epoch_and_are_asked_for_when_they_are_missing(corpus):
     model = language_model().eval()
     objective, other = (BiLM(corpus, rows=2, steps=7, seed=2) for _ in range(2))
     first = objective.size  # the first window of the second epoch
@@ -329,18 +355,24 @@ def test_a_new_vocabulary_keeps_the_bilm_and_the_rows_of_the_words_it_shares(tmp
         model.change_vocabulary([*old.targets], [*new.targets])
 
 
-def test_a_checkpoint_without_a_softmax_gets_one_of_the_new_words(tmp_path):
-    new = tokenizer_of(tmp_path, ["<S>", "</S>", "<UNK>", "a"])
-    old = ElmoTokenizer(max_characters_per_token=K)
-    assert streams.start_size(old, new) == 4 and streams.change_vocabulary(language_model(), old, new) is None
+def test_a_checkpoint_without_a_softmax_gets_one_of_the_new_words(tmp_path, capsys):
+    new, old = tokenizer_of(tmp_path, ["<S>", "</S>", "<UNK>", "a"]), ElmoTokenizer(max_characters_per_token=K)
+    bilm = small_model()
+    bilm.save_pretrained(tmp_path / "bilm")
+    modeling.register()
+    source = ModelSource(str(tmp_path / "bilm"))
+    config = load_config(source)
+    config.lm_vocab_size = streams.start_size(old, new)
+    model = load_model(AutoModelForPreTraining, source, config, new, train=True)
+    assert "newly initialised" in capsys.readouterr().out and model.lm_head.weight.shape == (4, 7)
+    assert all(torch.equal(value, bilm.state_dict()[name]) for name, value in model.elmo.state_dict().items())
+    assert streams.change_vocabulary(model, old, new) is None
 
 
 def test_samples_of_several_windows_and_texts_that_do_not_do_are_one_clear_error(corpus, tmp_path):
     objective = BiLM(corpus, rows=3, steps=4)
-    for samples in ([2, 3], range(0, 4), []):
-        with pytest.raises(
-            ValueError, match="not rows of one window: take as many for an update as there are rows, 3"
-        ):
+    for samples, windows in (([2, 3], 2), (range(0, 7), 3), ([], 0)):
+        with pytest.raises(ValueError, match=f"of {windows} windows, .* as many samples as there are rows, 3"):
             objective.batch(samples)
     with pytest.raises(ValueError, match="too few for 90 rows of 20: lower rows or steps"):
         BiLM(corpus, rows=90, steps=20)

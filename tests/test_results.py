@@ -28,6 +28,10 @@ ENTITIES = {
 }
 SQUAD = {"exact_match": 50.0, "f1": 60.0, "total": 4, "HasAns_f1": 70.0, "HasAns_total": 3, "best_f1": 61.0}
 SQUAD |= {"best_f1_thresh": -1.5}
+PHENOMENA = {  # some names look like the end of others
+    kind: {"accuracy": 0.5, "forward_accuracy": 0.25, "backward_accuracy": 1.0, "number": number}
+    for number, kind in enumerate(["syntax", "order_syntax", "mm", "order_mm", "order", "accuracy"])
+}
 RESULTS = {
     "classes": Results(
         0.25,
@@ -39,6 +43,9 @@ RESULTS = {
     "a regression": Results(validation={"": Scores({"spearmanr": 0.5, "pearson": -0.25}, loss=1.5)}),
     "entities": Results(
         0.5, 3, 2, {"": Scores({"f1": 0.5, "accuracy": 0.75}, ENTITIES, 3, 0.5)}, {"": Scores({"f1": 0.0})}
+    ),
+    "minimal pairs": Results(
+        validation={"": Scores({"accuracy": 0.5, "forward_accuracy": 0.25, "backward_accuracy": 1.0}, PHENOMENA)}
     ),
     "answers": Results(validation={"": Scores(SQUAD)}, test={"": Scores({"exact_match": 1.0})}),
     "predictions": Results(seconds={"predict": 1.0}, samples={"test": Samples(3, 3)}),

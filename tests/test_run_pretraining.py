@@ -15,7 +15,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
+import run_blimp
+import run_glue
 import run_pretraining
+from tests.glue_sample import write_task
 from tests.pretraining_sample import MODELS, flags, write_text
 from tests.processes import fork, wait
 from training import loop
@@ -76,6 +79,30 @@ def test_a_trained_model_goes_on_with_other_text(kind, tmp_path):
     other += ["--learning_rate", "0", "--output_dir", str(tmp_path / "second")]
     first = json.loads((tmp_path / "first" / "metrics.json").read_text())
     assert run_pretraining.main(other)["eval_loss"] == pytest.approx(first["eval_loss"], abs=1e-5)
+
+
+def test_a_bert_that_is_a_decoder_learns_from_left_to_right(tmp_path):
+    argv = [*flags(tmp_path, "masked_lm", is_decoder=True), "--max_steps", "6", "--output_dir", str(tmp_path / "out")]
+    metrics = run_pretraining.main(argv)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert type(model).__name__ == "ZooBertLMHeadModel" and metrics["eval_perplexity"] > 1
+    tokens = torch.tensor([[7, 8, 9, 10]])
+    changed = torch.tensor([[7, 8, 9, 11]])
+    torch.testing.assert_close(model(tokens).logits[:, :3], model(changed).logits[:, :3])
+
+
+@pytest.mark.parametrize("kind", ["masked_lm", "causal_lm", "bilm"])
+def test_a_trained_model_is_fine_tuned_and_scored_on_minimal_pairs(kind, tmp_path):
+    model = str(tmp_path / "model")
+    run_pretraining.main([*flags(tmp_path, kind), "--max_steps", "2", "--output_dir", model])
+    task = ["--task_name", "rte", "--data_dir", str(write_task(tmp_path, "RTE")), "--max_seq_length", "24"]
+    task += ["--do_train", "--do_eval", "--max_steps", "2", "--output_dir", str(tmp_path / "rte")]
+    assert 0 <= run_glue.main(["--model_name_or_path", model, *task])["eval_accuracy"] <= 1
+    pairs = tmp_path / "pairs.jsonl"
+    pair = {"sentence_good": "Nobody lost the letter.", "sentence_bad": "Nobody the lost letter."}
+    pairs.write_text("\n".join([json.dumps(pair)] * 2), encoding="utf-8")
+    blimp = ["--data_file", str(pairs), "--output_dir", str(tmp_path / "blimp")]
+    assert run_blimp.main(["--model_name_or_path", model, *blimp])["eval_accuracy"] in (0, 0.5, 1)
 
 
 # Stopped and resumed
@@ -238,7 +265,7 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
         (["--budget_minutes", "1", "--max_steps", "3"], "--budget_minutes and --max_steps both end the run"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
         (["--mask_share", "0.8", "--random_share", "0.3"], "are more than all tokens"),
-        (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm"),
+        (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm, causal_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
     ],
@@ -249,3 +276,16 @@ def test_a_mistake_is_one_line_before_the_work(tmp_path, capsys, more, problem):
     message = capsys.readouterr().err if error.type is SystemExit else str(error.value)
     assert len(message.strip().splitlines()) == 1
     assert re.search(problem, message)
+
+
+# Learning
+
+
+@pytest.mark.parametrize("kind", ["masked_lm", "causal_lm"])
+def test_a_model_learns_a_page_by_heart(kind, tmp_path):
+    changes = {"hidden_size": 24} if kind == "masked_lm" else {"n_embd": 24}
+    argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind], **changes), "--max_steps", "300", "--do_eval", "false"]
+    argv += ["--train_file", str(write_text(tmp_path, "page.txt", 1)), "--save_strategy", "no", "--warmup_steps", "20"]
+    run_pretraining.main([*argv, "--logging_steps", "50", "--output_dir", str(tmp_path / "out")])
+    losses = [line["train_loss"] for line in read_log(tmp_path / "out")]
+    assert losses[0] > 2 and losses[-1] < {"causal_lm": 0.2, "masked_lm": 0.6}[kind]  # some masks hide too much

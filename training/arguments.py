@@ -75,14 +75,23 @@ class ModelSource:
     trust_remote_code: bool = False
 
 
+# The fields of RunArguments that a script without training has flags for.
+EVALUATION = ("model_name_or_path", "config_overrides", "tokenizer_name", "do_lower_case", "implementation")
+EVALUATION += ("attn_implementation", "trust_remote_code", "output_dir", "overwrite_output_dir", "do_eval")
+EVALUATION += ("per_device_eval_batch_size", "seed", "matmul_precision")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunArguments:
     """The arguments that all scripts share; a subclass adds a script's own. Names and meanings are transformers'.
 
     makes_tokenizer: whether the script makes a tokenizer where no flag names one
+    only_evaluates: whether the script does nothing but evaluate; it then lacks the flags of training, checkpoints,
+        repetition and reports, and those fields keep their defaults
     """
 
     makes_tokenizer: ClassVar[bool] = False
+    only_evaluates: ClassVar[bool] = False
 
     model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
     config_overrides: str | None = HfArg(
@@ -92,7 +101,7 @@ class RunArguments:
         default=None,
         help="folder, Hub id or vocab.txt; default: the model's; required with a config JSON",
     )
-    do_lower_case: bool = HfArg(default=True, help="casing for a vocab.txt; other tokenizers have their own setting")
+    do_lower_case: bool = HfArg(default=True, help="casing for a vocab.txt; saved tokenizers have their own setting")
     implementation: Literal["zoo", "transformers"] = HfArg(
         default="zoo", help="which model code runs: this project's, or transformers' for comparison"
     )
@@ -208,6 +217,13 @@ class RunArguments:
             raise InputError(
                 f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
             )
+
+    @classmethod
+    def flags(cls) -> list[dataclasses.Field]:
+        """The fields that the command line sets."""
+        shared = {field.name for field in dataclasses.fields(RunArguments)}
+        left_out = shared - {*EVALUATION} if cls.only_evaluates else set()
+        return [field for field in dataclasses.fields(cls) if field.name not in left_out]
 
     def _check_purpose(self) -> None:
         if not (self.do_train or self.do_eval or self.do_predict):
@@ -338,9 +354,11 @@ def hub_model_id(args: RunArguments) -> str:
 
 def public_arguments(args: RunArguments) -> dict[str, Any]:
     """The arguments for publication: files and folders have only their names, without the path to them."""
-    values = dataclasses.asdict(args)
+    values = {field.name: getattr(args, field.name) for field in args.flags()}
     names = {name: _without_folders(value) for name, value in values.items() if isinstance(value, str)}
-    return values | names | {"hub_model_id": args.hub_model_id}  # a repository, even if a folder has the same name
+    if "hub_model_id" in values:
+        names["hub_model_id"] = args.hub_model_id  # a repository, even if a folder has the same name
+    return values | names
 
 
 def _without_folders(value: str) -> str:

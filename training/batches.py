@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import torch
 from datasets import Dataset
+from torch import nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel
 
 from training.arguments import RunArguments
 
@@ -101,7 +101,7 @@ def _ignore_signals(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def padding_options(model: PreTrainedModel, one_shape: bool) -> dict[str, bool]:
+def padding_options(model: nn.Module, one_shape: bool) -> dict[str, bool]:
     """The arguments that keep a model from removing padding, if all batches are to have `one_shape`."""
-    can_unpad = "unpad" in inspect.signature(model.base_model.forward).parameters
-    return {"unpad": False} if one_shape and can_unpad else {}
+    can_unpad = one_shape and "unpad" in inspect.signature(model.base_model.forward).parameters
+    return {"unpad": False} if can_unpad else {}

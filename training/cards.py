@@ -20,7 +20,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from training import published
 from training.arguments import RunArguments, hub_model_id, public_arguments
-from training.results import MISMATCHED, NUMBER, Results, SeedSpread
+from training.results import MISMATCHED, NUMBER, TYPE_SCORES, Results, SeedSpread
 from training.task import Description
 
 
@@ -65,21 +65,41 @@ What it does not name has its default; files and folders are named without the p
 """)
 
 
+def evaluation_card(
+    model: PreTrainedModel, results: Results, description: Description, args: RunArguments
+) -> ModelCard:
+    """The card of a run that only evaluates: the scores, also as model-index, and how to repeat the run."""
+    name = public_arguments(args)["model_name_or_path"]
+    whole = not _is_cut(results, "validation")
+    metadata = ModelCardData(
+        model_name=Path(name).name,
+        language=description.language,
+        eval_results=evaluated(results.validation[""].scores, description) if whole else None,
+    )
+    return ModelCard(f"""---
+{metadata.to_yaml()}
+---
+
+# Scores of {escape(Path(name).name)}
+
+`{type(model).__name__}` from {_starting_weights(args)} was evaluated on {escape(description.dataset_name)}.
+This folder holds its scores, not the model.
+
+{score_table(results, "test")}
+
+## Recipe
+
+It repeats this run. What it does not name has its default; files and folders are named without the path to them.
+
+{code_block(recipe(args), "yaml")}
+""")
+
+
 def card_data(
     model: PreTrainedModel, scores: dict[str, float], description: Description, args: RunArguments
 ) -> ModelCardData:
     """The metadata at the top of the card; `scores` are those of splits that were not cut."""
     base, data_set = origin(args), description.dataset_type
-    fields = asdict(description)
-    del fields["language"], fields["pairs"]
-    results = [
-        EvalResult(
-            **fields | ({"dataset_split": "validation_mismatched"} if name.endswith(MISMATCHED) else {}),
-            metric_type=name.removesuffix(MISMATCHED),
-            metric_value=value,
-        )
-        for name, value in scores.items()
-    ]
     return ModelCardData(
         model_name=_title(args),
         library_name="transformers",
@@ -89,29 +109,43 @@ def card_data(
         license=base.license,
         base_model=base.base_model,
         datasets=data_set if "/" in data_set else None,
-        eval_results=results or None,
+        eval_results=evaluated(scores, description),
     )
 
 
-def score_table(results: Results) -> str:
-    """The scores of the validation set as Markdown, then those of each type of entity."""
+def evaluated(scores: dict[str, float], description: Description) -> list[EvalResult] | None:
+    """The entries of the model-index; None, as ModelCardData takes it, where there are none."""
+    fields = asdict(description)
+    del fields["language"], fields["pairs"]
+    return [
+        EvalResult(
+            **fields | ({"dataset_split": "validation_mismatched"} if name.endswith(MISMATCHED) else {}),
+            metric_type=name.removesuffix(MISMATCHED),
+            metric_value=value,
+        )
+        for name, value in scores.items()
+    ] or None
+
+
+def score_table(results: Results, data_set: str = "validation") -> str:
+    """The scores of the validation set as Markdown, then those of each type of entity or phenomenon."""
     validation = results.validation
     scores = {f"{name}{suffix}": v for suffix, of_set in validation.items() for name, v in of_set.scores.items()}
     if not scores:
         return "It was not evaluated."
     rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
     types = "".join(type_table(of_set.types) for of_set in validation.values())
-    return "\n".join([f"| {scored_on(results)} | score |", "|---|---|", *rows]) + types
+    return "\n".join([f"| {scored_on(results, data_set)} | score |", "|---|---|", *rows]) + types
 
 
 def type_table(types: dict[str, dict[str, float]]) -> str:
-    """The scores of each type of entity as Markdown; empty where there are none."""
-    columns = ("precision", "recall", "f1")
+    """The scores of each type of entity or phenomenon as Markdown; empty where there are none."""
+    columns = [name for name in TYPE_SCORES if any(name in values for values in types.values())]
     rows = []
-    for kind, values in sorted(types.items()):
+    for kind, values in types.items():
         scores = " | ".join(f"{values[name]:.4f}" for name in columns)
         rows.append(f"| {escape(kind)} | {scores} | {values[NUMBER]} |")
-    head = ["", "", f"| type | {' | '.join(columns)} | entities |", "|---|---|---|---|---|"]
+    head = ["", "", f"| type | {' | '.join(columns)} | number |", "|---" * (len(columns) + 2) + "|"]
     return "\n".join(head + rows) if rows else ""
 
 
@@ -126,9 +160,9 @@ def spread_card(best: int, spread: SeedSpread, results: Results, seeds: int) -> 
     return f"\nThis is seed {best}, the best of {seeds} on the validation set. All seeds:\n\n{table}\n"
 
 
-def scored_on(results: Results) -> str:
-    """The head of a table of scores: "validation" and, if the set was cut, how many of its examples."""
-    text = "validation"
+def scored_on(results: Results, data_set: str = "validation") -> str:
+    """The head of a table of scores: the name of the data set and, if it was cut, how many of its examples."""
+    text = data_set
     if _is_cut(results, "validation"):
         text += f", {results.samples['validation'].first}"
     if _is_cut(results, "validation_mm"):
@@ -145,7 +179,7 @@ def recipe(args: RunArguments) -> str:
     changed = public_arguments(args)
     for field in dataclasses.fields(args):
         if getattr(args, field.name) == field.default or field.name in ("resume", "overwrite_output_dir"):
-            del changed[field.name]
+            changed.pop(field.name, None)
     return yaml.safe_dump(changed, sort_keys=False).strip()
 
 

@@ -154,6 +154,12 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file as `new_file` does."""
+    with new_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Writes a file as `new_file` does. Raises ValueError for numbers that JSON does not have, such as NaN."""
     write_text(path, json.dumps(values, indent=2, allow_nan=False) + "\n")

@@ -45,6 +45,9 @@ OVERRIDDEN_KEYS = {
     "warmup_ratio": "warmup_steps",
     "eval_steps": "eval_strategy",
     "num_train_epochs": "max_steps",
+    "max_steps": "budget_minutes",
+    "budget_minutes": "max_steps",
+    "train_file": "dataset_name",
 }
 LISTS = {"report_to"}  # flags that take several values, separated by spaces or commas, or a YAML list
 
@@ -63,17 +66,18 @@ class _Parser(argparse.ArgumentParser):
         title = (sys.modules[arguments_class.__module__].__doc__ or "").partition("\n")[0]
         super().__init__(usage="%(prog)s [RECIPE.yaml] --flag value ...", description=title, allow_abbrev=False)
         types = get_type_hints(arguments_class)
-        self.names = [field.name for field in dataclasses.fields(arguments_class)]
+        self.names = [field.name for field in arguments_class.flags()]
         self.booleans = {name for name in self.names if types[name] is bool}
         self.former_names = {  # former name -> name, from HfArg(aliases=["--NAME"]); not listed in --help
             alias.removeprefix("--"): field.name
-            for field in dataclasses.fields(arguments_class)
+            for field in arguments_class.flags()
             for alias in field.metadata.get("aliases", [])
         }
-        script_fields = self.names[len(dataclasses.fields(RunArguments)) :]
+        shared = {field.name for field in dataclasses.fields(RunArguments)}
+        script_fields = [name for name in self.names if name not in shared]
         titles = GROUPS | dict.fromkeys(script_fields[:1], "data and task")
         group = None
-        for field in dataclasses.fields(arguments_class):
+        for field in arguments_class.flags():
             group = self.add_argument_group(titles[field.name]) if field.name in titles else group
             _add(group, field, types[field.name])
 

@@ -11,7 +11,7 @@ from training.errors import FileError
 
 
 # Files that are not pushed: only --resume, an ensemble or a tracker needs them.
-LEFT_OUT = ("checkpoint-*", "seed-*/*", "outputs-*.safetensors", "wandb/*", ".*")
+LEFT_OUT = ("checkpoint-*", "seed-*/*", "outputs-*.safetensors", "wandb/*", "corpus/*", ".*")
 
 
 def create_repository(args: RunArguments) -> str:

@@ -22,6 +22,7 @@ FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_s
 FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_cache", "window_cache"}
 # Fields of a configuration that no result depends on.
 IGNORED_FIELDS = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
+DATA_FILES = ("train_file", "validation_file", "test_file", "data_file")
 LENGTH = ("max_steps", "num_train_epochs", "updates")
 WARM_UP = ("warmup_ratio", "warmup_steps", "warm-up")
 
@@ -35,7 +36,7 @@ def run_digest(args: RunArguments) -> str:
     values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
     model = Path(args.model_name_or_path)
     files = [model / "config.json" if model.is_dir() else model]
-    files += [Path(values[name]) for name in ("train_file", "validation_file", "test_file") if values.get(name)]
+    files += [Path(values[name]) for name in DATA_FILES if values.get(name)]
     contents = [file_digest(path) for path in files if path.is_file()]
     return hashlib.sha256(json.dumps([values, contents], sort_keys=True).encode()).hexdigest()
 

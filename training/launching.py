@@ -1,6 +1,7 @@
 """Prepares a run: locks its output folder, checks its processes, makes the Accelerator and starts trackers."""
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -41,9 +42,9 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
     if is_file:
         raise ExistingFileError(f"--output_dir {output} is a file")
     if has_files and not (args.overwrite_output_dir or args.resume):
+        resume = "" if args.only_evaluates else " --resume the run in it,"
         raise ExistingFileError(
-            f"--output_dir {output} exists and is not empty: choose another, --resume the run in it, or "
-            "--overwrite_output_dir"
+            f"--output_dir {output} exists and is not empty: choose another,{resume} or --overwrite_output_dir"
         )
     state.wait_for_everyone()  # no process writes before all have checked
     if not state.is_main_process:
@@ -114,6 +115,8 @@ def make_accelerator(args: RunArguments) -> Accelerator:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
+    # It would warn of each tied weight that a checkpoint holds once.
+    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
     torch.set_float32_matmul_precision(args.matmul_precision)
     accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=_trackers(args) or None)
     _check_launcher(args, accelerator)

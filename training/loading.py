@@ -41,10 +41,10 @@ TOKENIZER, IMPLEMENTATION = Parameter("tokenizer_name"), Parameter("implementati
 TRAIN = Parameter("train=True", "do_train")
 
 
-def load_tokenizer(source: ModelSource, task_inputs: bool = True) -> PreTrainedTokenizerBase:
+def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedTokenizerBase:
     """Loads the model's tokenizer, or the one that `source` names. A vocab.txt is read as BERT's word pieces.
 
-    With `task_inputs`, the tokenizer of a language model gets the special tokens of task inputs, if it knows them.
+    With `for_task`, a language model's tokenizer adds the tokens of task inputs, and it must have a padding token.
     """
     name = source.tokenizer_name or source.model_name_or_path
     _verify(name)
@@ -54,14 +54,12 @@ def load_tokenizer(source: ModelSource, task_inputs: bool = True) -> PreTrainedT
         else:
             check_tokenizer_files(Path(name))
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=source.trust_remote_code)
-        if task_inputs and hasattr(
-            tokenizer, "task_inputs"
-        ):  # a language model's tokenizer adds no special tokens by default
-            tokenizer.task_inputs = True
+        if hasattr(tokenizer, "task_inputs"):  # a language model's tokenizer adds no special tokens by default
+            tokenizer.task_inputs = for_task
         if tokenizer.vocab_files_names and len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
             raise InputError("it has no tokenizer files, or no words in them")
         tokenizer(UNKNOWN, UNKNOWN)  # some damage shows only with unknown tokens and pairs
-    if tokenizer.pad_token is None:
+    if for_task and tokenizer.pad_token is None:
         raise InputError(
             f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
             "tokenizer.pad_token = tokenizer.eos_token, and give its folder as ",
@@ -142,13 +140,14 @@ def load_model(
     tokenizer: PreTrainedTokenizerBase,
     *,
     train: bool,
+    remedy: Text = ("train first, with ", TRAIN),
 ) -> PreTrainedModel:
     """Loads a model of `auto_class` in float32; with random weights if `source` names a config JSON.
 
     `config` comes from `load_config`; the caller may have set its head. With `train`, a head that the checkpoint lacks
     gets random weights, and so do embeddings for tokens that were added to the tokenizer; a line on the console says
-    so. Raises ValueError or OSError if tokenizer and model, or configuration and weights, do not fit together, or if a
-    weight is not finite.
+    so. Without it, a head that the checkpoint lacks is an error, which ends with the `remedy`. Raises ValueError or
+    OSError if tokenizer and model, or configuration and weights, do not fit together, or if a weight is not finite.
     """
     name = source.model_name_or_path
     added = _added_tokens(tokenizer, config, source, train)
@@ -165,9 +164,7 @@ def load_model(
         options |= {"config": config, "ignore_mismatched_sizes": True}
         new_weights = _new_weights(auto_class, name, options)
     if new_weights and not train:
-        raise InputError(
-            f"{name} does not hold {_first_names(new_weights)}, or not in the right size: train first, with ", TRAIN
-        )
+        raise InputError(f"{name} does not hold {_first_names(new_weights)}, or not in the right size: ", remedy)
     model = auto_class.from_pretrained(name, **options)
     _check_finite(model, name)
     if added:
@@ -210,10 +207,15 @@ def _with_special_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenize
     return config
 
 
+def has_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) -> bool:
+    """Whether the implementation, or the checkpoint's own code if it may run, has a model for `auto_class`."""
+    remote = (getattr(config, "auto_map", None) or {}) if source.trust_remote_code else {}
+    return type(config) in auto_class._model_mapping or auto_class.__name__ in remote
+
+
 def _check_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) -> None:
     """Raises ValueError if the implementation has no model for `auto_class`, or not the one of `config`."""
-    remote = (getattr(config, "auto_map", None) or {}) if source.trust_remote_code else {}
-    if type(config) not in auto_class._model_mapping and auto_class.__name__ not in remote:
+    if not has_head(auto_class, config, source):
         raise InputError(f"{type(config).__name__} has no {auto_class.__name__}: try another ", IMPLEMENTATION)
     # transformers would ignore the field, and read the pairs in one order.
     if getattr(config, "both_orders", False) and not hasattr(type(config), "both_orders"):

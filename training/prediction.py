@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, send_to_device, tqdm
 from datasets import Dataset
-from transformers import PreTrainedModel
+from torch import nn
 
 from training.batches import Collate, count_tokens, in_pieces, load_batches, padding_options
 from training.errors import DivergedError, Parameter, as_user_errors
@@ -19,7 +19,7 @@ Outputs = dict[str, list[np.ndarray]]  # name -> one array for each example, in 
 
 @torch.no_grad()  # not inference_mode, whose tensors cannot be trained on later
 def predict(
-    model: PreTrainedModel,
+    model: nn.Module,
     data_set: Dataset,
     collate: Collate,
     accelerator: Accelerator,
@@ -27,7 +27,7 @@ def predict(
     one_shape: bool = False,
     workers: int = 0,
 ) -> Outputs:
-    """The model's outputs named "...logits" for all examples, on every process.
+    """The model's outputs named "...logits" or "...log_likelihoods" for all examples, on every process.
 
     Outputs of tokens are without padding. A batch holds `batch_size` examples of similar length, so that it has little
     padding. With `one_shape` every batch is full, and `collate` pads to one length. `workers` processes, if any,
@@ -47,7 +47,7 @@ def predict(
         arrays = {
             name: _without_padding(value.float().cpu().numpy(), inputs.get("attention_mask"), model.config.num_labels)
             for name, value in outputs.items()
-            if name.endswith("logits")
+            if name.endswith(("logits", "log_likelihoods"))
         }
         computed |= {index: {name: rows[i] for name, rows in arrays.items()} for i, index in enumerate(indices)}
         bar.update()

@@ -12,11 +12,11 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training.arguments import RunArguments, public_arguments
-from training.cards import model_card
+from training.cards import evaluation_card, model_card
 from training.checksums import SHA256SUMS, superseded_files, write_checksums
 from training.environment import hardware, versions
 from training.errors import FileError
-from training.files import follow_umask, write_json
+from training.files import follow_umask, write_json, write_text
 from training.identity import run_digest
 from training.output_folder import CHECKPOINT, HALF_WRITTEN, METRICS, matching_folders, remove_results
 from training.results import Results
@@ -58,6 +58,8 @@ def write_results(
         if args.do_train:
             card = model_card(model, results, description, args, accelerator.num_processes)
             save_model(model, weights, tokenizer, card, output)
+        elif args.only_evaluates:
+            write_text(output / "README.md", str(evaluation_card(model, results, description, args)))
         saving = results.seconds.get("save", 0.0) + time.perf_counter() - started
         record = {
             **entries,

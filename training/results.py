@@ -19,7 +19,8 @@ LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte")
 # Values of metrics that are not scores: SQuAD's numbers of questions, and the thresholds of its best scores.
 NOT_SCORES = {"total", "HasAns_total", "NoAns_total", "best_exact_thresh", "best_f1_thresh"}
 MISMATCHED = "_mm"  # suffix of the names for MNLI's mismatched part
-NUMBER = "number"  # of entities of a type in the data
+NUMBER = "number"  # of entities of a type, or of pairs of a phenomenon, in the data
+TYPE_SCORES = ("precision", "recall", "f1", "accuracy", "forward_accuracy", "backward_accuracy")
 # The entries of metrics.json that are not results.
 RUN_KEYS = ("seed", "args", "identity", "versions", "hardware", "runs", "replaced_runs")
 
@@ -29,7 +30,8 @@ class Scores:
     """The scores of a model on one data set.
 
     values: name -> value, in the order of the task's metric; the first is the main score, which chooses the best model
-    types: type of entity -> its precision, recall and f1, and the number of such entities in the data
+    types: type of entity, or phenomenon of minimal pairs -> its scores, some of `TYPE_SCORES`, and the number of such
+        entities or pairs in the data
     predicted_classes: how many classes the model predicts; with 1 it has collapsed
     loss: the mean over the examples, or over their labelled tokens
     """
@@ -62,9 +64,8 @@ class Scores:
         rest = {name: values.pop(name, None) for name in ("predicted_classes", "loss")}
         types = {}
         for kind in [name.removeprefix(f"{NUMBER}_") for name in flat if name.startswith(f"{NUMBER}_")]:
-            names = [name for name in flat if name.endswith(f"_{kind}")]
-            names = [name for name in names if name.removesuffix(f"_{kind}") in ("precision", "recall", "f1", NUMBER)]
-            types[kind] = {name.removesuffix(f"_{kind}"): values.pop(name) for name in names}
+            scores = [score for score in (*TYPE_SCORES, NUMBER) if f"{score}_{kind}" in flat]
+            types[kind] = {score: values.pop(f"{score}_{kind}") for score in scores}
         return cls(values, types, **rest)
 
 
@@ -87,13 +88,14 @@ def read_scores(split: str, flat: Mapping[str, Any]) -> ScoresBySet:
     """The inverse of `flatten_scores`; `flat` may have other entries."""
     names = {name: name.removeprefix(f"{split}_") for name in flat if name.startswith(f"{split}_")}
     other = {f"{split}_runtime", *flatten_samples(read_samples(flat))}
-    kinds = {name.removeprefix(f"{NUMBER}_") for name in names.values() if name.startswith(f"{NUMBER}_")}
+    kinds = [name.removeprefix(f"{NUMBER}_") for name in names.values() if name.startswith(f"{NUMBER}_")]
+    of_types = {f"{score}_{kind}" for kind in kinds for score in (*TYPE_SCORES, NUMBER)}
     sets: dict[str, dict[str, float]] = {}
     for name, short in names.items():
         if name in other:
             continue
         mismatched = short.endswith(MISMATCHED) and short.removesuffix(MISMATCHED) in names.values()
-        suffix = MISMATCHED if mismatched and short.partition("_")[2] not in kinds else ""
+        suffix = MISMATCHED if mismatched and short not in of_types else ""
         sets.setdefault(suffix, {})[short.removesuffix(suffix)] = flat[name]
     return {suffix: Scores.read(values) for suffix, values in sets.items()}
 

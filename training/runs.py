@@ -17,7 +17,7 @@ from training.clock import Clock
 from training.command_line import run_command
 from training.ensembles import average, members, save_outputs
 from training.errors import InputError, flags_in_errors
-from training.files import write_text
+from training.files import write_bytes
 from training.launching import check_launch, lock_output_folder
 from training.loop import train
 from training.output_folder import SEED, matching_folders, record_result_files
@@ -137,5 +137,5 @@ def _write_outputs(
         save_outputs(evaluation.outputs, task.features[split], model.config.id2label, output)
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
     record_result_files(output, predictions=files)
-    for name, text in files.items():
-        write_text(output / name, text)
+    for name, content in files.items():
+        write_bytes(output / name, content if isinstance(content, bytes) else content.encode())

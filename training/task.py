@@ -104,7 +104,7 @@ class Task(ABC):
         """Computes the scores of the predictions; None if the split has no labels."""
 
     @abstractmethod
-    def write(self, split: str, predictions: Any) -> dict[str, str]:
+    def write(self, split: str, predictions: Any) -> dict[str, str | bytes]:
         """Returns the files of predictions: name -> content."""
 
     def tune(self, evaluation: "Evaluation") -> None:  # noqa: B027 - most tasks have nothing to tune

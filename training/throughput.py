@@ -82,10 +82,11 @@ def _attention_backward(
 
 # The work of operations on the CPU that torch's counter does not have, from the shapes of their arguments.
 FORMULAS = {
-    torch.ops.mkldnn._linear_pointwise: _product,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
+if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # not in every build of torch
+    FORMULAS[torch.ops.mkldnn._linear_pointwise] = _product
 
 
 @functools.cache

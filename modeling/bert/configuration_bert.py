@@ -26,6 +26,7 @@ AUTO_MAP = {
     "AutoModel": "modeling_bert.ZooBertModel",
     "AutoModelForPreTraining": "modeling_bert.ZooBertForPreTraining",
     "AutoModelForMaskedLM": "modeling_bert.ZooBertForMaskedLM",
+    "AutoModelForCausalLM": "modeling_bert_decoder.ZooBertLMHeadModel",
     "AutoModelForNextSentencePrediction": "modeling_bert.ZooBertForNextSentencePrediction",
     "AutoModelForSequenceClassification": "modeling_bert.ZooBertForSequenceClassification",
     "AutoModelForTokenClassification": "modeling_bert.ZooBertForTokenClassification",
@@ -38,12 +39,18 @@ STOCK = {
     "ZooBertModel": "BertModel",
     "ZooBertForPreTraining": "BertForPreTraining",
     "ZooBertForMaskedLM": "BertForMaskedLM",
+    "ZooBertLMHeadModel": "BertLMHeadModel",
     "ZooBertForNextSentencePrediction": "BertForNextSentencePrediction",
     "ZooBertForSequenceClassification": "BertForSequenceClassification",
     "ZooBertForTokenClassification": "BertForTokenClassification",
     "ZooBertForQuestionAnswering": "BertForQuestionAnswering",
     "ZooBertForMultipleChoice": "BertForMultipleChoice",
 }
+# The end of errors about a cache, generation and cross-attention.
+NO_DECODER = (
+    "ZooBert has no cache for generation and no cross-attention. Use transformers.BertLMHeadModel to decode with a "
+    "BERT checkpoint."
+)
 
 
 @auto_docstring(checkpoint="google-bert/bert-base-uncased")
@@ -54,8 +61,12 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
     and an `intermediate_size` of 4096.
 
     The model type is `bert` on purpose: transformers' own BERT classes and those of this zoo read the same folder. So
-    no field may change what transformers' class computes from it.
+    no field may change what transformers' class computes from it. There is one exception, see `is_decoder`.
 
+    is_decoder (`bool`, *optional*, defaults to `False`):
+        Whether each token attends only to itself and the tokens before it: the left-to-right model of the paper's
+        ablation (section 5.1), which `ZooBertLMHeadModel` pre-trains. Its classifiers read the last token instead of
+        [CLS], which sees no other. transformers' classifiers read [CLS] all the same, and so predict a constant.
     position_embedding_type (`str`, *optional*, defaults to `"absolute"`):
         Only `"absolute"`, the paper's learned positions. Older files have this field.
     unpad (`bool`, *optional*, defaults to `True`):
@@ -65,7 +76,7 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
 
     Raises:
         ValueError: if `hidden_size` is not a multiple of `num_attention_heads`, and for what this encoder does not
-            have: decoder mode, cross-attention, relative positions.
+            have: cross-attention, relative positions.
 
     Example:
 
@@ -121,11 +132,8 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
 
     def validate_encoder(self):
         """Raises ValueError for settings that the paper's encoder does not have, rather than ignoring them."""
-        if self.is_decoder or self.add_cross_attention:
-            raise ValueError(
-                f"is_decoder={self.is_decoder}, add_cross_attention={self.add_cross_attention}: ZooBert is the "
-                "paper's bidirectional encoder. Use transformers.BertLMHeadModel to decode with a BERT checkpoint."
-            )
+        if self.add_cross_attention:
+            raise ValueError(f"add_cross_attention=True: {NO_DECODER}")
         if self.position_embedding_type != "absolute":
             raise ValueError(
                 f"position_embedding_type={self.position_embedding_type!r}: ZooBert has the paper's absolute "
@@ -149,4 +157,4 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
 
 announce_names(AUTO_MAP)
 
-__all__ = ["AUTO_MAP", "ZooBertConfig"]
+__all__ = ["AUTO_MAP", "NO_DECODER", "ZooBertConfig"]

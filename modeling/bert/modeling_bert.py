@@ -22,6 +22,9 @@ PyTorch checkpoint. The results are those of the released code; the way they are
 - in training, the masked LM head runs at the labelled positions only;
 - where only the state of [CLS] is read, the last layer computes only that state.
 
+With `config.is_decoder`, attention is from left to right, as in the paper's ablation "LTR & No NSP" (section 5.1); its
+language modeling head is in modeling_bert_decoder.py.
+
 Letters: B rows, T columns, N real tokens of a batch, S sequences, H hidden size, A heads, D = H / A, V vocabulary,
 C classes, P keys and values in front of a row (prefix tuning). Hidden states are (B, T, H), or (N, H) while packed;
 `(..., H)` stands for both.
@@ -35,7 +38,7 @@ import torch.nn as nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
@@ -54,7 +57,7 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode
-from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding
+from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss
 from ..shared.modeling_packing import (
     attention_implementation,
@@ -66,7 +69,7 @@ from ..shared.modeling_packing import (
     labels_need_padding,
     split_heads,
 )
-from .configuration_bert import ZooBertConfig
+from .configuration_bert import NO_DECODER, ZooBertConfig
 
 
 class ZooBertEmbeddings(nn.Module):
@@ -93,13 +96,13 @@ class ZooBertEmbeddings(nn.Module):
 
 
 class ZooBertSelfAttention(nn.Module):
-    """Multi-head attention of every token to every token of its sequence."""
+    """Multi-head attention of every token to every token of its sequence; from left to right, to those before it."""
 
     def __init__(self, config: ZooBertConfig, layer_idx: int):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.is_causal = False
+        self.is_causal = config.is_decoder
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
@@ -230,14 +233,17 @@ class ZooBertEncoder(nn.Module):
 
 
 class ZooBertPooler(nn.Module):
-    """tanh(W [CLS]): the vector that represents the whole input (section 3.1, task 2)."""
+    """tanh(W [CLS]): the vector that represents the whole input (section 3.1, task 2).
+
+    From left to right, [CLS] sees no other token, so the state is that of the last one.
+    """
 
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.dense(hidden_states[:, 0]).tanh()  # (B, T, H) -> (B, H)
+    def forward(self, state: torch.Tensor) -> torch.Tensor:
+        return self.dense(state).tanh()  # (B, H) -> (B, H)
 
 
 class ZooBertPredictionTransform(nn.Module):
@@ -349,9 +355,9 @@ class ZooBertModel(ZooBertPreTrainedModel):
             static (a traced graph, XLA) and, unless `True` is passed, when a module of the model has a hook. In all
             of these cases `last_hidden_state` is zero at padding. With `False`, it holds the states of padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
-            Whether to return only the state of the first token: `last_hidden_state` is then
-            `(batch_size, 1, hidden_size)`. Has no effect when hidden states or attentions are returned, with
-            `config.unpad=False`, or when a module of the model has a hook that may need all states.
+            Whether to return only the state of the first token, or with `config.is_decoder` of the last real one:
+            `last_hidden_state` is then `(batch_size, 1, hidden_size)`. Has no effect when hidden states or attentions
+            are returned, with `config.unpad=False`, or when a module of the model has a hook that may need all states.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
@@ -359,20 +365,24 @@ class ZooBertModel(ZooBertPreTrainedModel):
         self._check(inputs, attention_mask, token_type_ids, position_ids, past_key_values, kwargs)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
         hidden, attentions = (is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
+        token = "last" if self.config.is_decoder else "first"
         layout = choose_layout(
             self,
             inputs,
             attention_mask,
             position_ids,
             unpad=unpad,
-            token="first" if first_token_only and not (hidden or attentions) else None,
+            token=token if first_token_only and not (hidden or attentions) else None,
             uses_cache=past_key_values is not None,
             records=attentions,
         )
         hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values)
-        mask = layout.create_mask(create_bidirectional_mask, self.config, hidden_states, past_key_values)
+        create_mask = create_causal_mask if self.config.is_decoder else create_bidirectional_mask
+        mask = layout.create_mask(create_mask, self.config, hidden_states, past_key_values)
         hidden_states = self.encoder(hidden_states, mask, layout, hidden, past_key_values, **kwargs)  # (B, 1 or T, H)
-        pooled = self.pooler(hidden_states) if self.pooler is not None else None
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler(states_of_token(hidden_states, token, inputs, attention_mask))  # (B, H)
         return BaseModelOutputWithPooling(last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled)
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values, kwargs: dict):
@@ -384,10 +394,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         decoder_names = ("encoder_hidden_states", "encoder_attention_mask", "use_cache")
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
         if unsupported:
-            raise ValueError(
-                f"{', '.join(unsupported)}: ZooBert is an encoder, without cache and cross-attention. Use "
-                "transformers.BertLMHeadModel to decode with a BERT checkpoint."
-            )
+            raise ValueError(f"{', '.join(unsupported)}: {NO_DECODER}")
         positions, longest = past + inputs.shape[1], self.config.max_position_embeddings
         if position_ids is not None:  # a packed row may be longer than its sequences
             if inputs.device.type != "cpu" or is_opaque(position_ids):
@@ -828,9 +835,7 @@ class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
             **kwargs,
         )
         logits = self.qa_outputs(outputs.last_hidden_state)  # (B, T, 2)
-        loss = None
-        if with_loss:
-            loss = self.loss_function(*logits.unbind(-1), start_positions, end_positions, **kwargs)
+        loss = self.loss_function(*logits.unbind(-1), start_positions, end_positions, **kwargs) if with_loss else None
         if attention_mask is not None and attention_mask.dim() == 2:
             padding = (attention_mask[:, -logits.shape[1] :] == 0).unsqueeze(-1).to(logits.device)
             logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)

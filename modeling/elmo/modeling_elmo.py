@@ -365,8 +365,9 @@ class ElmoModel(ElmoPreTrainedModel):
     def run_layers(
         self, inputs: Pair, state: State, sizes: list[int], tokens: Pair | None = None
     ) -> tuple[list[Pair], State]:
-        """The (M, P) states of both directions of each layer, and the (L, 2, S, ...) states after each sentence's last
-        step. `state` is where the sentences start, longest sentence first.
+        """The (M, P) states of both directions of each layer, and the state (L, 2, S, ...) in which sentences end.
+
+        `state` is that in which they start. In both, the longest sentence is first.
         """
         outputs, ends = [], []
         for index, layer in enumerate(self.layers):

@@ -59,7 +59,7 @@ from ..shared.modeling_packing import (
     eager_attention_forward,
     is_opaque,
     is_recorded,
-    labels_need_padding,
+    predicts_from_padding,
     split_heads,
 )
 from ..shared.modeling_word_loss import word_loss
@@ -306,19 +306,6 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if token_type_ids is not None:
             embeddings = embeddings + self.tokens_embed(layout.enter(token_type_ids))
         return self.drop(embeddings)
-
-
-def predicts_from_padding(
-    labels: torch.Tensor | None, shift_labels: torch.Tensor | None, attention_mask: torch.Tensor | None
-) -> bool:
-    """Whether a label is predicted from padding, so that the loss needs the states of padding."""
-    targets = labels if shift_labels is None else shift_labels
-    if targets is None or attention_mask is None or attention_mask.dim() != 2:
-        return False
-    mask = attention_mask[:, -targets.shape[1] :]  # without the columns of a cache
-    if shift_labels is None:  # each label is predicted from the token before it, the first one from none
-        mask = nn.functional.pad(mask[:, :-1], (1, 0), value=1)
-    return labels_need_padding(targets, mask)
 
 
 @auto_docstring(custom_intro="GPT with its language modeling head, tied to the word embeddings.")

@@ -42,10 +42,16 @@ from transformers.utils.generic import can_return_tuple
 from ..shared.modeling_layout import last_columns
 from ..shared.modeling_losses import class_loss, sequence_classification_loss
 from ..shared.modeling_onednn import linear
-from ..shared.modeling_packing import check_choices, check_shapes, is_opaque, labels_need_padding
+from ..shared.modeling_packing import (
+    check_choices,
+    check_shapes,
+    is_opaque,
+    labels_need_padding,
+    predicts_from_padding,
+)
 from ..shared.modeling_word_loss import word_loss
 from .configuration_gpt import ZooGPTConfig
-from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel, ZooGPTWordPredictor, predicts_from_padding
+from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel, ZooGPTWordPredictor
 
 
 # The task decides this, for any checkpoint:

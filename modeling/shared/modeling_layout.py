@@ -148,9 +148,11 @@ class PaddedLayout:
         return output.flatten(2), probabilities
 
     def zero_padding(self, states: torch.Tensor) -> torch.Tensor:
-        """(B, T, H), or (B, 1, H) of first tokens -> the same, with zeros at padding if `zeroes_padding`."""
+        """(B, T, H), or (B, 1, H) of `token` -> the same, with zeros at padding if `zeroes_padding`."""
         mask = self.attention_mask
         if not self.zeroes_padding or mask is None or mask.dim() != 2:
+            return states
+        if self.token == "last" and states.shape[1] == 1:  # it is not padding
             return states
         return states.masked_fill((mask[:, : states.shape[1], None] == 0).to(states.device), 0)
 
@@ -328,6 +330,16 @@ def last_columns(inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> t
         return torch.full((rows,), columns - 1, device=inputs.device)
     numbers = torch.arange(columns, device=inputs.device)
     return ((attention_mask[:, -columns:].to(inputs.device) != 0) * numbers).argmax(-1)
+
+
+def states_of_token(
+    states: torch.Tensor, token: Literal["first", "last"], inputs: torch.Tensor, attention_mask: torch.Tensor | None
+) -> torch.Tensor:
+    """(B, T, H) -> (B, H), the state of each row's first or last real token; (B, 1, H) holds only that one."""
+    if token == "first" or states.shape[1] == 1:
+        return states[:, 0]
+    columns = last_columns(inputs, attention_mask).to(states.device)
+    return states[torch.arange(len(columns), device=states.device), columns]
 
 
 def keeps_packed_rows_apart(config) -> bool:

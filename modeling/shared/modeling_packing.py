@@ -252,6 +252,19 @@ def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tenso
     return is_opaque(labels) or is_opaque(mask) or bool(((labels != IGNORED) & (mask == 0).to(labels.device)).any())
 
 
+def predicts_from_padding(
+    labels: torch.Tensor | None, shift_labels: torch.Tensor | None, attention_mask: torch.Tensor | None
+) -> bool:
+    """Whether a label is predicted from padding, so that the loss needs the states of padding."""
+    targets = labels if shift_labels is None else shift_labels
+    if targets is None or attention_mask is None or attention_mask.dim() != 2:
+        return False
+    mask = attention_mask[:, -targets.shape[1] :]  # without the columns of a cache
+    if shift_labels is None:  # each label is predicted from the token before it, the first one from none
+        mask = nn.functional.pad(mask[:, :-1], (1, 0), value=1)
+    return labels_need_padding(targets, mask)
+
+
 def attends_on_a_grid(config, device: torch.device) -> bool:
     """Whether `packed_attention` pads the sequences to an (S, L) grid, and needs a mask for it."""
     return not is_flash_attention_requested(config) and device.type not in GROUPED_DEVICES

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from tasks.pretraining.shards import DOCUMENTS, ENDS, FileRecord, Shard
 from tasks.pretraining.vocabulary import TOKENIZER, reads_words
 from training.errors import FileError, InputError, MissingFileError
+from training.files import file_digest
 
 
 def are_shards(files: Mapping[str, list[Path]]) -> bool:
@@ -49,5 +50,7 @@ def _adopt(path: Path, tokenizer: PreTrainedTokenizerBase) -> Shard:
             f"{path} has the token {largest}, the tokenizer only {len(tokenizer)}: give the one that made it, ",
             TOKENIZER,
         )
-    files = {"": FileRecord.of(path), DOCUMENTS: FileRecord.of(index)}
+    files = {
+        suffix: FileRecord(file.stat().st_size, file_digest(file)) for suffix, file in (("", path), (DOCUMENTS, index))
+    }
     return Shard(str(path), token_size, count, len(ends), None, None, None, files)

@@ -78,7 +78,8 @@ class CorpusPlan(Plan):
     """
 
     measures_peak = True
-    free = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
+    free = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps", "preprocessing_num_workers"})
+    free |= {"train_file", "validation_file", "corpus_dir"}  # the text is compared, wherever it is
 
     def __init__(
         self,

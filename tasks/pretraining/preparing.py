@@ -10,6 +10,7 @@ FOLDER/manifest.json   written last: the corpus is complete
 
 import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ from training.files import new_folder, read_json_object, write_json, write_text,
 
 
 ORIGIN, TOKENIZER, TEXT, WORDS_RECORD = "origin.json", "tokenizer", "text", "words/record.json"
-PIECE_SIZE = 1 << 26
+PIECE_SIZE = 1 << 25
 LOCK_SECONDS = 5  # processes of a run that was killed let go of the lock at once
 
 
@@ -102,7 +103,8 @@ def prepare(
     preparation = _Preparation(folder, source, config, tokenizer, do_lower_case, processes, piece_size)
     if not preparation.is_complete(verify):
         with _locked(folder):
-            preparation.write()
+            if not preparation.is_complete(verify):  # as another process may have left it since
+                preparation.write()
     return preparation.open()
 
 
@@ -212,7 +214,8 @@ class _Preparation:
         counts = count_words(reader, self.tokenizer or tokenizer_class(self.config)(), self.processes)
         if self._makes_tokenizer and not (self.folder / TOKENIZER).is_dir():
             vocabulary = word_vocabulary(counts, getattr(self.config, size_field(self.config)))
-            self._save(word_tokenizer(self.config, vocabulary, self.folder / "words"))
+            with tempfile.TemporaryDirectory() as temporary:
+                self._save(word_tokenizer(self.config, vocabulary, Path(temporary)))
         tokenizer = self._tokenizer()
         words = number_words(tokenizer, counts)
         write_text(self.folder / WORDS, "".join(f"{word}\n" for word in words))
@@ -267,10 +270,8 @@ class _Preparation:
         return files
 
     def _refuse(self, change: str) -> None:
-        raise InputError(
-            f"the corpus in {self.folder} was prepared {change}. Undo the change, remove the folder, or choose another ",
-            FOLDER,
-        )
+        remedy = ("Undo the change, remove the folder, or choose another ", FOLDER)
+        raise InputError(f"the corpus in {self.folder} was prepared {change}. ", remedy)
 
     def _is_damaged(self, verify: bool, has_text: bool) -> bool:
         """Whether files are damaged. Raises OSError if there is no text to make them from."""

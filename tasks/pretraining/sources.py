@@ -10,7 +10,7 @@ import pyarrow
 from pyarrow import parquet
 
 from tasks.pretraining.text import Documents, Sentences, find_files, pieces, read_documents
-from training.errors import FileError, InputError, Parameter
+from training.errors import FileError, InputError, Parameter, as_user_errors
 from training.files import file_digest, new_file, plain, read_json_object, write_json
 
 
@@ -108,8 +108,9 @@ def download(source: TextSource, folder: Path) -> dict[str, list[Path]]:
     elif read_json_object(record) != described:
         raise InputError(f"{folder} holds another data set: remove it, or choose another ", FOLDER)
     if not complete.is_file():
-        for split, dataset in _streams(source).items():
-            _write_stream(dataset, source, folder / split)
+        with as_user_errors(f"cannot read {source.dataset_name}, start again to go on: "):
+            for split, dataset in _streams(source).items():
+                _write_stream(dataset, source, folder / split)
         with new_file(complete) as temporary:
             temporary.touch()
     return {split.name: sorted(split.glob("*.parquet")) for split in sorted(folder.iterdir()) if split.is_dir()}

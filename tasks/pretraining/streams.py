@@ -104,10 +104,10 @@ class BiLM(Objective):
             row (N,); and the number of each row's window (N,), counted from the begin of the training.
         """
         windows, rows = np.divmod(np.asarray(samples, np.int64), self.rows)
-        if len(windows) == 0 or (windows != windows[0]).any():
+        if len(np.unique(windows)) != 1:
             raise ValueError(
-                f"samples {samples[:1]} to {samples[-1:]} are not rows of one window: take as many for an update as "
-                f"there are rows, {self.rows}"
+                f"the samples are of {len(np.unique(windows))} windows, but a batch holds rows of one: let an update "
+                f"have as many samples as there are rows, {self.rows}"
             )
         epoch, window = divmod(int(windows[0]), self.windows)
         begins = (rows * self.windows + window) * self.steps
@@ -143,7 +143,7 @@ class BiLM(Objective):
             self.states = tuple(part.movedim(2, 0).contiguous() for part in start)
         self.states = tuple(part.to(rows.device) for part in self.states)
         self.is_computed = self.is_computed.to(rows.device)
-        start = tuple((part[rows] * continues.view(-1, 1, 1, 1)).movedim(0, 2) for part in self.states)
+        start = tuple(part[rows].where(continues.view(-1, 1, 1, 1), 0).movedim(0, 2) for part in self.states)
         inputs = {name: batch[name] for name in INPUTS if name in batch}
         output = model(**inputs, **options, stream_state=start)
         for part, end in zip(self.states, output.stream_state, strict=True):

@@ -33,10 +33,10 @@ def reads_words(tokenizer: PreTrainedTokenizerBase | type) -> bool:
 
 def tokenizer_class(config: PreTrainedConfig) -> type[PreTrainedTokenizerBase]:
     """The class of the configuration's tokenizer. Raises ValueError for a configuration without one."""
-    found = TOKENIZER_MAPPING.get(type(config), None)
-    if found is None:
+    kind = TOKENIZER_MAPPING.get(type(config), None)
+    if kind is None:
         raise InputError(f"no tokenizer class belongs to {type(config).__name__}: give ", TOKENIZER)
-    return found
+    return kind
 
 
 def size_field(config: PreTrainedConfig) -> str:
@@ -73,10 +73,8 @@ def train_subwords(
     # The library numbers characters in the order of a hash, and breaks ties by these numbers. They are fixed here:
     # the first training finds the characters, of each string without spaces once, and the second has them in order.
     distinct = sorted({word for batch in texts() for text in batch for word in text.split()})
-    characters = sorted(
-        {*_train(rules, (distinct[at : at + 10_000] for at in range(0, len(distinct), 10_000)), 0, special)["vocab"]}
-        - {*special}
-    )
+    batches = (distinct[at : at + 10_000] for at in range(0, len(distinct), 10_000))
+    characters = sorted({*_train(rules, batches, 0, special)["vocab"]} - {*special})
     if len(special) + len(characters) > config.vocab_size:
         raise InputError(
             f"the text needs {len(special) + len(characters)} pieces for its characters alone, and the configuration "
@@ -106,13 +104,14 @@ def _train(rules: dict, texts: Iterable[list[str]], size: int, first: list[str])
 def word_vocabulary(counts: Counter[str], size: int) -> list[str]:
     """The words of a language model: <S>, </S>, <UNK>, and the most frequent others, `size` in all if there are.
 
-    Words of equal frequency are in the order of their characters. A word with white space, or like the marker of
-    bilm-tf, could not be read back from a file and stays out.
+    Words of equal frequency are in the order of their characters. Words that are counted 0 times are of held-out text
+    and stay out, as does a word that could not be read back from a file: one with white space, or bilm-tf's marker.
     """
-    return [*SPECIAL_WORDS, *(word for word in by_frequency(counts) if _is_line(word))][:size]
+    return [*SPECIAL_WORDS, *(word for word in by_frequency(counts) if counts[word] and _is_line(word))][:size]
 
 
 def by_frequency(counts: Counter[str]) -> list[str]:
+    """The words, the most frequent first, those of equal frequency in the order of their characters."""
     return sorted(counts, key=lambda word: (-counts[word], word))
 
 

@@ -8,7 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from accelerate.utils import tqdm
+from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from tasks.pretraining.processes import compute
 from tasks.pretraining.shards import FileRecord, Shard, token_type, write_shard
@@ -60,7 +61,7 @@ class Reader:
 class CountWords:
     """Counts the words of a piece; those of held-out documents count 0."""
 
-    tokenizer: object
+    tokenizer: PreTrainedTokenizerBase
     source: TextSource
     share: float
 
@@ -75,7 +76,7 @@ class CountWords:
         return words
 
 
-def count_words(reader: Reader, tokenizer: object, processes: int) -> Counter[str]:
+def count_words(reader: Reader, tokenizer: PreTrainedTokenizerBase, processes: int) -> Counter[str]:
     """How often each distinct word is in the training text; 0 for those of held-out text only."""
     counts = Counter()
     count = CountWords(tokenizer, reader.source, reader.source.share(reader.files))

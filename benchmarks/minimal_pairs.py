@@ -1,0 +1,113 @@
+"""Times run_blimp.py's scores of sentences against minicons', with the same model, and prints a Markdown table.
+
+    python -m benchmarks.minimal_pairs MODEL [MODEL ...] --data_file pairs.jsonl [--tokenizer_name NAME]
+
+A MODEL is a folder or a config JSON (random weights; then --tokenizer_name). minicons must be installed; it is in the
+extra `clients`. Each turn scores other pairs, drawn from the whole file, from text to numbers. minicons reads batches
+of 16 sentences in their order, padded to the longest. Each side's seconds are CPU time, and the minutes for 67,000
+pairs, the size of BLiMP, are extrapolated from them.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from transformers import AutoModelForMaskedLM
+
+from tasks.minimal_pairs.data import SENTENCES, read_file
+from tasks.minimal_pairs.features import make_features
+from tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
+from training.arguments import ModelSource
+from training.batches import in_pieces
+from training.launching import choose_implementation
+from training.loading import load_config, load_model, load_tokenizer
+from training.prediction import predict
+
+from .__main__ import describe_machine, markdown
+from .measure import Contest, Side, assert_equal, take_turns
+
+
+BLIMP_PAIRS = 67_000
+BATCH = 16  # minicons' sentences; as many masked copies as these have tokens are in memory at once
+TOLERANCE = 1e-4
+HEADER = ["model", "parameters", "CPU ms a pair, ours : minicons", "CPU time ratio", "difference"]
+HEADER += ["67,000 pairs, CPU minutes"]
+
+
+def our_scores(scorer: Scorer, pairs: Dataset) -> torch.Tensor:
+    """The score of each sentence, as run_blimp.py computes it."""
+    features, rows = make_features(pairs, scorer, None)
+    outputs = predict(scorer, features, scorer.collate, Accelerator(cpu=True), batch_size=32)
+    return torch.tensor(outputs["log_likelihoods"])[torch.from_numpy(rows.flatten())]
+
+
+def minicons_scores(head: type, scorer: Scorer) -> Callable[[Dataset], torch.Tensor]:
+    """The function that computes the same by minicons."""
+    from minicons.scorer import IncrementalLMScorer, MaskedLMScorer
+
+    is_masked, tokenizer = head is AutoModelForMaskedLM, scorer.tokenizer
+    theirs = (MaskedLMScorer if is_masked else IncrementalLMScorer)(scorer.model, "cpu", tokenizer=tokenizer)
+
+    def score(pairs: Dataset) -> torch.Tensor:
+        sentences = [sentence for pair in pairs for sentence in (pair[name] for name in SENTENCES)]
+        totals = []
+        for batch in in_pieces(sentences, BATCH):
+            # Its masked scorer calls the tokenizer in a way that transformers 5 no longer has.
+            inputs = tokenizer(batch, padding=True) if is_masked else batch
+            totals += theirs.sequence_score(inputs, reduction=lambda scores: scores.sum(0).item())
+        return torch.tensor(totals)
+
+    return score
+
+
+def contest_of(source: ModelSource, data: Dataset, count: int) -> tuple[Contest, int]:
+    """Ours against minicons on `count` pairs a turn, and the number of the model's parameters."""
+    config, tokenizer = load_config(source), load_tokenizer(source, for_task=False)
+    head = choose_head(config, tokenizer, source)
+    model = load_model(head, source, config, tokenizer, train=False).eval()
+    scorer = make_scorer(head, model, tokenizer, "original")
+    theirs = minicons_scores(head, scorer)
+    turns = len(data) // count
+
+    def pairs_of(turn: int) -> Dataset:
+        return data.select(range(turn % turns, turns * count, turns))
+
+    sides = [
+        Side(name, lambda turn, score=score: score(pairs_of(turn)), lambda score=score: {"": score(pairs_of(0))})
+        for name, score in (("run_blimp.py", lambda pairs: our_scores(scorer, pairs)), ("minicons", theirs))
+    ]
+    return Contest(*sides, work=f"{count} pairs", tolerance=TOLERANCE), model.num_parameters()
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.minimal_pairs", description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="folder or config JSON of a language model")
+    parser.add_argument("--tokenizer_name", metavar="NAME", help="folder or vocab.txt, for a config JSON")
+    parser.add_argument("--data_file", type=Path, required=True, metavar="FILE", help="pairs, as for run_blimp.py")
+    parser.add_argument("--count", type=int, default=50, help="pairs a turn")
+    parser.add_argument("--turns", type=int, default=3, help="how many times the sides take turns")
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    choose_implementation("zoo")
+    data = read_file(args.data_file)
+    print(", ".join(f"{name} {value}" for name, value in describe_machine().items()), end="\n\n")
+    print(markdown(HEADER), markdown(["---"] * len(HEADER)), sep="\n")
+    for name in args.models:
+        source = ModelSource(name, tokenizer_name=args.tokenizer_name, attn_implementation="eager")
+        contest, parameters = contest_of(source, data, args.count)
+        difference = assert_equal(contest)
+        timing = take_turns(contest, args.turns, seconds=0.0)
+        seconds = [each / args.count for each in (timing.cpu_seconds, timing.baseline_cpu_seconds)]
+        ratios = f"**{timing.cpu_ratio:.1f}** ({min(timing.cpu_ratios):.1f} - {max(timing.cpu_ratios):.1f})"
+        milliseconds = " : ".join(f"{each * 1000:.0f}" for each in seconds)
+        minutes = " : ".join(f"{each * BLIMP_PAIRS / 60:.0f}" for each in seconds)
+        row = [Path(name).name, f"{parameters:,}", milliseconds, ratios, f"{difference:.0e}", minutes]
+        print(markdown(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

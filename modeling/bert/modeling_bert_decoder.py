@@ -1,0 +1,96 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""BERT that reads from left to right, the "LTR & No NSP" of the paper's ablation (Devlin et al. 2018, section 5.1).
+
+Attention is causal with `config.is_decoder` (modeling_bert.py); the head here predicts the next token. Names of
+parameters, logits and loss are those of transformers' BertLMHeadModel. Left out are its cache, generation and
+cross-attention.
+
+Letters: as in modeling_bert.py.
+"""
+
+import torch
+from transformers.modeling_outputs import CausalLMOutput
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, auto_docstring
+from transformers.utils.generic import can_return_tuple
+
+from ..shared.modeling_packing import check_shapes, predicts_from_padding
+from .configuration_bert import NO_DECODER, ZooBertConfig
+from .modeling_bert import ZooBertModel, ZooBertPretrainingHeads, ZooBertWordPredictor
+
+
+@auto_docstring(custom_intro="BERT from left to right, with a head that predicts the next token.")
+class ZooBertLMHeadModel(ZooBertWordPredictor):
+    def __init__(self, config: ZooBertConfig):
+        if not config.is_decoder:
+            raise ValueError(
+                "is_decoder=False: this BERT is a bidirectional encoder and does not decode, because every token sees "
+                "the one that the head predicts. Train it from left to right with is_decoder=True, or load this "
+                "checkpoint with transformers.BertLMHeadModel, or call modeling.unregister() first"
+            )
+        super().__init__(config)
+        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
+        self.loss_type = "ForCausalLM"
+        self.post_init()
+
+    @can_return_tuple
+    @auto_docstring
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor] | CausalLMOutput:
+        r"""
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The tokens themselves, usually `input_ids`; -100 for tokens that are not to be predicted. The model shifts
+            them.
+        unpad (`bool`, *optional*, defaults to `config.unpad`):
+            Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
+        """
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
+        needs_padding = predicts_from_padding(labels, kwargs.get("shift_labels"), attention_mask)
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            unpad=False if needs_padding else unpad,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.cls.predictions(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+    def generate(self, *args, **kwargs):
+        """Raises ValueError: the model has no cache, and is for pre-training and scoring."""
+        raise ValueError(f"generate: {NO_DECODER}")
+
+
+__all__ = ["ZooBertLMHeadModel"]

@@ -1,0 +1,183 @@
+"""Scores a language model on minimal pairs: BLiMP (Warstadt et al. 2020), or pairs of your own.
+
+    python run_blimp.py --model_name_or_path CHECKPOINT --data_dir blimp/data --output_dir runs/blimp
+    python run_blimp.py --model_name_or_path CHECKPOINT --data_file pairs.jsonl --output_dir runs/pairs
+    python run_blimp.py --model_name_or_path google-bert/bert-base-uncased --data_file pairs.jsonl.xz \\
+        --pll within_word_l2r --output_dir runs/bert/pairs
+
+A pair is right if the model gives sentence_good a higher log-probability than sentence_bad. A tie counts half. The
+log-probability of a sentence is the sum over its tokens: given the tokens before it with a causal model; given all
+other tokens with a masked model, the pseudo-log-likelihood; in both directions with a biLM, whose forward and backward
+accuracies are reported beside that of the sum.
+The folder --data_dir holds BLiMP's 67 files as they are published. A file of your own holds JSON lines, csv or
+tab-separated columns, also compressed as .xz or .gz. Its columns are sentence_good and sentence_bad, and optionally
+field, linguistics_term and UID, by which accuracies are reported too, and pairID.
+OUTPUT_DIR receives metrics.json, predictions.jsonl (the scores of both sentences of each pair, in the order of the
+data), accuracy.png if matplotlib is installed, and README.md, a card with the scores.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from accelerate import Accelerator
+from datasets import DatasetDict
+from transformers import PreTrainedModel
+from transformers.hf_argparser import HfArg
+
+from tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
+from tasks.minimal_pairs.features import make_features
+from tasks.minimal_pairs.plot import draw
+from tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
+from training.arguments import PathOrName, PositiveInt, RunArguments
+from training.clock import Clock
+from training.errors import InputError
+from training.flags import parse_arguments
+from training.launching import make_accelerator
+from training.loading import load_config, load_model, load_tokenizer, positions
+from training.prediction import Outputs, predict
+from training.results import NUMBER, Results, Scores
+from training.runs import carry_out, command, repeat
+from training.samples import count_samples, describe_samples, first_examples
+from training.task import Compute, Description, Task
+
+
+REMEDY = "choose a checkpoint that was saved with the head of its language model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlimpArguments(RunArguments):
+    """The arguments of this script, in addition to those of every run that evaluates."""
+
+    only_evaluates: ClassVar[bool] = True
+
+    attn_implementation: str | None = HfArg(default="eager", help="eager, the fastest for short sentences, sdpa, ...")
+    do_eval: bool = HfArg(default=True, help="score the pairs, which is all that this script does")
+    data_dir: PathOrName | None = HfArg(default=None, help="folder of BLiMP's files")
+    data_file: PathOrName | None = HfArg(default=None, help="your own file of pairs")
+    max_eval_samples: PositiveInt | None = HfArg(default=None, help="score only this many pairs, the first")
+    pll: Literal["original", "within_word_l2r"] = HfArg(
+        default="original",
+        help="what is masked while a masked model predicts a token: it alone, or also those behind it in its word",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.data_dir is None) == (self.data_file is None):
+            raise InputError("give the pairs by one of --data_dir, --data_file")
+        model, output = Path(self.model_name_or_path), Path(self.output_dir)
+        if model.is_dir() and output.resolve() == model.resolve():
+            raise InputError(f"--output_dir {output} is the model's folder, whose card would be lost: choose another")
+
+
+@dataclass
+class MinimalPairs(Task):
+    """Pairs of a good and a bad sentence.
+
+    scorer: gives the log-probabilities of sentences
+    rows: (pairs, 2) the numbers of the features of each pair's sentences
+    columns: a column of the data -> the phenomena in it
+    """
+
+    scorer: Scorer
+    rows: np.ndarray
+    columns: Mapping[str, list[str]]
+
+    writes_validation: ClassVar[bool] = True
+
+    def build_compute(self, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
+        """The function that computes the log-likelihoods of sentences."""
+        batch_size = args.per_device_eval_batch_size
+        return partial(predict, self.scorer, collate=self.collate, accelerator=accelerator, batch_size=batch_size)
+
+    def decode(self, split: str, outputs: Outputs) -> dict[str, np.ndarray]:
+        """The scores of each pair's sentences, (pairs, 2): "" -> the sum of the directions; of two, each of them."""
+        directions = {
+            name.removesuffix("log_likelihoods"): np.array(values, dtype=np.float64)[self.rows]
+            for name, values in outputs.items()
+        }
+        return {"": sum(directions.values())} | directions
+
+    def score(self, split: str, outputs: Outputs, predictions: dict[str, np.ndarray]) -> Scores:
+        """The accuracy, overall and for each phenomenon; of a biLM, also that of each direction."""
+        right = {
+            f"{direction}accuracy": (np.sign(scores[:, 0] - scores[:, 1]) + 1) / 2  # a tie counts half
+            for direction, scores in predictions.items()
+        }
+        types = {}
+        for column, names in self.columns.items():
+            column_of_pairs = np.array(self.data[split][column][:])
+            for name in names:
+                chosen = column_of_pairs == name
+                types[name] = _means(right, chosen) | {NUMBER: int(chosen.sum())}
+        return Scores(_means(right, np.full(len(self.rows), True)), types)
+
+    def write(self, split: str, predictions: dict[str, np.ndarray]) -> dict[str, str | bytes]:
+        """One line of JSON a pair, and the picture of the accuracies."""
+        names = [name for name in ("UID", "pairID") if any(self.data[split][name])]
+        lines = []
+        for number, pair in enumerate(self.data[split].select_columns(names) if names else [{}] * len(self.rows)):
+            for direction, scores in predictions.items():
+                pair |= {f"{direction}{side}": scores[number, i] for i, side in enumerate(("good", "bad"))}
+            lines.append(json.dumps(pair))
+        files: dict[str, str | bytes] = {"predictions.jsonl": "\n".join(lines) + "\n"}
+        try:
+            files["accuracy.png"] = draw(self.score(split, {}, predictions), self.columns)
+        except ImportError as error:
+            print(f"no accuracy.png: {error}; pip install matplotlib")
+        return files
+
+
+def _means(right: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, float]:
+    return {name: float(values[chosen].mean()) for name, values in right.items()}
+
+
+def load_data(args: BlimpArguments) -> DatasetDict:
+    pairs = read_file(Path(args.data_file)) if args.data_dir is None else read_folder(Path(args.data_dir))
+    return DatasetDict(validation=pairs)
+
+
+def main(argv: list[str] | None = None) -> dict[str, float]:
+    """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
+    return repeat(run, parse_arguments(BlimpArguments, argv))
+
+
+def run(args: BlimpArguments) -> Results:
+    """One run: loads model and pairs, scores all sentences, and compares those of each pair."""
+    clock = Clock()
+    accelerator = make_accelerator(args)
+    clock.lap("start")
+    config = load_config(args.source)
+    tokenizer = load_tokenizer(args.source, for_task=False)
+    data = load_data(args)
+    limits = {"validation": args.max_eval_samples}
+    samples = count_samples(data, limits)
+    of_blimp, data = is_blimp(data["validation"]), first_examples(data, limits)
+    columns = phenomena(data["validation"])
+    head = choose_head(config, tokenizer, args.source)
+    model = load_model(head, args.source, config, tokenizer, train=False, remedy=REMEDY)
+    scorer = make_scorer(head, model, tokenizer, args.pll)
+    size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} pairs"
+    accelerator.print(f"load: {type(model).__name__}, {size}")
+    clock.lap("load")
+    features, rows = make_features(data["validation"], scorer, positions(model))
+    clock.lap("tokenize")
+    description = describe_data(of_blimp, scorer)
+    task = MinimalPairs(data, {"validation": features}, scorer.collate, samples, description, scorer, rows, columns)
+    return carry_out(task, model, tokenizer, args, accelerator, clock)
+
+
+def describe_data(of_blimp: bool, scorer: Scorer) -> Description:
+    """What the card says the scores were measured on."""
+    if not of_blimp:
+        return Description(scorer.task_type)
+    name = "nyu-mll/blimp"
+    return Description(scorer.task_type, name, dataset_name="BLiMP", dataset_split="train", language="en")
+
+
+if __name__ == "__main__":
+    command(main)

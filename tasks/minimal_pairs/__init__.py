@@ -1,0 +1,1 @@
+"""Minimal pairs: which of two sentences, one of them ungrammatical, a language model finds more probable."""
