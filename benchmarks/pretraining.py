@@ -89,7 +89,7 @@ JOBS = {
 
 
 def write_text(path: Path, tiny: bool) -> Path:
-    """Documents of made-up words with the frequencies of real ones, as in the rows of ELMo."""
+    """Writes documents of made-up words with the frequencies of real ones, as in the rows of ELMo."""
     text = elmo.Text(tiny)
     documents = [
         "".join(f"{' '.join(sentence)} .\n" for sentence in text.sentences(SENTENCES))
@@ -273,19 +273,20 @@ def compare_training(prepared: Prepared, pairs: int) -> Result:
         for side in sorted(sides, reverse=pair % 2 == 0):
             (cpu, wall), peak = sides[side]()
             measured[side].append((cpu, wall, peak))
-    (cpu, wall, peaks), *baseline = (list(zip(*runs, strict=True)) for runs in measured.values())
+    cpu, wall, peaks = zip(*measured["zoo"], strict=True)
     tokens = job.updates * job.batch_size * job.length
     rate = prepared.filled * tokens / statistics.median(cpu)
     result = Result(prepared.name, prepared.describe(job.batch_size), rate, peak_mb=max(peaks))
-    for baseline_cpu, baseline_wall, baseline_peaks in baseline:
-        result = replace(
-            result,
-            baseline_rate=tokens / statistics.median(baseline_cpu),
-            cpu_ratios=tuple(prepared.filled * b / a for a, b in zip(cpu, baseline_cpu, strict=True)),
-            wall_ratios=tuple(prepared.filled * b / a for a, b in zip(wall, baseline_wall, strict=True)),
-            baseline_peak_mb=max(baseline_peaks),
-        )
-    return result
+    if not prepared.has_baseline:
+        return result
+    baseline_cpu, baseline_wall, baseline_peaks = zip(*measured["transformers"], strict=True)
+    return replace(
+        result,
+        baseline_rate=tokens / statistics.median(baseline_cpu),
+        cpu_ratios=tuple(prepared.filled * theirs / ours for ours, theirs in zip(cpu, baseline_cpu, strict=True)),
+        wall_ratios=tuple(prepared.filled * theirs / ours for ours, theirs in zip(wall, baseline_wall, strict=True)),
+        baseline_peak_mb=max(baseline_peaks),
+    )
 
 
 def train_zoo(flags: list[str]) -> tuple[float, float]:
@@ -357,7 +358,7 @@ class Bench:
         return self.prepared[name]
 
     def collators(self) -> Iterator[list[str]]:
-        yield [*HEADER[:-1]]
+        yield HEADER[:-1]
         for name in ("masked", "causal"):
             for size in BATCHES[self.size]:
                 yield compare_collators(self.prepare(name), size, self.pairs, SECONDS[self.size]).cells()[:-1]
