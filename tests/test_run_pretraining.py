@@ -21,7 +21,7 @@ import run_pretraining
 from tests.glue_sample import write_task
 from tests.pretraining_sample import MODELS, flags, write_text
 from tests.processes import fork, wait
-from training import loop
+from training import curves, history, loop
 
 
 HEADS = {
@@ -38,6 +38,12 @@ WITHOUT_DROPOUT = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_curves(monkeypatch):
+    """Drawing takes longer than these runs do, so that only the first test draws."""
+    monkeypatch.setattr(history, "draw_curves", lambda *_: False)
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
@@ -52,7 +58,8 @@ def assert_same_bits(folder: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_each_objective_learns_from_raw_text_and_its_model_loads(kind, tmp_path, capsys):
+def test_each_objective_learns_from_raw_text_and_its_model_loads(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(history, "draw_curves", curves.draw_curves)
     argv = [*flags(tmp_path, kind), "--max_steps", "30", "--output_dir", str(tmp_path / "out")]
     argv += ["--eval_steps", "15", "--logging_steps", "5"]
     metrics = run_pretraining.main(argv)
