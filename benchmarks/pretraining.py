@@ -71,6 +71,7 @@ def read_config(name: str) -> dict[str, object]:
 
 
 TINY_BERT = {"vocab_size": 150, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3}
+TINY_BERT |= {"intermediate_size": 17}
 TINY_GPT = {"vocab_size": 310, "n_positions": 29, "n_embd": 12, "n_layer": 1, "n_head": 3}
 JOBS = {
     "full": {
@@ -88,7 +89,7 @@ JOBS = {
 
 
 def write_text(path: Path, tiny: bool) -> Path:
-    """Documents of made-up words with the frequencies of real ones, as in the rows of ELMo."""
+    """Writes documents of made-up words with the frequencies of real ones, as in the rows of ELMo."""
     text = elmo.Text(tiny)
     documents = [
         "".join(f"{' '.join(sentence)} .\n" for sentence in text.sentences(SENTENCES))
@@ -272,19 +273,20 @@ def compare_training(prepared: Prepared, pairs: int) -> Result:
         for side in sorted(sides, reverse=pair % 2 == 0):
             (cpu, wall), peak = sides[side]()
             measured[side].append((cpu, wall, peak))
-    (cpu, wall, peaks), *baseline = (list(zip(*runs, strict=True)) for runs in measured.values())
+    cpu, wall, peaks = zip(*measured["zoo"], strict=True)
     tokens = job.updates * job.batch_size * job.length
     rate = prepared.filled * tokens / statistics.median(cpu)
     result = Result(prepared.name, prepared.describe(job.batch_size), rate, peak_mb=max(peaks))
-    for baseline_cpu, baseline_wall, baseline_peaks in baseline:
-        result = replace(
-            result,
-            baseline_rate=tokens / statistics.median(baseline_cpu),
-            cpu_ratios=tuple(prepared.filled * b / a for a, b in zip(cpu, baseline_cpu, strict=True)),
-            wall_ratios=tuple(prepared.filled * b / a for a, b in zip(wall, baseline_wall, strict=True)),
-            baseline_peak_mb=max(baseline_peaks),
-        )
-    return result
+    if not prepared.has_baseline:
+        return result
+    baseline_cpu, baseline_wall, baseline_peaks = zip(*measured["transformers"], strict=True)
+    return replace(
+        result,
+        baseline_rate=tokens / statistics.median(baseline_cpu),
+        cpu_ratios=tuple(prepared.filled * theirs / ours for ours, theirs in zip(cpu, baseline_cpu, strict=True)),
+        wall_ratios=tuple(prepared.filled * theirs / ours for ours, theirs in zip(wall, baseline_wall, strict=True)),
+        baseline_peak_mb=max(baseline_peaks),
+    )
 
 
 def train_zoo(flags: list[str]) -> tuple[float, float]:
@@ -313,14 +315,17 @@ GPU_ROWS = {
 GPU_HEADER = ["row", "command", "tokens / second", "% of peak", "peak MB of the GPU"]
 
 
+def gpu_flags(row: str, text: str, output: str) -> list[str]:
+    flags = ["--model_name_or_path", *GPU_ROWS[row], *GPU_FLAGS]
+    return [*flags, "--train_file", text, "--output_dir", output]
+
+
 def measure_on_gpu(row: str, text: Path, folder: Path) -> list[str]:
     """The line of the table; "unmeasured" without a GPU."""
-    flags = ["--model_name_or_path", *GPU_ROWS[row], *GPU_FLAGS, "--train_file", str(text)]
-    flags += ["--output_dir", str(folder / row)]
-    command = f"`python run_pretraining.py {shlex.join(flags)}`"
+    command = f"`python run_pretraining.py {shlex.join(gpu_flags(row, 'TEXT', 'OUT'))}`"
     if not torch.cuda.is_available():
         return [row, command, "unmeasured", "", ""]
-    (rate, share, memory), _ = in_new_process(speed_of_run, flags)
+    (rate, share, memory), _ = in_new_process(speed_of_run, gpu_flags(row, str(text), str(folder / row)))
     return [row, command, f"{rate:,.0f}", f"{100 * share:.0f}", f"{memory:,.0f}"]
 
 
@@ -353,7 +358,7 @@ class Bench:
         return self.prepared[name]
 
     def collators(self) -> Iterator[list[str]]:
-        yield [*HEADER[:-1]]
+        yield HEADER[:-1]
         for name in ("masked", "causal"):
             for size in BATCHES[self.size]:
                 yield compare_collators(self.prepare(name), size, self.pairs, SECONDS[self.size]).cells()[:-1]

@@ -34,8 +34,9 @@ def _compare(model_class: type[PreTrainedModel], batch: Mapping[str, torch.Tenso
             losses[-1].backward()
         torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
         for name, parameter in whole.named_parameters():
-            if parameter.grad is not None:
-                gradient = parameters[name].grad
+            gradient = parameters[name].grad
+            assert (gradient is None) == (parameter.grad is None), name
+            if gradient is not None:
                 gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
                 explain = partial("{}: {}".format, name)
                 torch.testing.assert_close(gradient, parameter.grad, atol=1e-5, rtol=1e-4, msg=explain)

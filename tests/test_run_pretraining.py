@@ -15,11 +15,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
+import run_blimp
+import run_glue
 import run_pretraining
 from modeling import ElmoTokenizer
+from tests.glue_sample import write_task
 from tests.pretraining_sample import MODELS, flags, write_text
 from tests.processes import fork, wait
-from training import history, loop
+from training import curves, history, loop
 
 
 HEADS = {
@@ -36,6 +39,12 @@ WITHOUT_DROPOUT = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_curves(monkeypatch):
+    """Drawing takes longer than these runs do, so that only the first test draws."""
+    monkeypatch.setattr(history, "draw_curves", lambda *_: False)
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
@@ -50,7 +59,8 @@ def assert_same_bits(folder: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_each_objective_learns_from_raw_text_and_its_model_loads(kind, tmp_path, capsys):
+def test_each_objective_learns_from_raw_text_and_its_model_loads(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(history, "draw_curves", curves.draw_curves)
     argv = [*flags(tmp_path, kind), "--max_steps", "30", "--output_dir", str(tmp_path / "out")]
     argv += ["--eval_steps", "15", "--logging_steps", "5"]
     metrics = run_pretraining.main(argv)
@@ -77,6 +87,30 @@ def test_a_trained_model_goes_on_with_other_text(kind, tmp_path):
     other += ["--learning_rate", "0", "--output_dir", str(tmp_path / "second")]
     first = json.loads((tmp_path / "first" / "metrics.json").read_text())
     assert run_pretraining.main(other)["eval_loss"] == pytest.approx(first["eval_loss"], abs=1e-5)
+
+
+def test_a_bert_that_is_a_decoder_learns_from_left_to_right(tmp_path):
+    argv = [*flags(tmp_path, "masked_lm", is_decoder=True), "--max_steps", "6", "--output_dir", str(tmp_path / "out")]
+    metrics = run_pretraining.main(argv)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert type(model).__name__ == "ZooBertLMHeadModel" and metrics["eval_perplexity"] > 1
+    tokens = torch.tensor([[7, 8, 9, 10]])
+    changed = torch.tensor([[7, 8, 9, 11]])
+    torch.testing.assert_close(model(tokens).logits[:, :3], model(changed).logits[:, :3])
+
+
+@pytest.mark.parametrize("kind", ["masked_lm", "causal_lm", "bilm"])
+def test_a_trained_model_is_fine_tuned_and_scored_on_minimal_pairs(kind, tmp_path):
+    model = str(tmp_path / "model")
+    run_pretraining.main([*flags(tmp_path, kind), "--max_steps", "2", "--output_dir", model])
+    task = ["--task_name", "rte", "--data_dir", str(write_task(tmp_path, "RTE")), "--max_seq_length", "24"]
+    task += ["--do_train", "--do_eval", "--max_steps", "2", "--output_dir", str(tmp_path / "rte")]
+    assert 0 <= run_glue.main(["--model_name_or_path", model, *task])["eval_accuracy"] <= 1
+    pairs = tmp_path / "pairs.jsonl"
+    pair = {"sentence_good": "Nobody lost the letter.", "sentence_bad": "Nobody the lost letter."}
+    pairs.write_text("\n".join([json.dumps(pair)] * 2), encoding="utf-8")
+    blimp = ["--data_file", str(pairs), "--output_dir", str(tmp_path / "blimp")]
+    assert run_blimp.main(["--model_name_or_path", model, *blimp])["eval_accuracy"] in (0, 0.5, 1)
 
 
 # Stopped and resumed
@@ -215,13 +249,14 @@ def test_a_damaged_log_is_one_error_before_the_work(tmp_path):
 def test_curves_that_cannot_be_drawn_cost_no_model(tmp_path, monkeypatch):
     argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "1", "--do_eval", "false"]
     argv += ["--output_dir", str(tmp_path / "out")]
-    with monkeypatch.context() as patch:
-        patch.setattr(history, "draw_curves", lambda records, path: path.joinpath("x").touch())
-        with pytest.raises(OSError):
-            run_pretraining.main(argv)
+    drawn = []
+    monkeypatch.setattr(history, "draw_curves", lambda records, path: path.joinpath("x").touch())
+    with pytest.raises(OSError):
+        run_pretraining.main(argv)
     assert (tmp_path / "out" / "model.safetensors").is_file() and (tmp_path / "out" / "metrics.json").is_file()
+    monkeypatch.setattr(history, "draw_curves", lambda records, path: drawn.extend(records))
     run_pretraining.main([*argv, "--resume"])
-    assert (tmp_path / "out" / "curves.png").is_file()
+    assert [record["update"] for record in drawn] == [1]
 
 
 # Held-out text
@@ -284,7 +319,7 @@ def test_what_needs_held_out_text_is_refused_without_it_before_the_training(tmp_
         (["--final_seq_length", "31"], "give their number, --max_steps"),
         (["--mask_share", "0.8", "--random_share", "0.3"], "are more than all tokens"),
         (["--tokenizer_name", "words"], "ZooBertConfig does not read the tokens of ElmoTokenizer"),
-        (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm"),
+        (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm, causal_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
     ],
