@@ -25,7 +25,7 @@ from tests.choices_sample import write_task as write_choices
 from tests.glue_sample import LABELS, SIZES, write_model, write_task, write_vocabulary
 from tests.ner_sample import read_columns, sentence, write_elmo, write_folder
 from tests.processes import fork, wait
-from training import ensembles, files
+from training import ensembles, files, task
 from training import runs as training_runs
 from training.flags import parse_arguments
 from training.loop import Trained
@@ -68,8 +68,8 @@ def predicted(script, model: Path, output: Path, *data: str) -> list[dict]:
     """What the model in a folder computes for the validation and the test set."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        predict = training_runs.predict
-        patch.setattr(training_runs, "predict", lambda *parts, **how: seen.append(predict(*parts, **how)) or seen[-1])
+        predict = task.predict
+        patch.setattr(task, "predict", lambda *parts, **how: seen.append(predict(*parts, **how)) or seen[-1])
         script.main([*again(model, output), *data, *BOTH, "--overwrite_output_dir"])
     return seen
 
