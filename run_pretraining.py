@@ -328,10 +328,10 @@ def _check_needs_no_evaluation(args: PretrainingArguments) -> None:
         "max_restarts": args.max_restarts,
         "do_train false": not args.do_train,
     }
-    for name in [name for name, is_given in needs.items() if is_given]:
+    if flags := [name for name, is_given in needs.items() if is_given]:
         raise InputError(
-            f"--{name} needs held-out text, and no document is held out: give --validation_file, or a "
-            "larger --validation_split_percentage"
+            f"--{flags[0]} needs held-out text, and no document is held out: give --validation_file, or a larger "
+            "--validation_split_percentage"
         )
 
 

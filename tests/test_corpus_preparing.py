@@ -280,6 +280,15 @@ def test_a_full_disk_is_one_error_and_keeps_the_finished_shards(tmp_path, source
     assert [path.stat().st_mtime_ns for path in finished] == kept
 
 
+def test_a_disk_that_is_full_for_the_tokenizer_is_one_error(tmp_path, source, monkeypatch):
+    def full(*_, **__):
+        raise Exception("No space left on device (os error 28)")  # as the library tokenizers does
+
+    monkeypatch.setattr(BertTokenizer, "save_pretrained", full)
+    with pytest.raises(FileError, match="cannot write .*tokenizer: No space left on device"):
+        prepare(tmp_path / "corpus", source, BERT)
+
+
 def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
     def kill(self, name, texts):
         os.kill(os.getpid(), signal.SIGKILL)

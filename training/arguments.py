@@ -372,5 +372,4 @@ def _without_folders(value: str) -> str:
 
     if is_path(value) and ("," not in value or os.path.exists(value)):
         return os.path.basename(os.path.abspath(value))
-    parts = map(str.strip, value.split(",")) if "," in value else [value]
-    return ",".join(os.path.basename(os.path.abspath(part)) if is_path(part) else part for part in parts)
+    return ",".join(Path(part).name if is_path(part.strip()) else part for part in value.split(","))

@@ -64,7 +64,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         records = [parse_json(line) for line in read_text(path).split("\n")[:-1]]
-        sorted(record["update"] for record in records)
+        sorted(record["update"] for record in records)  # fails unless all lines have a number
     except (ValueError, TypeError, KeyError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise FileError(f"{path} is damaged ({problem}): remove it, or restore it from a copy") from error
