@@ -276,7 +276,7 @@ def test_what_is_no_file_of_pairs_is_named(tmp_path):
     content = lzma.compress(write_pairs(tmp_path / "pairs.jsonl").read_bytes())
     for name, damaged in (("cut.jsonl.xz", content[:-20]), ("text.jsonl.xz", b"{}"), ("text.jsonl.gz", b"{}")):
         (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(InputError, match=f"{name} is no complete {Path(name).suffix} file .*: copy it again"):
+        with pytest.raises(OSError, match=f"{name} is damaged or cut short .*: get it again"):
             read_file(tmp_path / name)
 
 
