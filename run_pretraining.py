@@ -40,7 +40,7 @@ from transformers.hf_argparser import HfArg
 from tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.evaluation import HeldOut, compute_losses, score
-from tasks.pretraining.masked import MaskedLM, Vocabulary
+from tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from tasks.pretraining.objective import Objective
 from tasks.pretraining.plan import CorpusPlan, Phase
 from tasks.pretraining.preparing import PreparedText, prepare
@@ -61,7 +61,7 @@ from training.clock import Clock
 from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
-from training.loading import check_length, load_config, load_model, load_tokenizer
+from training.loading import check_length, has_head, load_config, load_model, load_tokenizer
 from training.prediction import Outputs
 from training.results import Results, Scores
 from training.runs import carry_out, command, repeat
@@ -139,23 +139,18 @@ class PretrainingArguments(RunArguments):
         for name in ("do_predict", "ensemble", "save_outputs", "group_by_length"):
             if getattr(self, name):
                 raise InputError(f"--{name} has no meaning in pre-training: leave it out")
-        self._check_text()
         self._check_length_of_run()
-        if self.mask_share + self.random_share > 1:
-            raise InputError(
-                f"--mask_share {self.mask_share} and --random_share {self.random_share} are more than all tokens"
-            )
+        _ = self.text, self.shares  # which check their flags
 
     @property
     def text(self) -> TextSource:
         """The text and how to read it."""
         return TextSource(**{field.name: getattr(self, field.name) for field in fields(TextSource)})
 
-    def _check_text(self) -> None:
-        if self.train_file is not None and self.dataset_name is not None:
-            raise InputError("--train_file and --dataset_name both name the text to train on: give one of them")
-        if self.train_file is None and self.dataset_name is None:
-            raise InputError("there is no text: give --train_file or --dataset_name")
+    @property
+    def shares(self) -> Shares:
+        """How many tokens a masked LM masks, and how."""
+        return Shares(self.mlm_probability, self.mask_share, self.random_share)
 
     def _check_length_of_run(self) -> None:
         if self.budget_minutes is not None:
@@ -275,7 +270,7 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
     Raises ValueError for an objective that the model has no head for.
     """
     reads = ["bilm"] if reads_words(tokenizer_class(config)) else ["masked_lm", "causal_lm"]
-    possible = [kind for kind in reads if type(config) in OBJECTIVES[kind]._model_mapping]
+    possible = [kind for kind in reads if has_head(OBJECTIVES[kind], config, args.source)]
     if not possible:
         raise InputError(f"{type(config).__name__} has no head for a language model: choose another model")
     if args.objective is not None and args.objective not in possible:
@@ -333,10 +328,7 @@ def build_objective(
         args.seed,
         shuffle=trains,
         whole_words=args.whole_word_mask,
-        masked_share=args.mlm_probability,
-        mask_share=args.mask_share,
-        random_share=args.random_share,
-        same_share=1 - args.mask_share - args.random_share,
+        shares=args.shares,
         pad_to_max_length=args.pad_to_max_length,
     )
 

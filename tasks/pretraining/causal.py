@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.draws import shuffle_epochs
-from tasks.pretraining.objective import IGNORED, Objective, Use
+from tasks.pretraining.objective import Objective, Use
 from tasks.pretraining.rows import ends_within
+from training.batches import IGNORED
 
 
 class CausalLM(Objective):

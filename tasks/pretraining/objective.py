@@ -11,9 +11,6 @@ from transformers import PreTrainedModel
 from tasks.pretraining.corpus import Corpus
 
 
-IGNORED = -100  # the label of what no loss counts
-
-
 class Use(IntEnum):
     """What random numbers are for: the part of their key behind the seed. Those of two uses are independent."""
 
