@@ -62,7 +62,7 @@ class BlimpArguments(RunArguments):
     max_eval_samples: PositiveInt | None = HfArg(default=None, help="score only this many pairs, the first")
     pll: Literal["original", "within_word_l2r"] = HfArg(
         default="original",
-        help="what is masked while a masked model predicts a token: it alone, or also those behind it in its word",
+        help="what is masked while a masked model predicts a token: it alone, or also the tokens after it in its word",
     )
 
     def __post_init__(self) -> None:

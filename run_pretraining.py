@@ -12,8 +12,8 @@ converted to shards of tokens once, in --corpus_dir, where later runs find them 
 without --tokenizer_name gets a tokenizer of its own size, made from the text.
 
 The order of the text and all random choices are functions of the seed and of the number of the update. So a run that
-was stopped continues exactly, with --resume, also on another number of processes if the samples of an update, the
-product of --per_device_train_batch_size, --gradient_accumulation_steps and processes, are as many as before.
+was stopped continues exactly, with --resume. The number of processes may change if an update has as many samples as
+before: --per_device_train_batch_size x --gradient_accumulation_steps x processes.
 OUTPUT_DIR receives metrics.json, log.jsonl with the lines of the log, their curves, and the trained model with its
 tokenizer and card.
 """
@@ -100,7 +100,7 @@ class PretrainingArguments(RunArguments):
         default="split", help="whether lines are split into sentences, or each line is one"
     )
     validation_split_percentage: NonNegativeFloat | None = HfArg(
-        default=None, help="percentage of the documents that is held out; default: 1 without --validation_file"
+        default=None, help="percentage of the documents that are held out; default: 1 without --validation_file"
     )
     corpus_dir: PathOrName | None = HfArg(
         default=None, help="folder of the text's tokens, written if it is new; default: OUTPUT_DIR/corpus"
@@ -115,24 +115,26 @@ class PretrainingArguments(RunArguments):
         default=None, help="tokens of a row, or steps of a biLM's truncated back-propagation; default: 128, or 20"
     )
     final_seq_length: PositiveInt | None = HfArg(
-        default=None, help="tokens of a row in the last part of the updates, as in BERT's paper: 512"
+        default=None, help="tokens of a row in the last updates; 512 in BERT's paper"
     )
-    final_share: Share = HfArg(default=0.1, help="that part of the updates, with --final_seq_length")
+    final_share: Share = HfArg(default=0.1, help="share of the updates that read rows of --final_seq_length")
     segments: Literal["full_sentences", "document_sentences", "next_sentence"] = HfArg(
         default="full_sentences",
         help="a masked LM's rows: sentences of any documents, of one document, or pairs for BERT's second objective",
     )
     mlm_probability: Share = HfArg(default=0.15, help="share of the tokens that a masked LM predicts")
-    mask_share: Share = HfArg(default=0.8, help="share of these that [MASK] replaces")
-    random_share: Share = HfArg(default=0.1, help="share of these that a random token replaces; the rest stays")
+    mask_share: Share = HfArg(default=0.8, help="share of the predicted tokens that [MASK] replaces")
+    random_share: Share = HfArg(
+        default=0.1, help="share of the predicted tokens that random ones replace; others stay"
+    )
     whole_word_mask: bool = HfArg(default=False, help="predict all tokens of a word or none")
     batch_ramp_steps: NonNegativeInt = HfArg(
-        default=0, help="number of updates in which the samples of an update rise to their full number"
+        default=0, help="number of updates over which the batch rises to its full size"
     )
     budget_minutes: PositiveFloat | None = HfArg(
         default=None, help="minutes of training, instead of a number of updates; the learning rate follows the time"
     )
-    max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on only this many rows, the first")
+    max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on the first rows only, this many")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -274,7 +276,7 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
     if not possible:
         raise InputError(f"{type(config).__name__} has no head for a language model: choose another model")
     if args.objective is not None and args.objective not in possible:
-        raise InputError(f"--objective {args.objective}: {type(config).__name__} can learn {', '.join(possible)}")
+        raise InputError(f"--objective {args.objective}: {type(config).__name__} learns {' or '.join(possible)}")
     if getattr(config, "is_decoder", False) and "causal_lm" in possible:
         return args.objective or "causal_lm"
     return args.objective or possible[0]
@@ -288,7 +290,7 @@ def build_task(
     rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * accelerator.num_processes
     if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
         raise InputError(
-            "the rows of a biLM go on from update to update: leave --batch_ramp_steps and --final_seq_length out"
+            "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"
         )
     phases = [Phase(build(text.train, args.max_seq_length or LENGTHS[kind], rows))]
     if args.final_seq_length is not None:

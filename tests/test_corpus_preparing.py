@@ -282,7 +282,7 @@ def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
 
     monkeypatch.setattr(writing.WritePiece, "_write", kill)
     with pytest.raises(
-        RuntimeError, match="was killed, perhaps because memory was short: .* preprocessing_num_workers"
+        RuntimeError, match="was killed, perhaps because memory ran out: .* preprocessing_num_workers"
     ):
         run(tmp_path / "out", source, processes=2)
 

@@ -305,6 +305,9 @@ def test_long_pairs_are_cut_by_the_released_rule():
             kept[0 if kept[0] > kept[1] else 1] -= 1
         assert [first - kept[0], second - kept[1]] == removed
     assert is_binomial(fronts.sum(), excess.sum(), 0.5)
+    both = (excess > 0).all(1)
+    first, second = (fronts - excess / 2)[both].T
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4 / both.sum() ** 0.5  # each segment is cut by draws of its own
     fours = fronts[excess == 4]
     assert stats.chisquare(np.bincount(fours), len(fours) / 16 * np.array([1, 4, 6, 4, 1])).pvalue > 1e-4
 

@@ -239,7 +239,7 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
         (["--final_seq_length", "31"], "give their number, --max_steps"),
         (["--mask_share", "0.8", "--random_share", "0.3"], "--mask_share and --random_share are 0.8 and 0.3"),
         (["--dataset_name", "some/text"], "from --train_file or --dataset_name: give one of them"),
-        (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm"),
+        (["--objective", "bilm"], "--objective bilm: ZooBertConfig learns masked_lm or causal_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
     ],

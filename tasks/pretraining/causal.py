@@ -36,7 +36,7 @@ class CausalLM(Objective):
         length: tokens of a row.
         seed: of the order of the rows.
         shuffle: False takes the rows as they lie in the corpus, the same in each epoch (for held-out text).
-        pad_token_id: any token, as no loss counts it; None, for a tokenizer without padding, is 0.
+        pad_token_id: any token, since no loss counts it. None, of a tokenizer without padding, means 0.
     """
 
     losses = word_losses = ("causal_lm",)

@@ -6,7 +6,7 @@ epoch, where the released code writes ten copies of the text with fixed masks. I
 
 - next_sentence: [CLS] A [SEP] B [SEP]. B follows A in its document or, with probability 1/2, is from another one.
 - full_sentences: sentences up to the length of a row, [SEP] between documents (RoBERTa; Liu et al. 2019, section 4.2).
-- document_sentences: the same, but a row ends where its document ends.
+- document_sentences: the same, but no row goes on after the end of its document.
 
 Held-out text (`shuffle=False`) comes in its order, and its masks and pairs depend on the seed and the row only. So
 each evaluation predicts the same tokens from the same inputs, and a change of the loss is a change of the model. The
@@ -168,7 +168,7 @@ class MaskedLM(Objective):
     def _lay_out(
         self, tokens: list[np.ndarray], rows: np.ndarray, lengths: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Rows of [CLS] and segments, each with [SEP] behind it.
+        """Rows of [CLS] and segments, each followed by [SEP].
 
         Args:
             tokens: of all segments, in their order.
@@ -176,7 +176,7 @@ class MaskedLM(Objective):
             lengths: (S,) the tokens of each segment.
 
         Returns:
-            input_ids, attention_mask and is_text (B, T), and (S,) the column of [SEP] behind each segment.
+            input_ids, attention_mask and is_text (B, T), and (S,) the column of the [SEP] after each segment.
         """
         row_lengths = 1 + np.bincount(rows, lengths + 1).astype(np.int64)
         before = np.cumsum(row_lengths - 1) - (row_lengths - 1)  # segments and [SEP] of the rows before

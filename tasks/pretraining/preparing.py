@@ -313,7 +313,7 @@ class _Preparation:
     ) -> None:
         origin = self._origin()
         if change := changed_file(files, origin["files"]):
-            self._refuse(f"from another text: {change} changed meanwhile")
+            self._refuse(f"from another text: {change} changed while it was read")
         if "train" not in shards:
             raise InputError(f"the training text, {files['train'][0]} and so on, has no tokens: give another")
         write_manifest(self.folder, Manifest(vocab_size, digest(self._tokenizer()), shards, words, origin))
