@@ -281,9 +281,7 @@ def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(writing.WritePiece, "_write", kill)
-    with pytest.raises(
-        RuntimeError, match="was killed, perhaps because memory ran out: .* preprocessing_num_workers"
-    ):
+    with pytest.raises(RuntimeError, match="was killed, perhaps because memory ran out: .* preprocessing_num_workers"):
         run(tmp_path / "out", source, processes=2)
 
 

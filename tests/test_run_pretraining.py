@@ -171,24 +171,6 @@ def test_the_last_part_of_the_updates_has_longer_rows(tmp_path, monkeypatch):
     assert lengths == [18] * 18 + [31] * 2
 
 
-def test_the_samples_of_an_update_rise_to_their_number(tmp_path, monkeypatch):
-    sizes = []
-    batch = run_pretraining.CausalLM.batch
-
-    def recorded(self, samples):
-        sizes.append(list(samples))
-        return batch(self, samples)
-
-    monkeypatch.setattr(run_pretraining.CausalLM, "batch", recorded)
-    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "8", "--batch_ramp_steps", "6", "--do_eval", "false"]
-    run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--gradient_accumulation_steps", "2"])
-    updates, rest = [], [sample for batch in sizes for sample in batch]
-    for size in (2, 3, 4, 6, 7, 8, 8, 8):  # an eighth of a sixth is rounded up
-        updates.append(rest[:size])
-        rest = rest[size:]
-    assert not rest and [sample for update in updates for sample in update] == list(range(46))
-
-
 def test_a_run_ends_when_its_time_is_up_and_its_rate_has_fallen_to_zero(tmp_path):
     argv = [*flags(tmp_path, "masked_lm"), "--budget_minutes", "0.05", "--warmup_ratio", "0.5", "--logging_steps", "1"]
     metrics = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--do_eval", "false"])
