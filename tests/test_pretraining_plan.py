@@ -36,9 +36,10 @@ def plan_of(*phases: Phase, processes: int = 1, micro_batch: int = 3, accumulati
 
 def updates_from(plan: CorpusPlan, update: int) -> list[tuple[int, list[list[int]]]]:
     """The size of the epoch and the micro-batches of each update, as the loop takes them."""
-    taken = []
+    taken, first = [], None
     while update < plan.updates:
-        stretch = plan.stretch(update)
+        assert update != first, "a stretch without updates"
+        first, stretch = update, plan.stretch(update)
         objective = next(phase.objective for phase in plan.phases if phase.objective.batch is stretch.collate)
         for batches in stretch.updates:
             taken.append((objective.size, [list(batch) for batch in batches]))

@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 import run_pretraining
 from tests.pretraining_sample import MODELS, flags, write_text
 from tests.processes import fork, wait
-from training import loop
+from training import history, loop
 
 
 HEADS = {
@@ -45,37 +45,50 @@ def assert_same_bits(folder: Path, other: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def read_log(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
 # From raw text to a model
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_each_objective_learns_from_raw_text_and_its_model_loads(kind, tmp_path, capsys):
-    argv = [*flags(tmp_path, kind), "--max_steps", "30", "--output_dir", str(tmp_path / "out")]
-    argv += ["--eval_steps", "15", "--logging_steps", "5"]
-    metrics = run_pretraining.main(argv)
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """A picture takes a second."""
+    monkeypatch.setattr(history, "draw_curves", lambda records, path: None)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained(request, tmp_path_factory) -> tuple[str, Path, dict[str, float]]:
+    """A kind of model, the folder of a run that has trained it, and the run's metrics."""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    argv = [*flags(folder, kind), "--max_steps", "30", "--eval_steps", "15", "--logging_steps", "5"]
+    return kind, folder, run_pretraining.main([*argv, "--output_dir", str(folder / "out")])
+
+
+def test_each_objective_learns_from_raw_text_and_its_model_loads(trained):
+    kind, folder, metrics = trained
     assert metrics["train_updates"] == 30 and metrics["eval_bits_per_byte"] > 0
-    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    lines = read_log(folder / "out")
     assert [line["update"] for line in lines if "train_loss" in line] == [5, 10, 15, 20, 25, 30]
     first, last = (line["eval_perplexity"] for line in lines if "eval_perplexity" in line)
     assert last < first and last == metrics["eval_perplexity"]
     assert {"learning_rate", "grad_norm", "tokens_per_second", "peak_share"} <= lines[0].keys()
-    assert (tmp_path / "out" / "curves.png").stat().st_size > 10_000
-    model, info = HEADS[kind].from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert (folder / "out" / "curves.png").stat().st_size > 10_000
+    model, info = HEADS[kind].from_pretrained(folder / "out", output_loading_info=True)
     assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert not any(torch.isnan(value).any() for value in model.state_dict().values())
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    vectors = AutoModel.from_pretrained(tmp_path / "out")(**tokenizer("the boat", return_tensors="pt"))
+    tokenizer = AutoTokenizer.from_pretrained(folder / "out")
+    vectors = AutoModel.from_pretrained(folder / "out")(**tokenizer("the boat", return_tensors="pt"))
     assert vectors.last_hidden_state.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_a_trained_model_goes_on_with_other_text(kind, tmp_path):
-    run_pretraining.main([*flags(tmp_path, kind), "--max_steps", "12", "--output_dir", str(tmp_path / "first")])
-    other = [*flags(tmp_path, kind), "--model_name_or_path", str(tmp_path / "first"), "--max_steps", "1"]
-    other += ["--train_file", str(write_text(tmp_path, "other.txt", seed=5)), "--corpus_dir", str(tmp_path / "other")]
-    other += ["--learning_rate", "0", "--output_dir", str(tmp_path / "second")]
-    first = json.loads((tmp_path / "first" / "metrics.json").read_text())
-    assert run_pretraining.main(other)["eval_loss"] == pytest.approx(first["eval_loss"], abs=1e-5)
+def test_a_trained_model_goes_on_with_other_text(trained, tmp_path):
+    kind, folder, metrics = trained
+    argv = [*flags(tmp_path, kind), "--model_name_or_path", str(folder / "out"), "--max_steps", "1"]
+    argv += ["--train_file", str(write_text(tmp_path, "other.txt", seed=5)), "--learning_rate", "0"]
+    again = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out")])
+    assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], abs=1e-5)
 
 
 # Stopped and resumed
@@ -104,8 +117,7 @@ def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_pa
     killed_at(21, argv)
     run_pretraining.main(argv)
     assert_same_bits(tmp_path / "out", tmp_path / "whole")
-    lines = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("out", "whole")]
-    ours, theirs = ([json.loads(line)["train_loss"] for line in each] for each in lines)
+    ours, theirs = ([line["train_loss"] for line in read_log(tmp_path / name)] for name in ("out", "whole"))
     assert ours == theirs
 
 
@@ -131,17 +143,11 @@ def test_workers_change_nothing(tmp_path):
     assert_same_bits(tmp_path / "alone", tmp_path / "helped")
 
 
-def test_another_number_of_samples_in_an_update_is_another_run(tmp_path):
+def test_another_number_of_samples_or_a_corpus_that_changed_is_another_run(tmp_path):
     argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "4", "--output_dir", str(tmp_path / "out")]
-    argv += ["--save_strategy", "steps", "--save_steps", "2"]
     run_pretraining.main(argv)
     with pytest.raises(ValueError, match="samples of an update 4, not 8: --resume continues the same run"):
         run_pretraining.main([*argv, "--resume", "--gradient_accumulation_steps", "2"])
-
-
-def test_a_corpus_that_changed_is_another_run(tmp_path):
-    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "4", "--output_dir", str(tmp_path / "out")]
-    run_pretraining.main(argv)
     write_text(tmp_path, seed=3)
     with pytest.raises(ValueError, match="was prepared from another text: .*text.txt changed since"):
         run_pretraining.main([*argv, "--resume"])
@@ -151,10 +157,6 @@ def test_a_corpus_that_changed_is_another_run(tmp_path):
 
 
 # The length of a run
-
-
-def read_log(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def test_the_last_part_of_the_updates_has_longer_rows(tmp_path, monkeypatch):
