@@ -15,7 +15,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
+import run_blimp
+import run_glue
 import run_pretraining
+from tests.glue_sample import write_task
 from tests.pretraining_sample import MODELS, flags, write_text
 from tests.processes import fork, wait
 from training import history, loop
@@ -89,6 +92,18 @@ def test_a_trained_model_goes_on_with_other_text(trained, tmp_path):
     argv += ["--train_file", str(write_text(tmp_path, "other.txt", seed=5)), "--learning_rate", "0"]
     again = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out")])
     assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], abs=1e-5)
+
+
+def test_a_trained_model_is_scored_on_pairs_and_fine_tuned(trained, tmp_path):
+    _, folder, _ = trained
+    model = ["--model_name_or_path", str(folder / "out"), "--output_dir"]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"sentence_good": "The old man saw a boat.", "sentence_bad": "The saw old man boat a."}\n')
+    assert run_blimp.main([*model, str(tmp_path / "pairs"), "--data_file", str(pairs)])["eval_accuracy"] in (0, 1)
+    write_task(tmp_path, "SST-2")
+    task = ["--task_name", "sst2", "--data_dir", str(tmp_path), "--max_seq_length", "20", "--max_steps", "1"]
+    metrics = run_glue.main([*model, str(tmp_path / "sst2"), *task, "--do_train", "--do_eval"])
+    assert 0 <= metrics["eval_accuracy"] <= 1
 
 
 # Stopped and resumed
