@@ -20,6 +20,9 @@ class FakeObjective:
     gradient_scale: float = 1.0
     batch: object = None
 
+    def count(self, batch: list[int]) -> list[int]:
+        return [len(batch)]
+
 
 def plan_of(*phases: Phase, processes: int = 1, micro_batch: int = 3, accumulation: int = 1, **flags) -> CorpusPlan:
     args = PretrainingArguments(
@@ -75,6 +78,13 @@ def test_updates_read_the_samples_in_order_from_0_in_each_phase(processes, micro
     assert not plan.ends_epoch(0)
     for update in range(14):
         assert updates_from(plan, update) == updates[update:]
+
+
+def test_a_process_without_a_sample_of_a_batch_counts_no_item():
+    plan = plan_of(Phase(FakeObjective(17, batch="short")), max_steps=3, processes=2, micro_batch=1)
+    second = SimpleNamespace(process_index=1, num_processes=2, device="cpu", reduce=lambda totals, kind: totals + 2)
+    counts = plan.count([[0, 1], [2]], [[1], [2]], second)  # of the last batch, it computes a sample all the same
+    assert counts.batches == [[1], [0]] and counts.totals.tolist() == [3]
 
 
 def test_the_epochs_of_a_run_decide_its_updates():
