@@ -121,6 +121,7 @@ def test_held_out_text_has_its_order_and_the_same_masks_each_time(corpus, docume
     assert all(np.array_equal(first[name], later[name]) for name in first)
     row = [token for text in text_of(first) for token in text if token != SEP]
     assert row == [token for document in documents for sentence in document for token in sentence]
+    assert objective.predictions == len(row)
 
 
 def test_whole_words_are_chosen_or_left_as_by_the_released_loop():

@@ -119,6 +119,7 @@ def test_rows_are_parts_of_one_line_and_both_directions_have_orders_of_their_own
 def test_held_out_text_keeps_its_order(corpus, small_pieces):
     objective = BiLM(corpus, rows=1, steps=4, shuffle=False)
     expected = in_line([[0, *words] for words in sentences_of(corpus)])
+    assert objective.predictions == len(expected)
     for epoch in range(2):
         inputs = in_line(epoch_of(objective, epoch)[0])
         assert inputs == expected[: len(inputs)]

@@ -94,6 +94,18 @@ def test_a_trained_model_goes_on_with_other_text(trained, tmp_path):
     assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], abs=1e-5)
 
 
+def test_two_processes_evaluate_as_one(trained, tmp_path):
+    kind, folder, _ = trained
+    argv = [*flags(tmp_path, kind), "--model_name_or_path", str(folder / "out"), "--do_train", "false"]
+    argv += ["--max_eval_samples", "7", "--output_dir"]  # of the last batch, the second process has none
+    one = run_pretraining.main([*argv, str(tmp_path / "one"), "--per_device_eval_batch_size", "6"])
+    two = [*argv, str(tmp_path / "two"), "--per_device_eval_batch_size", "6" if kind == "bilm" else "3"]
+    assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
+    metrics = json.loads((tmp_path / "two" / "metrics.json").read_text())
+    for name in ("eval_loss", "eval_perplexity", "eval_bits_per_byte"):
+        assert metrics[name] == pytest.approx(one[name], rel=1e-5)
+
+
 def test_a_trained_model_is_scored_on_pairs_and_fine_tuned(trained, tmp_path):
     _, folder, _ = trained
     model = ["--model_name_or_path", str(folder / "out"), "--output_dir"]

@@ -156,7 +156,7 @@ class BiLM(Objective):
         """The numbers (N,) of this process's rows, and their hidden states (N, L, 2, P) and cells (N, L, 2, C)."""
         if self.states is None:
             return {}
-        rows = (self.is_computed if self.is_computed.any() else ~self.is_computed).nonzero()[:, 0].cpu()
+        rows = self.is_computed.nonzero()[:, 0].cpu()
         hidden, cell = (part.cpu()[rows] for part in self.states)
         return {"rows": rows, "hidden": hidden, "cell": cell}
 
