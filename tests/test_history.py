@@ -1,12 +1,14 @@
 """The log of a run as a file, over runs that were stopped and resumed."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from accelerate import PartialState
 
 from training import history
+from training.curves import draw_curves
 from training.errors import FileError
 from training.history import History
 
@@ -38,6 +40,13 @@ def test_a_resumed_run_keeps_the_lines_before_it_and_makes_later_ones_anew(tmp_p
 def test_another_run_begins_another_log(tmp_path):
     write_log(tmp_path, [2, 4], resumes=False, loss=5.0)
     assert write_log(tmp_path, [6], resumes=False, loss=3.0) == [(6, 3.0)]
+
+
+def test_without_matplotlib_a_line_says_that_there_is_no_picture(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr(history, "draw_curves", draw_curves)
+    write_log(tmp_path, [2], resumes=False, loss=5.0)
+    assert capsys.readouterr().out == "no curves.png, which needs matplotlib: pip install matplotlib\n"
 
 
 def test_a_damaged_log_is_one_error(tmp_path):

@@ -52,8 +52,8 @@ class History(GeneralTracker):
 
     @on_main_process
     def finish(self) -> None:
-        if self.records:
-            draw_curves(self.records, self.output / CURVES)
+        if self.records and not draw_curves(self.records, self.output / CURVES):
+            print(f"no {CURVES}, which needs matplotlib: pip install matplotlib")
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
