@@ -98,8 +98,9 @@ def test_two_processes_evaluate_as_one(trained, tmp_path):
     kind, folder, _ = trained
     argv = [*flags(tmp_path, kind), "--model_name_or_path", str(folder / "out"), "--do_train", "false"]
     argv += ["--max_eval_samples", "7", "--output_dir"]  # of the last batch, the second process has none
-    one = run_pretraining.main([*argv, str(tmp_path / "one"), "--per_device_eval_batch_size", "6"])
-    two = [*argv, str(tmp_path / "two"), "--per_device_eval_batch_size", "6" if kind == "bilm" else "3"]
+    rows = "3" if kind == "bilm" else "6"  # a biLM's rows are those of all processes
+    one = run_pretraining.main([*argv, str(tmp_path / "one"), "--per_device_eval_batch_size", rows])
+    two = [*argv, str(tmp_path / "two"), "--per_device_eval_batch_size", "3"]
     assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
     metrics = json.loads((tmp_path / "two" / "metrics.json").read_text())
     for name in ("eval_loss", "eval_perplexity", "eval_bits_per_byte"):
