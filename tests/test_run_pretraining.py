@@ -97,9 +97,9 @@ def test_a_trained_model_goes_on_with_other_text(trained, tmp_path):
 def test_two_processes_evaluate_as_one(trained, tmp_path):
     kind, folder, _ = trained
     argv = [*flags(tmp_path, kind), "--model_name_or_path", str(folder / "out"), "--do_train", "false"]
-    argv += ["--max_eval_samples", "7", "--output_dir"]  # of the last batch, the second process has none
-    rows = "3" if kind == "bilm" else "6"  # a biLM's rows are those of all processes
-    one = run_pretraining.main([*argv, str(tmp_path / "one"), "--per_device_eval_batch_size", rows])
+    rows = 3 if kind == "bilm" else 6  # a biLM's rows are those of all processes
+    argv += ["--max_eval_samples", str(rows + 1), "--output_dir"]  # of the last batch, the second process has none
+    one = run_pretraining.main([*argv, str(tmp_path / "one"), "--per_device_eval_batch_size", str(rows)])
     two = [*argv, str(tmp_path / "two"), "--per_device_eval_batch_size", "3"]
     assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
     metrics = json.loads((tmp_path / "two" / "metrics.json").read_text())
