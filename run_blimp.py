@@ -8,10 +8,10 @@
 A pair is right if the model gives sentence_good a higher log-probability than sentence_bad. A tie counts half. The
 log-probability of a sentence is the sum over its tokens: given the tokens before it with a causal model; given all
 other tokens with a masked model, the pseudo-log-likelihood; in both directions with a biLM, whose forward and backward
-accuracies are reported beside that of the sum.
+accuracies are reported along with that of the sum.
 The folder --data_dir holds BLiMP's 67 files as they are published. A file of your own holds JSON lines, csv or
-tab-separated columns, also compressed as .xz or .gz. Its columns are sentence_good and sentence_bad, and optionally
-field, linguistics_term and UID, by which accuracies are reported too, and pairID.
+tab-separated columns, compressed or not. Its columns are sentence_good and sentence_bad, and optionally field,
+linguistics_term and UID, by which accuracies are reported too, and pairID.
 OUTPUT_DIR receives metrics.json, predictions.jsonl (the scores of both sentences of each pair, in the order of the
 data), accuracy.png if matplotlib is installed, and README.md, a card with the scores.
 """
@@ -62,7 +62,7 @@ class BlimpArguments(RunArguments):
     max_eval_samples: PositiveInt | None = HfArg(default=None, help="score only this many pairs, the first")
     pll: Literal["original", "within_word_l2r"] = HfArg(
         default="original",
-        help="what is masked while a masked model predicts a token: it alone, or also those behind it in its word",
+        help="what is masked while a masked model predicts a token: it alone, or also the tokens after it in its word",
     )
 
     def __post_init__(self) -> None:

@@ -12,8 +12,8 @@ converted to shards of tokens once, in --corpus_dir, where later runs find them 
 without --tokenizer_name gets a tokenizer of its own size, made from the text.
 
 The order of the text and all random choices are functions of the seed and of the number of the update. So a run that
-was stopped continues exactly, with --resume, also on another number of processes if the samples of an update, the
-product of --per_device_train_batch_size, --gradient_accumulation_steps and processes, are as many as before.
+was stopped continues exactly, with --resume. The number of processes may change if an update has as many samples as
+before: --per_device_train_batch_size x --gradient_accumulation_steps x processes.
 OUTPUT_DIR receives metrics.json, log.jsonl with the lines of the log, their curves, and the trained model with its
 tokenizer and card.
 """
@@ -40,7 +40,7 @@ from transformers.hf_argparser import HfArg
 from tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.evaluation import HeldOut, compute_losses, score
-from tasks.pretraining.masked import MaskedLM, Vocabulary
+from tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from tasks.pretraining.objective import Objective
 from tasks.pretraining.plan import CorpusPlan, Phase
 from tasks.pretraining.preparing import PreparedText, prepare
@@ -61,7 +61,7 @@ from training.clock import Clock
 from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
-from training.loading import check_length, load_config, load_model, load_tokenizer
+from training.loading import check_length, has_head, load_config, load_model, load_tokenizer
 from training.prediction import Outputs
 from training.results import Results, Scores
 from training.runs import carry_out, command, repeat
@@ -100,7 +100,7 @@ class PretrainingArguments(RunArguments):
         default="split", help="whether lines are split into sentences, or each line is one"
     )
     validation_split_percentage: NonNegativeFloat | None = HfArg(
-        default=None, help="percentage of the documents that is held out; default: 1 without --validation_file"
+        default=None, help="percentage of the documents that are held out; default: 1 without --validation_file"
     )
     corpus_dir: PathOrName | None = HfArg(
         default=None, help="folder of the text's tokens, written if it is new; default: OUTPUT_DIR/corpus"
@@ -115,47 +115,44 @@ class PretrainingArguments(RunArguments):
         default=None, help="tokens of a row, or steps of a biLM's truncated back-propagation; default: 128, or 20"
     )
     final_seq_length: PositiveInt | None = HfArg(
-        default=None, help="tokens of a row in the last part of the updates, as in BERT's paper: 512"
+        default=None, help="tokens of a row in the last updates; 512 in BERT's paper"
     )
-    final_share: Share = HfArg(default=0.1, help="that part of the updates, with --final_seq_length")
+    final_share: Share = HfArg(default=0.1, help="share of the updates that read rows of --final_seq_length")
     segments: Literal["full_sentences", "document_sentences", "next_sentence"] = HfArg(
         default="full_sentences",
         help="a masked LM's rows: sentences of any documents, of one document, or pairs for BERT's second objective",
     )
     mlm_probability: Share = HfArg(default=0.15, help="share of the tokens that a masked LM predicts")
-    mask_share: Share = HfArg(default=0.8, help="share of these that [MASK] replaces")
-    random_share: Share = HfArg(default=0.1, help="share of these that a random token replaces; the rest stays")
+    mask_share: Share = HfArg(default=0.8, help="share of the predicted tokens that [MASK] replaces")
+    random_share: Share = HfArg(
+        default=0.1, help="share of the predicted tokens that random ones replace; others stay"
+    )
     whole_word_mask: bool = HfArg(default=False, help="predict all tokens of a word or none")
     batch_ramp_steps: NonNegativeInt = HfArg(
-        default=0, help="number of updates in which the samples of an update rise to their full number"
+        default=0, help="number of updates over which the batch rises to its full size"
     )
     budget_minutes: PositiveFloat | None = HfArg(
         default=None, help="minutes of training, instead of a number of updates; the learning rate follows the time"
     )
-    max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on only this many rows, the first")
+    max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on the first rows only, this many")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("do_predict", "ensemble", "save_outputs", "group_by_length"):
             if getattr(self, name):
                 raise InputError(f"--{name} has no meaning in pre-training: leave it out")
-        self._check_text()
         self._check_length_of_run()
-        if self.mask_share + self.random_share > 1:
-            raise InputError(
-                f"--mask_share {self.mask_share} and --random_share {self.random_share} are more than all tokens"
-            )
+        _ = self.text, self.shares  # which check their flags
 
     @property
     def text(self) -> TextSource:
         """The text and how to read it."""
         return TextSource(**{field.name: getattr(self, field.name) for field in fields(TextSource)})
 
-    def _check_text(self) -> None:
-        if self.train_file is not None and self.dataset_name is not None:
-            raise InputError("--train_file and --dataset_name both name the text to train on: give one of them")
-        if self.train_file is None and self.dataset_name is None:
-            raise InputError("there is no text: give --train_file or --dataset_name")
+    @property
+    def shares(self) -> Shares:
+        """How many tokens a masked LM masks, and how."""
+        return Shares(self.mlm_probability, self.mask_share, self.random_share)
 
     def _check_length_of_run(self) -> None:
         if self.budget_minutes is not None:
@@ -281,11 +278,11 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
     Raises ValueError for an objective that the model has no head for.
     """
     reads = ["bilm"] if reads_words(tokenizer_class(config)) else ["masked_lm", "causal_lm"]
-    possible = [kind for kind in reads if type(config) in OBJECTIVES[kind]._model_mapping]
+    possible = [kind for kind in reads if has_head(OBJECTIVES[kind], config, args.source)]
     if not possible:
         raise InputError(f"{type(config).__name__} has no head for a language model: choose another model")
     if args.objective is not None and args.objective not in possible:
-        raise InputError(f"--objective {args.objective}: {type(config).__name__} can learn {', '.join(possible)}")
+        raise InputError(f"--objective {args.objective}: {type(config).__name__} learns {' or '.join(possible)}")
     if getattr(config, "is_decoder", False) and "causal_lm" in possible:
         return args.objective or "causal_lm"
     return args.objective or possible[0]
@@ -304,7 +301,7 @@ def build_task(
     rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * accelerator.num_processes
     if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
         raise InputError(
-            "the rows of a biLM go on from update to update: leave --batch_ramp_steps and --final_seq_length out"
+            "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"
         )
     phases = [Phase(build(text.train, args.max_seq_length or LENGTHS[kind], rows))]
     if args.final_seq_length is not None:
@@ -360,10 +357,7 @@ def build_objective(
         args.seed,
         shuffle=trains,
         whole_words=args.whole_word_mask,
-        masked_share=args.mlm_probability,
-        mask_share=args.mask_share,
-        random_share=args.random_share,
-        same_share=1 - args.mask_share - args.random_share,
+        shares=args.shares,
         pad_to_max_length=args.pad_to_max_length,
     )
 

@@ -31,9 +31,9 @@ import run_pretraining
 from tasks.pretraining.causal import CausalLM
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.masked import MaskedLM, Vocabulary
-from tasks.pretraining.objective import IGNORED, Objective
+from tasks.pretraining.objective import Objective
 from training import runs
-from training.batches import count_real_tokens
+from training.batches import IGNORED, count_real_tokens
 from training.loop import Trained
 from training.output_folder import LOG
 

@@ -6,21 +6,18 @@ and "NA" are text.
 """
 
 import csv
-import gzip
 import json
-import lzma
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import constants
 
+from tasks.compressed import reading
 from training.errors import FileError, InputError, MissingFileError, Parameter, Text
-from training.files import open_file, parse_json, plain
+from training.files import parse_json, plain
 
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 
 
 DATA_DIR = Parameter("data_dir")  # of every read_folder
-COMPRESSED = {".gz": gzip.open, ".xz": lzma.open}  # the end of a file's name -> what opens it
 PUBLISHED = (DATA_DIR, " with the published files")  # a remedy where the Hub fails
 
 
@@ -166,14 +162,9 @@ def _no_number(constant: str) -> None:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yields (line number, line with its end) for each line of a file in UTF-8. A byte order mark is dropped.
 
-    A file whose name ends in one of `COMPRESSED` is decompressed.
+    A file whose name ends in .gz, .bz2, .xz or .zst is decompressed.
     """
-    try:
-        file = open_file(path)
-    except OSError as error:  # missing, a folder, a device, not allowed
-        kind = MissingFileError if isinstance(error, FileNotFoundError) else FileError
-        raise kind(f"cannot read {path}: {error.strerror}") from error
-    with file, _decompressed(file, path) as content:
+    with reading(path) as content:
         for line, raw in enumerate(content, start=1):
             try:
                 text = raw.decode("utf-8-sig" if line == 1 else "utf-8")
@@ -182,17 +173,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             if "\0" in text:
                 raise InputError(f"{path}:{line}: a NUL byte: the file is not text, or UTF-16; convert it with iconv")
             yield line, text
-
-
-@contextmanager
-def _decompressed(file: BinaryIO, path: Path) -> Iterator[BinaryIO]:
-    """The content of the open `file`. Raises ValueError where it cannot be decompressed."""
-    opener = COMPRESSED.get(path.suffix.lower())
-    try:
-        with opener(file) if opener else nullcontext(file) as content:
-            yield content
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"{path} is no complete {path.suffix} file ({error}): copy it again") from error
 
 
 def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy: Text = "") -> list:

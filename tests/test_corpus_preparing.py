@@ -26,7 +26,7 @@ from modeling import ElmoConfig, ElmoTokenizer, ZooBertConfig, ZooGPTConfig
 from tasks.pretraining import preparing, sources, writing
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.preparing import prepare
-from tasks.pretraining.sources import TextSource
+from tasks.pretraining.sources import TextSource, is_held_out
 from tasks.pretraining.text import split_sentences
 from tasks.pretraining.vocabulary import word_vocabulary
 from tests.processes import fork, wait
@@ -42,12 +42,12 @@ PIECE = 700  # characters
 def documents(count: int = 42, seed: int = 0) -> list[str]:
     rng = random.Random(seed)
 
+    def sentence() -> str:
+        words = " ".join(rng.choices(WORDS, range(len(WORDS), 0, -1), k=rng.randrange(1, 8)))
+        return words[0].upper() + words[1:] + rng.choice(".!?")
+
     def line() -> str:
-        return " ".join(
-            " ".join(rng.choices(WORDS, range(len(WORDS), 0, -1), k=rng.randrange(1, 8))).capitalize()
-            + rng.choice(".!?")
-            for _ in range(rng.randrange(1, 4))
-        )
+        return " ".join(sentence() for _ in range(rng.randrange(1, 4)))
 
     return ["\n".join(line() for _ in range(rng.randrange(1, 5))) for _ in range(count)]
 
@@ -141,6 +141,7 @@ def test_equal_documents_are_held_out_together_and_never_trained_on(tmp_path):
         {*map(tuple, units(corpus, corpus.documents))} for corpus in (prepared.train, prepared.validation)
     )
     assert train and held_out and not train & held_out
+    assert all(is_held_out(text, 0.25) == is_held_out(f"\n{text} ", 0.25) for text in texts)
     assert len(prepared.train.documents) + len(prepared.validation.documents) == len(texts)
 
 
@@ -213,6 +214,17 @@ def test_words_of_held_out_text_and_those_that_a_file_cannot_hold_are_not_predic
     )
     assert word_vocabulary(counts, 6) == ["<S>", "</S>", "<UNK>", "c", "a", "b"]
     assert word_vocabulary(counts, 99) == ["<S>", "</S>", "<UNK>", "c", "a", "b", "d"]
+
+
+def test_words_that_only_held_out_text_has_are_read_but_not_predicted(tmp_path):
+    files = {"train_file": str(tmp_path / "a.txt"), "validation_file": str(tmp_path / "b.txt")}
+    (tmp_path / "a.txt").write_text("a cat sat")
+    (tmp_path / "b.txt").write_text("a zebra sat")
+    prepared = run(tmp_path / "out", TextSource(**files), ELMO)
+    assert [*prepared.tokenizer.targets] == ["<S>", "</S>", "<UNK>", "a", "cat", "sat"]
+    assert prepared.validation.read(0, 3).tolist() == [3, 6, 5] and prepared.validation.vocab_size == 6
+    (zebra,) = prepared.tokenizer.convert_tokens_to_ids(["zebra"])
+    assert prepared.validation.characters[6].tolist() == zebra
 
 
 def test_a_text_with_fewer_words_or_pieces_than_asked_gives_those_it_has(tmp_path, source):
@@ -294,9 +306,7 @@ def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(writing.WritePiece, "_write", kill)
-    with pytest.raises(
-        RuntimeError, match="was killed, perhaps because memory was short: .* preprocessing_num_workers"
-    ):
+    with pytest.raises(RuntimeError, match="was killed, perhaps because memory ran out: .* preprocessing_num_workers"):
         run(tmp_path / "out", source, processes=2)
 
 
@@ -496,11 +506,11 @@ def test_shards_of_datatrove_are_a_corpus_without_sentences(tmp_path, size):
 
 
 def test_shards_that_do_not_fit_are_one_error(tmp_path, texts):
-    write_as_datatrove(tmp_path / "0.ds", [[3, 99]], 2)
     shards, tokenizer = TextSource(str(tmp_path / "0.ds")), BertTokenizer({"[UNK]": 0})
+    write_as_datatrove(tmp_path / "0.ds", [[0, len(tokenizer)]], 2)
     with pytest.raises(InputError, match="give it as tokenizer"):
         run(tmp_path / "out1", shards)
-    with pytest.raises(InputError, match="0.ds has the token 99, the tokenizer only"):
+    with pytest.raises(InputError, match=f"0.ds has the token {len(tokenizer)}, the tokenizer only {len(tokenizer)}"):
         run(tmp_path / "out2", shards, tokenizer=tokenizer)
     with pytest.raises(InputError, match="others are text"):
         run(tmp_path / "out3", TextSource(f"{tmp_path}/0.ds,{tmp_path}/a.txt"), tokenizer=tokenizer)
@@ -509,3 +519,7 @@ def test_shards_that_do_not_fit_are_one_error(tmp_path, texts):
     damage(tmp_path / "0.ds", cut=True)
     with pytest.raises(FileError, match="0.ds is empty or damaged: it has 2 bytes"):
         run(tmp_path / "out5", shards, tokenizer=tokenizer)
+    write_as_datatrove(tmp_path / "0.ds", [[0, 0]], 2)
+    (tmp_path / "0.ds.index").write_bytes(struct.pack("<2Q", 3, 2))  # no document ends before it begins
+    with pytest.raises(FileError, match="0.ds is empty or damaged"):
+        run(tmp_path / "out6", shards, tokenizer=tokenizer)

@@ -194,6 +194,11 @@ def test_a_bert_that_is_configured_as_a_decoder_is_causal(tmp_path):
         choose_head(AutoConfig.for_model("vit"), tokenizer, ModelSource("cls"))
 
 
+def test_a_token_in_no_word_is_a_word_of_its_own():
+    first, other, another, last = scoring._numbers([0, None, None, 0])
+    assert first == last and len({first, other, another}) == 3
+
+
 def test_a_tokenizer_that_cannot_score_is_refused(tmp_path):
     scorer = scorer_of(write_bert(tmp_path))
     scorer.tokenizer.mask_token = None
@@ -276,7 +281,7 @@ def test_what_is_no_file_of_pairs_is_named(tmp_path):
     content = lzma.compress(write_pairs(tmp_path / "pairs.jsonl").read_bytes())
     for name, damaged in (("cut.jsonl.xz", content[:-20]), ("text.jsonl.xz", b"{}"), ("text.jsonl.gz", b"{}")):
         (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(InputError, match=f"{name} is no complete {Path(name).suffix} file .*: copy it again"):
+        with pytest.raises(OSError, match=f"{name} is damaged or cut short .*: get it again"):
             read_file(tmp_path / name)
 
 

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertTo
 from modeling import ZooBertConfig, ZooBertForMaskedLM, ZooBertForPreTraining
 from tasks.pretraining import masked
 from tasks.pretraining.corpus import Corpus
-from tasks.pretraining.masked import MaskedLM, Vocabulary, choose_tokens, choose_words
+from tasks.pretraining.masked import MaskedLM, Shares, Vocabulary, choose_tokens, choose_words
 from tasks.pretraining.pairs import draw_pairs, truncate_pairs
 from tasks.pretraining.rows import Segments, open_rows, target_lengths
 from tests.corpus_sample import random_documents, write_corpus
@@ -25,7 +25,6 @@ SIZE = 97
 PAD, UNKNOWN, CLS, SEP, MASK, FIRST = range(6)
 CONTINUES = np.arange(SIZE) >= 60
 VOCABULARY = Vocabulary(cls=CLS, sep=SEP, mask=MASK, pad=PAD, size=SIZE, continues=CONTINUES)
-REPLACEMENTS = ("mask", "random", "same")
 SIZES = {
     "vocab_size": SIZE,
     "hidden_size": 12,
@@ -80,24 +79,29 @@ def is_binomial(count: int, trials: int, probability: float) -> bool:
 # Which tokens are chosen, and what they become
 
 
-@pytest.mark.parametrize(
-    "shares", [{}, {"masked_share": 0.3, "mask_share": 0.5, "random_share": 0.2, "same_share": 0.3}]
-)
+@pytest.mark.parametrize("shares", [Shares(), Shares(0.3, 0.5, 0.2)])
 def test_masking_a_million_tokens_has_the_shares_of_the_paper(large, shares):
-    batch = whole_epoch(MaskedLM(large, VOCABULARY, 128, "full_sentences", seed=1, **shares))
+    batch = whole_epoch(MaskedLM(large, VOCABULARY, 128, "full_sentences", seed=1, shares=shares))
     chosen = batch["labels"] != -100
     lengths = batch["attention_mask"].sum(1)
     text = unmasked(batch)[chosen]
     assert lengths.sum() > 1_000_000 and text.min() >= FIRST
-    assert chosen.sum(1).tolist() == [round(length * shares.get("masked_share", 0.15)) for length in lengths.tolist()]
+    assert chosen.sum(1).tolist() == [round(length * shares.chosen) for length in lengths.tolist()]
     now = batch["input_ids"][chosen]
-    mask, words, same = (shares.get(f"{name}_share", 0.8 if name == "mask" else 0.1) for name in REPLACEMENTS)
-    assert is_binomial((now == MASK).sum(), len(now), mask + words / SIZE)
-    assert is_binomial((now == text).sum(), len(now), same + words / SIZE)
+    same = 1 - shares.mask - shares.random
+    assert is_binomial((now == MASK).sum(), len(now), shares.mask + shares.random / SIZE)
+    assert is_binomial((now == text).sum(), len(now), same + shares.random / SIZE)
     others = now[(now != MASK) & (now != text)]
-    assert is_binomial(len(others), len(now), words * (SIZE - 2) / SIZE)
+    assert is_binomial(len(others), len(now), shares.random * (SIZE - 2) / SIZE)
     assert stats.chisquare(np.delete(np.bincount(others, minlength=SIZE), MASK)).pvalue > 1e-4
     assert stats.chisquare(chosen[lengths == lengths.max(), 1:-1].sum(0)).pvalue > 1e-4  # no column is preferred
+
+
+def test_a_row_has_one_prediction_at_least_and_its_text_at_most(corpus):
+    for chosen in (0.01, 1.0):
+        batch = whole_epoch(MaskedLM(corpus, VOCABULARY, 24, "document_sentences", shares=Shares(chosen)))
+        text = batch["attention_mask"].sum(1) - 2
+        assert text.min() == 1 and ((batch["labels"] != -100).sum(1) == (1 if chosen < 1 else text)).all()
 
 
 def test_masks_are_drawn_anew_in_each_epoch_and_for_each_seed(corpus):
@@ -117,6 +121,7 @@ def test_held_out_text_has_its_order_and_the_same_masks_each_time(corpus, docume
     assert all(np.array_equal(first[name], later[name]) for name in first)
     row = [token for text in text_of(first) for token in text if token != SEP]
     assert row == [token for document in documents for sentence in document for token in sentence]
+    assert objective.predictions == len(row)
 
 
 def test_whole_words_are_chosen_or_left_as_by_the_released_loop():
@@ -301,6 +306,9 @@ def test_long_pairs_are_cut_by_the_released_rule():
             kept[0 if kept[0] > kept[1] else 1] -= 1
         assert [first - kept[0], second - kept[1]] == removed
     assert is_binomial(fronts.sum(), excess.sum(), 0.5)
+    both = (excess > 0).all(1)
+    first, second = (fronts - excess / 2)[both].T
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4 / both.sum() ** 0.5  # each segment is cut by draws of its own
     fours = fronts[excess == 4]
     assert stats.chisquare(np.bincount(fours), len(fours) / 16 * np.array([1, 4, 6, 4, 1])).pvalue > 1e-4
 
@@ -386,13 +394,14 @@ def test_a_billion_samples_start_at_once_and_resume_anywhere(monkeypatch, segmen
     assert len(batch["input_ids"]) == 3
 
 
-def test_impossible_shares_are_refused(corpus):
-    for shares in ({"masked_share": 0.0}, {"masked_share": 1.5}):
-        with pytest.raises(UserError, match="masked_share=.* must be above 0, and 1 at most"):
-            MaskedLM(corpus, VOCABULARY, 24, **shares)
-    with pytest.raises(UserError, match=r"must sum up to 1, not 0.8 \+ 0.3 \+ 0.1"):
-        MaskedLM(corpus, VOCABULARY, 24, random_share=0.3)
-    assert MaskedLM(corpus, VOCABULARY, 24, mask_share=0.8, random_share=0.2, same_share=1 - 0.8 - 0.2).size > 0
+def test_impossible_shares_are_refused():
+    for chosen in (0.0, 1.5):
+        with pytest.raises(UserError, match="chosen .*: above 0, and at most 1"):
+            Shares(chosen)
+    for mask, random in ((0.8, 0.3), (-0.1, 0.1), (0.5, -0.1)):
+        with pytest.raises(UserError, match=f"mask and random are {mask} and {random}: at most 1 in all"):
+            Shares(0.15, mask, random)
+    assert Shares(mask=0.8, random=1 - 0.8 + 1e-16)
 
 
 def test_whole_words_need_marked_continuations(corpus):

@@ -67,6 +67,7 @@ def test_a_recipe_runs(recipe, tmp_path):
     argv = [str(recipe), *tiny(tmp_path, recipe), "--output_dir", str(tmp_path / "out"), "--max_steps", "3"]
     argv += ["--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "1", "--mixed_precision", "no"]
     argv += ["--batch_ramp_steps", "0", "--eval_steps", "3", "--dataloader_num_workers", "0"]
+    argv += ["--report_to", "none"]
     metrics = run_pretraining.main([*argv, "--preprocessing_num_workers", "1", "--max_eval_samples", "2"])
     assert metrics["train_updates"] == 3 and metrics["eval_perplexity"] > 1
     assert MODELS[KINDS[recipe.parent.name]]["model_type"] in (tmp_path / "out" / "config.json").read_text()

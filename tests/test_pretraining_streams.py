@@ -11,14 +11,18 @@ import modeling
 from modeling import ElmoForPreTraining, ElmoTokenizer
 from modeling.elmo import modeling_elmo_pretraining as pretraining
 from modeling.elmo.tokenization_elmo import words_to_ids
+from run_pretraining import LanguageModelling, PretrainingArguments, describe_data
 from tasks.pretraining import streams
 from tasks.pretraining.corpus import Corpus
+from tasks.pretraining.plan import Phase
 from tasks.pretraining.streams import BiLM
 from tests.corpus_sample import random_documents, write_corpus
 from tests.elmo_recording import UNROLL, batch, check_end, released_model
 from tests.elmo_reference import small_config, small_model
 from training.arguments import ModelSource
+from training.launching import make_accelerator
 from training.loading import load_config, load_model
+from training.loop import train
 
 
 VOCABULARY, WORDS, K = 17, 23, 12  # words 17 to 22 have characters, but are not predicted
@@ -73,8 +77,10 @@ def split_at(words: list[int], boundary: int) -> list[tuple[int, ...]]:
     return [tuple(words[begin + 1 : end]) for begin, end in zip([-1, *places], [*places, len(words)], strict=True)]
 
 
+@pytest.mark.parametrize("piece", [19, 2**15])  # of a few sentences, and of the whole text
 @pytest.mark.parametrize("prefix", ["", "reverse_"])
-def test_an_epoch_has_each_sentence_once_but_for_the_steps_that_fill_no_batch(corpus, small_pieces, prefix):
+def test_an_epoch_has_each_sentence_once_but_for_the_steps_that_fill_no_batch(corpus, monkeypatch, prefix, piece):
+    monkeypatch.setattr(streams, "PIECE", piece)
     objective = BiLM(corpus, rows=3, steps=4, seed=5)
     sentences = sentences_of(corpus)
     if prefix:
@@ -92,7 +98,7 @@ def test_an_epoch_has_each_sentence_once_but_for_the_steps_that_fill_no_batch(co
             missing.remove(sentence)
         assert any(sentence[: len(last)] == last for sentence in missing)
         assert sum(map(len, missing)) + len(missing) - len(last) - 1 == steps - len(inputs)
-        # Targets are the next inputs: the end instead of the begin of a sentence, <UNK> beyond the vocabulary.
+        # Targets are the next inputs: the end instead of the beginning of a sentence, <UNK> beyond the vocabulary.
         following = [end if word == begin else word if word < VOCABULARY else 2 for word in inputs[1:]]
         assert targets[:-1] == following
         orders.append(whole)
@@ -113,6 +119,7 @@ def test_rows_are_parts_of_one_line_and_both_directions_have_orders_of_their_own
 def test_held_out_text_keeps_its_order(corpus, small_pieces):
     objective = BiLM(corpus, rows=1, steps=4, shuffle=False)
     expected = in_line([[0, *words] for words in sentences_of(corpus)])
+    assert objective.predictions == len(expected)
     for epoch in range(2):
         inputs = in_line(epoch_of(objective, epoch)[0])
         assert inputs == expected[: len(inputs)]
@@ -200,28 +207,33 @@ def recorded(arrays, number: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("recording", "clip"), [("full_softmax", 1.0), ("sampled_softmax", 10.0)])
-def test_eight_updates_are_those_of_the_released_code(corpus, data, recording, clip):
+def test_eight_updates_are_those_of_the_released_code(corpus, data, tmp_path, monkeypatch, recording, clip):
+    """The loop, optimizer and plan of run_pretraining.py, with the recorded batches in place of the corpus's."""
     arrays = np.load(data / "elmo_training" / f"{recording}.npz")
     model = released_model(arrays, state="warm")
     objective = BiLM(corpus, rows=2, steps=UNROLL)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adagrad(trained, lr=0.2, initial_accumulator_value=1.0)
-    weights = torch.tensor(objective.weights) * objective.gradient_scale
-    for number in range(8):
-        losses = objective.compute(model, recorded(arrays, number), {})
-        assert losses.mean().item() == pytest.approx(arrays[f"loss{number}"], abs=1e-6)
-        np.testing.assert_allclose(losses.detach(), arrays[f"ind{number}"], atol=1e-6)
-        optimizer.zero_grad()
-        (weights * losses).sum().backward()
-        norm = torch.nn.utils.clip_grad_norm_(trained, clip)
-        assert norm.item() == pytest.approx(arrays[f"gnorm{number}"], rel=2e-6)
-        optimizer.step()
+    objective.batch = lambda samples: recorded(arrays, samples[0] // 2)
+    args = PretrainingArguments(
+        model_name_or_path="bilm.json", train_file="text", output_dir=str(tmp_path), optim="adagrad",
+        learning_rate=0.2, lr_scheduler_type="constant", max_grad_norm=clip, per_device_train_batch_size=2,
+        max_steps=8, logging_steps=1, save_strategy="no", report_to="none",
+    )  # fmt: skip
+    accelerator, lines = make_accelerator(args), []
+    monkeypatch.setattr(accelerator, "log", lambda values, step: lines.append(values))
+    task = LanguageModelling({"train": corpus}, {}, None, {}, describe_data("bilm", args), [Phase(objective)])
+    train(model, None, task, None, args, accelerator)
+    for number, line in enumerate(lines):
+        assert line["train_loss"] == pytest.approx(arrays[f"loss{number}"], abs=1e-6)
+        directions = line["train_forward_loss"], line["train_backward_loss"]
+        np.testing.assert_allclose(directions, arrays[f"ind{number}"], atol=1e-6)
+        assert line["grad_norm"] == pytest.approx(arrays[f"gnorm{number}"], rel=2e-6)
     check_end(model, arrays)
     state = objective.state()
-    for number in range(8):
+    for number in range(len(lines)):
         of_direction, layer = divmod(number // 2, 2)
         part = state["hidden" if number % 2 else "cell"][:, layer, of_direction]
         np.testing.assert_allclose(part, arrays[f"state{number}"], atol=1e-6)
+    assert len(lines) == 8
 
 
 def language_model(**changes) -> ElmoForPreTraining:
@@ -263,6 +275,7 @@ def test_states_go_on_across_the_end_of_an_epoch_and_are_asked_for_when_they_are
     for start in range(0, first, 2):
         objective.compute(model, objective.batch(range(start, start + 2)), {})
     state = objective.state()
+    assert pickle.loads(pickle.dumps(objective)).state() == {}  # a worker gets no states
     batch = objective.batch(range(first, first + 2))
     continued = objective.compute(model, batch, {})
     other.load_state(state)
@@ -380,5 +393,5 @@ def test_samples_of_several_windows_and_texts_that_do_not_do_are_one_clear_error
         BiLM(corpus, rows=90, steps=20)
     with pytest.raises(ValueError, match="has no words with ends of sentences: prepare it with ELMo's tokenizer"):
         BiLM(write_corpus(tmp_path / "subwords", random_documents(9, 50), 50), rows=1, steps=4)
-    with pytest.raises(ValueError, match="has the states of 1 streams, but this run has 3: keep the number"):
+    with pytest.raises(ValueError, match="has the states of 1 streams, but this run has 3: keep the product"):
         objective.load_state({"rows": torch.tensor([1]), "hidden": torch.zeros(1, 2), "cell": torch.zeros(1, 2)})

@@ -22,7 +22,7 @@ from modeling import ElmoTokenizer
 from tests.glue_sample import write_task
 from tests.pretraining_sample import MODELS, flags, write_text
 from tests.processes import fork, wait
-from training import curves, history, loop
+from training import history, loop
 
 
 HEADS = {
@@ -55,38 +55,75 @@ def assert_same_bits(folder: Path, other: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+def read_log(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
 # From raw text to a model
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_each_objective_learns_from_raw_text_and_its_model_loads(kind, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(history, "draw_curves", curves.draw_curves)
-    argv = [*flags(tmp_path, kind), "--max_steps", "30", "--output_dir", str(tmp_path / "out")]
-    argv += ["--eval_steps", "15", "--logging_steps", "5"]
-    metrics = run_pretraining.main(argv)
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """A picture takes a second."""
+    monkeypatch.setattr(history, "draw_curves", lambda records, path: True)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained(request, tmp_path_factory) -> tuple[str, Path, dict[str, float]]:
+    """A kind of model, the folder of a run that has trained it, and the run's metrics."""
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    argv = [*flags(folder, kind), "--max_steps", "30", "--eval_steps", "15", "--logging_steps", "5"]
+    return kind, folder, run_pretraining.main([*argv, "--output_dir", str(folder / "out")])
+
+
+def test_each_objective_learns_from_raw_text_and_its_model_loads(trained):
+    kind, folder, metrics = trained
     assert metrics["train_updates"] == 30 and metrics["eval_bits_per_byte"] > 0
-    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    lines = read_log(folder / "out")
     assert [line["update"] for line in lines if "train_loss" in line] == [5, 10, 15, 20, 25, 30]
     first, last = (line["eval_perplexity"] for line in lines if "eval_perplexity" in line)
     assert last < first and last == metrics["eval_perplexity"]
     assert {"learning_rate", "grad_norm", "tokens_per_second", "peak_share"} <= lines[0].keys()
-    assert (tmp_path / "out" / "curves.png").stat().st_size > 10_000
-    model, info = HEADS[kind].from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert (folder / "out" / "curves.png").stat().st_size > 10_000
+    model, info = HEADS[kind].from_pretrained(folder / "out", output_loading_info=True)
     assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert not any(torch.isnan(value).any() for value in model.state_dict().values())
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    vectors = AutoModel.from_pretrained(tmp_path / "out")(**tokenizer("the boat", return_tensors="pt"))
+    tokenizer = AutoTokenizer.from_pretrained(folder / "out")
+    vectors = AutoModel.from_pretrained(folder / "out")(**tokenizer("the boat", return_tensors="pt"))
     assert vectors.last_hidden_state.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_a_trained_model_goes_on_with_other_text(kind, tmp_path):
-    run_pretraining.main([*flags(tmp_path, kind), "--max_steps", "12", "--output_dir", str(tmp_path / "first")])
-    other = [*flags(tmp_path, kind), "--model_name_or_path", str(tmp_path / "first"), "--max_steps", "1"]
-    other += ["--train_file", str(write_text(tmp_path, "other.txt", seed=5)), "--corpus_dir", str(tmp_path / "other")]
-    other += ["--learning_rate", "0", "--output_dir", str(tmp_path / "second")]
-    first = json.loads((tmp_path / "first" / "metrics.json").read_text())
-    assert run_pretraining.main(other)["eval_loss"] == pytest.approx(first["eval_loss"], abs=1e-5)
+def test_a_trained_model_goes_on_with_other_text(trained, tmp_path):
+    kind, folder, metrics = trained
+    argv = [*flags(tmp_path, kind), "--model_name_or_path", str(folder / "out"), "--max_steps", "1"]
+    argv += ["--train_file", str(write_text(tmp_path, "other.txt", seed=5)), "--learning_rate", "0"]
+    again = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out")])
+    assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], abs=1e-5)
+
+
+def test_two_processes_evaluate_as_one(trained, tmp_path):
+    kind, folder, _ = trained
+    argv = [*flags(tmp_path, kind), "--model_name_or_path", str(folder / "out"), "--do_train", "false"]
+    rows = 3 if kind == "bilm" else 6  # a biLM's rows are those of all processes
+    argv += ["--max_eval_samples", str(rows + 1), "--output_dir"]  # of the last batch, the second process has none
+    one = run_pretraining.main([*argv, str(tmp_path / "one"), "--per_device_eval_batch_size", str(rows)])
+    two = [*argv, str(tmp_path / "two"), "--per_device_eval_batch_size", "3"]
+    assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
+    metrics = json.loads((tmp_path / "two" / "metrics.json").read_text())
+    for name in ("eval_loss", "eval_perplexity", "eval_bits_per_byte"):
+        assert metrics[name] == pytest.approx(one[name], rel=1e-5)
+
+
+def test_a_trained_model_is_scored_on_pairs_and_fine_tuned(trained, tmp_path):
+    _, folder, _ = trained
+    model = ["--model_name_or_path", str(folder / "out"), "--output_dir"]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"sentence_good": "The old man saw a boat.", "sentence_bad": "The saw old man boat a."}\n')
+    assert run_blimp.main([*model, str(tmp_path / "pairs"), "--data_file", str(pairs)])["eval_accuracy"] in (0, 1)
+    write_task(tmp_path, "SST-2")
+    task = ["--task_name", "sst2", "--data_dir", str(tmp_path), "--max_seq_length", "20", "--max_steps", "1"]
+    metrics = run_glue.main([*model, str(tmp_path / "sst2"), *task, "--do_train", "--do_eval"])
+    assert 0 <= metrics["eval_accuracy"] <= 1
 
 
 def test_a_bert_that_is_a_decoder_learns_from_left_to_right(tmp_path):
@@ -97,20 +134,6 @@ def test_a_bert_that_is_a_decoder_learns_from_left_to_right(tmp_path):
     tokens = torch.tensor([[7, 8, 9, 10]])
     changed = torch.tensor([[7, 8, 9, 11]])
     torch.testing.assert_close(model(tokens).logits[:, :3], model(changed).logits[:, :3])
-
-
-@pytest.mark.parametrize("kind", ["masked_lm", "causal_lm", "bilm"])
-def test_a_trained_model_is_fine_tuned_and_scored_on_minimal_pairs(kind, tmp_path):
-    model = str(tmp_path / "model")
-    run_pretraining.main([*flags(tmp_path, kind), "--max_steps", "2", "--output_dir", model])
-    task = ["--task_name", "rte", "--data_dir", str(write_task(tmp_path, "RTE")), "--max_seq_length", "24"]
-    task += ["--do_train", "--do_eval", "--max_steps", "2", "--output_dir", str(tmp_path / "rte")]
-    assert 0 <= run_glue.main(["--model_name_or_path", model, *task])["eval_accuracy"] <= 1
-    pairs = tmp_path / "pairs.jsonl"
-    pair = {"sentence_good": "Nobody lost the letter.", "sentence_bad": "Nobody the lost letter."}
-    pairs.write_text("\n".join([json.dumps(pair)] * 2), encoding="utf-8")
-    blimp = ["--data_file", str(pairs), "--output_dir", str(tmp_path / "blimp")]
-    assert run_blimp.main(["--model_name_or_path", model, *blimp])["eval_accuracy"] in (0, 0.5, 1)
 
 
 # Stopped and resumed
@@ -133,15 +156,15 @@ def killed_at(update: int, argv: list[str]) -> None:
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_path):
     argv = [*flags(tmp_path, kind), "--max_steps", "24", "--save_strategy", "steps", "--do_eval", "false"]
+    argv += ["--logging_steps", "5"]
     run_pretraining.main([*argv, "--save_steps", "24", "--output_dir", str(tmp_path / "whole")])
     argv += ["--save_steps", "6", "--output_dir", str(tmp_path / "out"), "--resume"]
     killed_at(8, argv)
     killed_at(21, argv)
     run_pretraining.main(argv)
     assert_same_bits(tmp_path / "out", tmp_path / "whole")
-    lines = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("out", "whole")]
-    ours, theirs = ([json.loads(line)["train_loss"] for line in each] for each in lines)
-    assert ours == theirs
+    ours, theirs = ([line["train_loss"] for line in read_log(tmp_path / name)] for name in ("out", "whole"))
+    assert len(ours) == 5 and ours == theirs
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -166,17 +189,11 @@ def test_workers_change_nothing(tmp_path):
     assert_same_bits(tmp_path / "alone", tmp_path / "helped")
 
 
-def test_another_number_of_samples_in_an_update_is_another_run(tmp_path):
+def test_another_number_of_samples_or_a_corpus_that_changed_is_another_run(tmp_path):
     argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "4", "--output_dir", str(tmp_path / "out")]
-    argv += ["--save_strategy", "steps", "--save_steps", "2"]
     run_pretraining.main(argv)
     with pytest.raises(ValueError, match="samples of an update 4, not 8: --resume continues the same run"):
         run_pretraining.main([*argv, "--resume", "--gradient_accumulation_steps", "2"])
-
-
-def test_a_corpus_that_changed_is_another_run(tmp_path):
-    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "4", "--output_dir", str(tmp_path / "out")]
-    run_pretraining.main(argv)
     write_text(tmp_path, seed=3)
     with pytest.raises(ValueError, match="was prepared from another text: .*text.txt changed since"):
         run_pretraining.main([*argv, "--resume"])
@@ -186,10 +203,6 @@ def test_a_corpus_that_changed_is_another_run(tmp_path):
 
 
 # The length of a run
-
-
-def read_log(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def test_the_last_part_of_the_updates_has_longer_rows(tmp_path, monkeypatch):
@@ -204,24 +217,6 @@ def test_the_last_part_of_the_updates_has_longer_rows(tmp_path, monkeypatch):
     argv = [*flags(tmp_path, "masked_lm"), "--max_steps", "20", "--final_seq_length", "31", "--do_eval", "false"]
     run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--pad_to_max_length"])
     assert lengths == [18] * 18 + [31] * 2
-
-
-def test_the_samples_of_an_update_rise_to_their_number(tmp_path, monkeypatch):
-    sizes = []
-    batch = run_pretraining.CausalLM.batch
-
-    def recorded(self, samples):
-        sizes.append(list(samples))
-        return batch(self, samples)
-
-    monkeypatch.setattr(run_pretraining.CausalLM, "batch", recorded)
-    argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "8", "--batch_ramp_steps", "6", "--do_eval", "false"]
-    run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--gradient_accumulation_steps", "2"])
-    updates, rest = [], [sample for batch in sizes for sample in batch]
-    for size in (2, 3, 4, 6, 7, 8, 8, 8):  # an eighth of a sixth is rounded up
-        updates.append(rest[:size])
-        rest = rest[size:]
-    assert not rest and [sample for update in updates for sample in update] == list(range(46))
 
 
 def test_a_run_ends_when_its_time_is_up_and_its_rate_has_fallen_to_zero(tmp_path):
@@ -317,9 +312,10 @@ def test_what_needs_held_out_text_is_refused_without_it_before_the_training(tmp_
         (["--do_predict"], "--do_predict has no meaning in pre-training"),
         (["--budget_minutes", "1", "--max_steps", "3"], "--budget_minutes and --max_steps both end the run"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
-        (["--mask_share", "0.8", "--random_share", "0.3"], "are more than all tokens"),
+        (["--mask_share", "0.8", "--random_share", "0.3"], "--mask_share and --random_share are 0.8 and 0.3"),
+        (["--dataset_name", "some/text"], "from --train_file or --dataset_name: give one of them"),
         (["--tokenizer_name", "words"], "ZooBertConfig does not read the tokens of ElmoTokenizer"),
-        (["--objective", "bilm"], "--objective bilm: ZooBertConfig can learn masked_lm, causal_lm"),
+        (["--objective", "bilm"], "--objective bilm: ZooBertConfig learns masked_lm or causal_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),
     ],

@@ -11,6 +11,7 @@ import torch
 import modeling
 from tests import bert_cases, gpt_cases
 from tests.elmo_reference import small_config
+from training.speed import Speed
 from training.throughput import Throughput, _matrix_peak
 
 
@@ -135,6 +136,34 @@ def test_the_limit_is_measured_once_for_each_precision_and_leaves_the_random_num
     assert _matrix_peak.cache_info().misses == 2
     _matrix_peak.cache_clear()  # of what so short a time has measured
     assert Throughput(torch.device("xla"), "no").peak is None
+
+
+# The values of the log
+
+
+class FakeThroughput:
+    """A machine of 100 operations a second; the first step has 42."""
+
+    peak = 100.0
+
+    def count(self, step) -> int:
+        step()
+        return 42
+
+    def energy(self) -> float:
+        return 9.0
+
+
+def test_the_log_has_the_tokens_of_all_processes_since_its_last_line_and_their_share_of_the_peak():
+    speed = Speed(3.0, False, None, SimpleNamespace(num_processes=2))
+    speed.throughput = FakeThroughput()
+    padded = {"attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])}
+    assert speed.measure(padded, lambda: "a loss") == "a loss"
+    assert speed.measure({"input_ids": torch.zeros(2, 3, 5)}, lambda: "another") == "another"
+    values = speed.values(5.0)  # 12 tokens of this process in two seconds, 7 operations each
+    assert values == {"tokens_per_second": 12.0, "peak_share": pytest.approx(0.42), "joules": 9.0}
+    speed.measure(padded, lambda: None)
+    assert speed.values(8.0)["tokens_per_second"] == 4.0
 
 
 # Energy

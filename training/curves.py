@@ -7,8 +7,6 @@ from typing import Any
 from training.files import new_file
 
 
-INSTALL = 'curves.png needs matplotlib, which is not installed: pip install "elmo-gpt-bert[plots]"'
-
 # A panel shows all curves whose names contain its word. Each other name has a panel of its own.
 PANELS = ("loss", "perplexity", "bits_per_byte", "learning_rate", "grad_norm", "tokens_per_second", "peak_share")
 LOGARITHMIC = {"perplexity", "grad_norm"}

@@ -22,7 +22,7 @@ from transformers.hf_argparser import string_to_bool
 
 from training.aliases import NAMES, VALUES, translate
 from training.arguments import RunArguments
-from training.errors import InputError
+from training.errors import InputError, flags_in_errors
 from training.files import read_text
 
 
@@ -135,7 +135,8 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
     if unknown:
         parser.error(f"unknown argument {unknown[0]}; --help lists all flags")
     try:
-        args = arguments_class(**vars(namespace))
+        with flags_in_errors():
+            args = arguments_class(**vars(namespace))
         _check_resume_from_checkpoint(dict(keys + command_line).get("resume_from_checkpoint", []), args)
     except ValueError as error:
         parser.error(str(error))

@@ -54,8 +54,9 @@ class History(GeneralTracker):
 
     @on_main_process
     def finish(self) -> None:
-        if records := self.earlier if self.records is None else self.records:
-            draw_curves(records, self.output / CURVES)
+        records = self.earlier if self.records is None else self.records
+        if records and not draw_curves(records, self.output / CURVES):
+            print(f"no {CURVES}, which needs matplotlib: pip install matplotlib")
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.O
     """The optimizer of --optim. Matrices and embeddings decay, biases and LayerNorms do not, as in both papers.
 
     Adagrad is the biLM's: its sums of squares start at 1, as in the released code, so that torch's epsilon of 1e-10
-    vanishes beside their roots. It adds the decay to the gradient; the other optimizers decay the weights themselves.
+    vanishes in comparison. It adds the decay to the gradient; the other optimizers decay the weights themselves.
     """
     groups = _parameter_groups(model, args)
     devices = {parameter.device.type for group in groups for parameter in group["params"]}

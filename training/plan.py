@@ -52,7 +52,7 @@ class Plan(ABC):
     losses: the names of the losses that the model computes
     loss_weights: the training loss is the sum of the losses, multiplied by these
     gradient_scale: what the training loss is multiplied by for its gradient
-    measures_peak: whether the log names the share of the device's limit of matrix products
+    measures_peak: whether the log names the share of the device's matrix-product peak
     free: the arguments that a resumed run may change, because the updates of this plan do not depend on them
     """
 

@@ -1,4 +1,4 @@
-"""How fast a run trains: tokens a second, the share of the device's limit of matrix products, and energy."""
+"""How fast a run trains: tokens a second, the share of the device's matrix-product peak, and energy."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from datasets import Dataset
 
+from tasks.compressed import COMPRESSED
 from tasks.rows import (
-    COMPRESSED,
     DATA_DIR,
     check_folder,
     listed,
@@ -55,7 +55,7 @@ def read_folder(data_dir: Path) -> Dataset:
 def read_file(path: Path) -> Dataset:
     """The pairs of one file."""
     if _reader(path) is None:
-        endings = f"{', '.join(READERS)}, which may be compressed as {' or '.join(COMPRESSED)}"
+        endings = f"{', '.join(READERS)}, which may be compressed as {', '.join(COMPRESSED)}"
         raise InputError(f"{path}: a file of pairs must be one of {endings}")
     return _examples(_read(path), path)
 

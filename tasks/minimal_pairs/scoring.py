@@ -96,7 +96,7 @@ class MaskedScorer(Scorer):
     """The pseudo-log-likelihood: the sum of log p(token | the sentence with this token masked).
 
     One copy of the sentence is read for each token. `pll` says what else is masked in it: nothing (Salazar et al.
-    2020), or the tokens behind it in the same word, which would give it away (Kauf and Ivanova 2023, PLL-word-l2r).
+    2020), or the tokens after it in the same word, which would give it away (Kauf and Ivanova 2023, PLL-word-l2r).
     """
 
     task_type = "fill-mask"
@@ -170,7 +170,7 @@ class MaskedScorer(Scorer):
 class BidirectionalScorer(Scorer):
     """The sums of log p(word | words before it) and of log p(word | words after it), of a biLM such as ELMo.
 
-    Both include the boundary: the forward direction predicts the end of the sentence, the backward one its beginning.
+    Both include a boundary: the forward direction predicts the end of the sentence, the backward one its beginning.
     """
 
     task_type = "feature-extraction"

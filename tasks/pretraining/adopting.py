@@ -1,7 +1,7 @@
 """Shards that datatrove wrote, as a corpus: they stay where they are, and the manifest points to them.
 
-They have no sentences and no text, so bits per byte cannot be told. A token that datatrove appended to each document,
-such as <|endoftext|>, stays one of the document.
+They have no ends of sentences, and no text to count the bytes of. A token that datatrove appended to each document,
+such as <|endoftext|>, stays in the document.
 """
 
 from collections.abc import Mapping
@@ -41,8 +41,8 @@ def _adopt(path: Path, tokenizer: PreTrainedTokenizerBase) -> Shard:
     ends = np.fromfile(index, ENDS)
     count, size = int(ends[-1]) if len(ends) else 0, path.stat().st_size
     if size not in (2 * count, 4 * count) or count == 0 or (np.diff(ends.astype(np.int64)) < 0).any():
-        problem = f"{size} bytes, and its index tells of {count} tokens"
-        raise FileError(f"{path} is empty or damaged: it has {problem}. Write it again with datatrove")
+        problem = f"it has {size} bytes for the {count} tokens of its index"
+        raise FileError(f"{path} is empty or damaged: {problem}. Write it again with datatrove")
     token_size = size // count
     largest = int(np.memmap(path, f"<u{token_size}", mode="r").max())
     if largest >= len(tokenizer):

@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.draws import shuffle_epochs
-from tasks.pretraining.objective import IGNORED, Objective, Use
+from tasks.pretraining.objective import Objective, Use
 from tasks.pretraining.rows import ends_within
+from training.batches import IGNORED
 from training.errors import InputError
 
 
@@ -36,7 +37,7 @@ class CausalLM(Objective):
         length: tokens of a row.
         seed: of the order of the rows.
         shuffle: False takes the rows as they lie in the corpus, the same in each epoch (for held-out text).
-        pad_token_id: any token, as no loss counts it; None, for a tokenizer without padding, is 0.
+        pad_token_id: any token, since no loss counts it. None, of a tokenizer without padding, means 0.
 
     Raises:
         ValueError: for a corpus in which no token follows another.

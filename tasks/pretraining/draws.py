@@ -85,7 +85,7 @@ def _sequence(streams: np.ndarray, count: int) -> np.ndarray:
 
 
 def _feistel(values: np.ndarray, bits: int, round_keys: np.ndarray) -> np.ndarray:
-    """A bijection of the integers of so many bits: a hash of each half in turn changes the other half."""
+    """A bijection of the integers of `bits` bits: a hash of each half in turn changes the other half."""
     low_bits = np.uint64(bits // 2)
     low_mask, high_mask = (np.uint64(2**width - 1) for width in (bits // 2, bits - bits // 2))
     low, high = values & low_mask, values >> low_bits

@@ -56,7 +56,7 @@ def compute_losses(
     options: Mapping[str, Any],
     workers: int = 0,
 ) -> Outputs:
-    """ "losses" and "counts", (losses,) each: the mean of each loss, and how many predictions it is the mean of.
+    """The mean of each loss as "losses" (losses,), and how many predictions each is the mean of as "counts" (losses,).
 
     A batch holds `batch_size` samples of each process. Raises FloatingPointError if a loss is not finite.
     """
@@ -84,10 +84,10 @@ def compute_losses(
 def score(held_out: HeldOut, outputs: Outputs) -> Scores:
     """Perplexity, bits per byte of the text, and each loss if there are several.
 
-    The perplexity is that of the losses of words: the masked ones' of BERT, the mean of both directions of a biLM,
-    which also have their own. Bits per byte make models with different tokens comparable: the mean loss times the
-    predictions that the whole text needs, in bits, by the bytes of the text. For a masked model, which sees the words
-    around each masked one, they are no code length.
+    The perplexity is that of words: of BERT's masked ones, and of a biLM's in the mean of both directions, each of
+    which also has its own. Bits per byte make models with different tokens comparable. They are the mean loss, in
+    bits, times the predictions of the whole text, divided by its bytes. A masked model sees the words around each
+    masked one, so its bits per byte are no code length.
     """
     objective = held_out.objective
     losses = dict(zip(objective.losses, outputs["losses"][0].tolist(), strict=True))

@@ -6,7 +6,7 @@ epoch, where the released code writes ten copies of the text with fixed masks. I
 
 - next_sentence: [CLS] A [SEP] B [SEP]. B follows A in its document or, with probability 1/2, is from another one.
 - full_sentences: sentences up to the length of a row, [SEP] between documents (RoBERTa; Liu et al. 2019, section 4.2).
-- document_sentences: the same, but a row ends where its document ends.
+- document_sentences: the same, but no row goes on after the end of its document.
 
 Held-out text (`shuffle=False`) comes in its order, and its masks and pairs depend on the seed and the row only. So
 each evaluation predicts the same tokens from the same inputs, and a change of the loss is a change of the model. The
@@ -24,9 +24,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.draws import shuffle_epochs, uniform
-from tasks.pretraining.objective import IGNORED, Objective, Use
+from tasks.pretraining.objective import Objective, Use
 from tasks.pretraining.pairs import draw_pairs
 from tasks.pretraining.rows import Segments, ends_within, open_rows
+from training.batches import IGNORED
 from training.errors import InputError, Parameter
 
 
@@ -61,25 +62,22 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Shares:
-    """Of the tokens of a row, how many are chosen; of those, how many become [MASK], a random word, or stay the same.
+    """How many of a row's tokens are masked, and how. Raises ValueError for numbers that are no shares.
 
-    Raises ValueError if they are no shares, or if the last three do not sum up to 1.
+    chosen: of the tokens of a row, special ones counted, how many are predicted; at least one is
+    mask, random: of those, how many become [MASK], and a random token; the others stay the same
     """
 
-    chosen: float
-    mask: float
-    random: float
-    same: float
+    chosen: float = 0.15
+    mask: float = 0.8
+    random: float = 0.1
 
     def __post_init__(self):
-        replaced = self.mask, self.random, self.same
         if not 0 < self.chosen <= 1:
-            share = Parameter("masked_share", "mlm_probability")
-            raise InputError(share, f"={self.chosen} must be above 0, and 1 at most")
-        if min(replaced) < -1e-6 or abs(sum(replaced) - 1) > 1e-6:  # 1 - 0.8 - 0.2 is a little below 0
-            names = [Parameter(f"{name}_share") for name in ("mask", "random", "same")]
-            shares = " + ".join(map(str, replaced))
-            raise InputError(names[0], ", ", names[1], " and ", names[2], f" must sum up to 1, not {shares}")
+            raise InputError(Parameter("chosen", "mlm_probability"), f" {self.chosen}: above 0, and at most 1")
+        if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + 1e-6:  # 0.9 + 0.1 may be a little above 1
+            names = Parameter("mask", "mask_share"), Parameter("random", "random_share")
+            raise InputError(names[0], " and ", names[1], f" are {self.mask} and {self.random}: at most 1 in all")
 
 
 class MaskedLM(Objective):
@@ -90,13 +88,12 @@ class MaskedLM(Objective):
         seed: of the order, the masks and the pairs.
         shuffle: False takes the rows as they lie in the corpus, with the same masks and pairs in each epoch.
         whole_words: whether all tokens of a word are chosen, or none.
-        masked_share: of the tokens of a row, special ones counted, how many are chosen; at least one is.
-        mask_share, random_share, same_share: of those, how many become [MASK], a random word, or stay the same.
+        shares: how many tokens are masked, and how.
         pad_to_max_length: whether all batches are of `length` columns, rather than of those of their longest row.
 
     Raises:
-        ValueError: for impossible shares, rows without room for text, whole words that the tokenizer does not mark,
-            and next_sentence with a single document or without ends of sentences.
+        ValueError: for rows without room for text, whole words that the tokenizer does not mark, and next_sentence
+            with a single document or without ends of sentences.
     """
 
     def __init__(
@@ -108,10 +105,7 @@ class MaskedLM(Objective):
         seed: int = 0,
         shuffle: bool = True,
         whole_words: bool = False,
-        masked_share: float = 0.15,
-        mask_share: float = 0.8,
-        random_share: float = 0.1,
-        same_share: float = 0.1,
+        shares: Shares = Shares(),  # noqa: B008 - immutable
         pad_to_max_length: bool = False,
     ):
         if whole_words and not vocabulary.continues.any():
@@ -122,8 +116,7 @@ class MaskedLM(Objective):
             )
         self.corpus, self.vocabulary, self.length = corpus, vocabulary, length
         self.segments, self.seed, self.shuffle, self.whole_words = Segments(segments), seed, shuffle, whole_words
-        self.shares = Shares(masked_share, mask_share, random_share, same_share)
-        self.pad_to_max_length = pad_to_max_length
+        self.shares, self.pad_to_max_length = shares, pad_to_max_length
         self.rows = open_rows(corpus, self.segments, length)
         self.size = len(self.rows)
         has_pairs = self.segments is Segments.NEXT_SENTENCE
@@ -175,7 +168,7 @@ class MaskedLM(Objective):
     def _lay_out(
         self, tokens: list[np.ndarray], rows: np.ndarray, lengths: np.ndarray
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Rows of [CLS] and segments, each with [SEP] behind it.
+        """Rows of [CLS] and segments, each followed by [SEP].
 
         Args:
             tokens: of all segments, in their order.
@@ -183,7 +176,7 @@ class MaskedLM(Objective):
             lengths: (S,) the tokens of each segment.
 
         Returns:
-            input_ids, attention_mask and is_text (B, T), and (S,) the column of [SEP] behind each segment.
+            input_ids, attention_mask and is_text (B, T), and (S,) the column of the [SEP] after each segment.
         """
         row_lengths = 1 + np.bincount(rows, lengths + 1).astype(np.int64)
         before = np.cumsum(row_lengths - 1) - (row_lengths - 1)  # segments and [SEP] of the rows before

@@ -11,11 +11,8 @@ from transformers import PreTrainedModel
 from tasks.pretraining.corpus import Corpus
 
 
-IGNORED = -100  # the label of what no loss counts
-
-
 class Use(IntEnum):
-    """What random numbers are for: the part of their key behind the seed. Those of two uses are independent."""
+    """What random numbers are for: the part of their key after the seed. Different uses are independent."""
 
     ORDER = 0
     PAIRS = 1
@@ -38,7 +35,7 @@ class Objective(ABC):
         weights: the training loss is the sum of the losses, each times its weight.
         gradient_scale: what the training loss is multiplied by for its gradient.
         size: samples in an epoch.
-        predictions: how many words or subwords one loss would predict to spell the whole corpus, for bits per byte.
+        predictions: how many words or subwords one loss predicts in the whole corpus, for bits per byte.
         batch_size: how many samples a batch of all processes must hold; None: any number.
     """
 
@@ -75,7 +72,7 @@ class Objective(ABC):
         """
 
     def state(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint keeps beside the model: tensors, on the CPU, with one entry for each row of batches.
+        """What a checkpoint keeps in addition to the model: tensors on the CPU, with one entry for each row.
 
         Only for objectives whose rows continue in the next batch. Each process has the entries of its rows; those of
         all processes, concatenated, are the state of the run.

@@ -147,8 +147,9 @@ class _Preparation:
         """
         if not (self.folder / MANIFEST).is_file():
             return False
-        has_text = self._check_origin(self._files()) is not None or self.source.dataset_name is not None
-        return not self._is_damaged(verify, has_text)
+        files = self._files()
+        self._check_origin(files)
+        return not self._is_damaged(verify, has_text=files is not None or self.source.dataset_name is not None)
 
     def open(self) -> PreparedText:
         manifest, tokenizer = read_manifest(self.folder), self._tokenizer()
@@ -160,7 +161,8 @@ class _Preparation:
     def write(self) -> None:
         """Writes what is missing or damaged. The manifest of a damaged corpus is removed first, and written last."""
         (self.folder / MANIFEST).unlink(missing_ok=True)
-        files = self._check_origin(self._files())
+        files = self._files()
+        self._check_origin(files)
         if are_shards(files):
             self._write_manifest(files, self._adopt(files), len(self.tokenizer), None)
             return
@@ -227,8 +229,8 @@ class _Preparation:
         tokenizer = self._tokenizer()
         words = number_words(tokenizer, counts)
         write_text(self.folder / WORDS, "".join(f"{word}\n" for word in words))
-        write_characters(self.folder, rows_of_characters(tokenizer, words))
-        records = {name: FileRecord.of(self.folder / name) for name in (WORDS, CHARACTERS)}
+        characters = write_characters(self.folder, rows_of_characters(tokenizer, words))
+        records = {WORDS: FileRecord.of(self.folder / WORDS), CHARACTERS: characters}
         write_json(self.folder / WORDS_RECORD, {name: dataclasses.asdict(each) for name, each in records.items()})
 
     # The origin
@@ -279,8 +281,8 @@ class _Preparation:
         made = (self.folder / TOKENIZER, self.folder / WORDS_RECORD, self.folder / MANIFEST)
         return any(path.exists() for path in made) or any(self.folder.glob(f"{FINISHED}/*.json"))
 
-    def _check_origin(self, files: dict[str, list[Path]] | None) -> dict[str, list[Path]] | None:
-        """Returns the files. Writes the origin of a new folder; raises ValueError if a former one differs."""
+    def _check_origin(self, files: dict[str, list[Path]] | None) -> None:
+        """Writes the origin of a new folder. Raises ValueError if that of an old one differs."""
         settings, origin = self._settings(), self._origin()
         if origin is None or not self._has_begun():
             write_json(self.folder / ORIGIN, {"settings": settings, "names": self._names(), "files": describe(files)})
@@ -288,7 +290,6 @@ class _Preparation:
             self._refuse(f"with another {change}")
         elif files is not None and (change := changed_file(files, origin["files"])):
             self._refuse(f"from another text: {change} changed since")
-        return files
 
     def _refuse(self, change: str) -> None:
         remedy = ("Undo the change, remove the folder, or choose another ", FOLDER)
@@ -336,7 +337,7 @@ class _Preparation:
     ) -> None:
         origin = self._origin()
         if change := changed_file(files, origin["files"]):
-            self._refuse(f"from another text: {change} changed meanwhile")
+            self._refuse(f"from another text: {change} changed while it was read")
         for split, name in (("train", "training"), ("validation", "held-out")):
             if split in files and split not in shards:
                 raise InputError(f"the {name} text, {files[split][0]} and so on, has no tokens: give another")

@@ -20,7 +20,7 @@ _function: Callable | None = None  # of a worker
 
 
 def compute(function: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterator[Result]:
-    """Yields `function(item)` for each item in its order, computed in so many processes.
+    """Yields `function(item)` for each item in its order, computed in this number of processes.
 
     At most `processes` + 2 items are in memory. Raises RuntimeError if a process was killed.
     """
@@ -39,8 +39,8 @@ def compute(function: Callable[[Item], Result], items: Iterable[Item], processes
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
-        problem = "a process that read the text was killed, perhaps because memory was short: start again with fewer "
-        raise LaunchError(problem, WORKERS, ", what is finished is kept") from error
+        problem = "a process that read the text was killed, perhaps because memory ran out: start again with fewer "
+        raise LaunchError(problem, WORKERS, "; finished shards are kept") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -53,7 +53,7 @@ def _start(function: Callable) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent was killed; by itself it would wait for work for ever."""
+    """Ends this process when its parent was killed; otherwise it would wait for work forever."""
     multiprocessing.parent_process().join()
     os._exit(1)
 

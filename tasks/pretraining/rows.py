@@ -1,4 +1,4 @@
-"""The partition of a corpus into the rows of a masked language model, made once and kept beside the shards.
+"""The partition of a corpus into the rows of a masked language model, made once and kept with the shards.
 
 A row is a run of whole sentences. Where the rows begin depends on all sentences before, so their boundaries are
 computed in one pass and written to a file, from which any row is read at once:
@@ -37,7 +37,7 @@ class Segments(StrEnum):
     DOCUMENT_SENTENCES = "document_sentences"
 
     def capacity(self, length: int) -> int:
-        """The tokens of text in a row of `length`, behind [CLS] and with [SEP] after each segment."""
+        """The tokens of text in a row of `length`, without [CLS] and the [SEP] after each segment."""
         return length - (3 if self is Segments.NEXT_SENTENCE else 2)
 
 

@@ -2,7 +2,7 @@
 
     FOLDER/manifest.json             counts and checksums of all files, and what they were made from
     FOLDER/train/00000.ds            tokens, little-endian uint16; uint32 where a number exceeds 65,535
-                00000.ds.index       uint64: the end of each document, in tokens from the shard's begin
+                00000.ds.index       uint64: the end of each document, in tokens from the start of the shard
                 00000.ds.metadata    text: the tokenizer and the bytes of a token, the number of tokens, twice
                 00000.ds.sentences   uint64: the end of each sentence, as in the index
     FOLDER/validation/               the same of the held-out documents
@@ -51,7 +51,7 @@ class FileRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of tokens and the files beside it. What only the text tells is None for shards of another program."""
+    """A file of tokens and the files that belong to it. Those of another program lack some counts."""
 
     path: str  # of the file of tokens, from the manifest's folder
     token_size: int  # in bytes
@@ -144,7 +144,7 @@ def write_shard(
     text: Sequence[str] | None = None,
     tokenizer: str = "",
 ) -> Shard:
-    """Writes FOLDER/NAME.ds and the files beside it.
+    """Writes FOLDER/NAME.ds and the files that belong to it.
 
     Args:
         name: such as "train/00000"

@@ -47,10 +47,10 @@ class TextSource:
     def __post_init__(self):
         """Raises ValueError for fields that exclude each other, or a share that is none."""
         if (self.train_file is None) == (self.dataset_name is None):
-            raise InputError("the text is either ", TRAIN_FILE, " or ", DATASET)
+            raise InputError("the text to train on comes from ", TRAIN_FILE, " or ", DATASET, ": give one of them")
         share = self.validation_split_percentage
         if share is not None and not 0 <= share < 100:
-            raise InputError(PERCENTAGE, f" {share}: at least 0 and less than 100")
+            raise InputError(PERCENTAGE, f" {share}: must be at least 0 and below 100")
         if share and self.validation_file is not None:
             raise InputError(VALIDATION_FILE, " is the held-out text: leave out ", PERCENTAGE)
 

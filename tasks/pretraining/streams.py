@@ -15,8 +15,8 @@ Section 3.1 of Peters et al. 2018 (arXiv 1802.05365); released code: allenai/bil
 The order of an epoch is a function of the seed, the epoch and the direction. The text is cut into pieces of whole
 sentences, of about PIECE words. The pieces are shuffled, and so are the sentences within each piece. The steps of all
 sentences in this order are one long line, which is cut into equal parts, one for each row of the global batch. The
-last steps, fewer than a batch has, are left out; they are others in each epoch. Where its part of an epoch ends, a row
-goes on with its part of the next.
+last steps, fewer than a batch has, are left out; they differ from epoch to epoch. Where its part of an epoch ends, a
+row goes on with its part of the next.
 """
 
 import functools
@@ -36,7 +36,7 @@ from training.errors import InputError, Parameter
 
 
 BEGIN, END, UNKNOWN = 0, 1, 2  # the numbers of <S>, </S> and <UNK>
-BOUNDARY = -1  # before each sentence; it ends the sentence before and begins the next
+BOUNDARY = -1  # between sentences: the end of one and the beginning of the next
 PIECE = 2**15  # words; a row keeps one piece for each direction in memory
 WARM_UP = 200  # words that the model reads for its warm state; a state forgets within about 20
 INPUTS = ("input_ids", "reverse_input_ids", "labels", "reverse_labels", "sampled_words", "num_draws")
@@ -101,13 +101,13 @@ class BiLM(Objective):
         Returns:
             input_ids and reverse_input_ids (N, steps, K) and labels and reverse_labels (N, steps); with sampled words,
             sampled_words (2, num_sampled) and num_draws (2,), the same for all rows of the window; the number of each
-            row (N,); and the number of each row's window (N,), counted from the begin of the training.
+            row (N,); and the number of each row's window (N,), counted from the beginning of the training.
         """
         windows, rows = np.divmod(np.asarray(samples, np.int64), self.rows)
         if len(np.unique(windows)) != 1:
             raise ValueError(
-                f"the samples are of {len(np.unique(windows))} windows, but a batch holds rows of one: let an update "
-                f"have as many samples as there are rows, {self.rows}"
+                f"the samples are of {len(np.unique(windows))} windows, but a batch holds rows of one window: let an "
+                f"update have as many samples as there are rows, {self.rows}"
             )
         epoch, window = divmod(int(windows[0]), self.windows)
         begins = (rows * self.windows + window) * self.steps
@@ -131,8 +131,9 @@ class BiLM(Objective):
     def compute(
         self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor], options: Mapping[str, Any]
     ) -> torch.Tensor:
-        """As `Objective.compute`. Rows start in the states in which this method left them; from zeros at the begin of
-        the training, and of each evaluation, which reads its samples from 0 on.
+        """As `Objective.compute`. Each row continues from the states in which its last batch ended.
+
+        At the beginning of the training it starts from zeros. So it does in each evaluation, whose samples begin at 0.
         """
         rows, continues = batch["rows"], batch["windows"] > 0
         if self.states is None:
@@ -155,7 +156,7 @@ class BiLM(Objective):
         """The numbers (N,) of this process's rows, and their hidden states (N, L, 2, P) and cells (N, L, 2, C)."""
         if self.states is None:
             return {}
-        rows = (self.is_computed if self.is_computed.any() else ~self.is_computed).nonzero()[:, 0].cpu()
+        rows = self.is_computed.nonzero()[:, 0].cpu()
         hidden, cell = (part.cpu()[rows] for part in self.states)
         return {"rows": rows, "hidden": hidden, "cell": cell}
 
@@ -167,7 +168,7 @@ class BiLM(Objective):
         if rows.unique().tolist() != list(range(self.rows)):
             raise InputError(
                 f"the checkpoint has the states of {len(rows.unique())} streams, but this run has {self.rows}: keep "
-                "the number of rows of all processes together"
+                "the product of batch size, accumulation steps and processes"
             )
         self.states = tuple(
             part.new_empty(self.rows, *part.shape[1:]).index_copy(0, rows, part)
@@ -251,7 +252,7 @@ class Direction:
         return words
 
     def _read_piece(self, epoch: int, number: int) -> np.ndarray:
-        """(steps of the piece,) its sentences in the order of the epoch, each behind a boundary."""
+        """(steps of the piece,) its sentences in the order of the epoch, each after a boundary."""
         first, last = self.sentences[number : number + 2]
         start, stop = self.tokens[number : number + 2]
         words = self.corpus.read(int(start), int(stop))

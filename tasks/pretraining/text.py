@@ -8,15 +8,9 @@ The name may go on with .gz, .bz2, .xz or .zst. Text is UTF-8. Documents without
 than a document is in memory.
 """
 
-import bz2
-import gzip
-import io
 import json
-import lzma
 import re
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from glob import glob, has_magic
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -24,8 +18,9 @@ from typing import BinaryIO, Literal
 import pyarrow
 from pyarrow import parquet
 
+from tasks.compressed import COMPRESSED, reading
 from training.errors import FileError, InputError, MissingFileError, Parameter
-from training.files import open_file, plain
+from training.files import plain
 
 
 Documents = Literal["blank_lines", "files"]
@@ -33,9 +28,6 @@ Sentences = Literal["split", "lines"]
 
 TEXT_COLUMN = Parameter("text_column")
 JSON_LINES, PARQUET = (".json", ".jsonl", ".ndjson"), (".parquet",)
-OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-ZSTANDARD = ".zst"
-DAMAGE = (EOFError, lzma.LZMAError, zlib.error, OSError)  # what the decompressors raise
 
 # A document of lines is cut at the end of a line once it has this many bytes, so that a file without blank lines needs
 # no more memory than this.
@@ -70,7 +62,7 @@ def read_documents(path: Path, documents: Documents = "blank_lines", column: str
     `column` that is missing or no string; OSError for a file that cannot be read, or is damaged or cut short.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    kind = suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in (*OPENERS, ZSTANDARD) else (suffixes or [""])[-1]
+    kind = suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in COMPRESSED else (suffixes or [""])[-1]
     if kind in PARQUET:
         texts = _parquet_texts(path, column)
     else:
@@ -80,34 +72,11 @@ def read_documents(path: Path, documents: Documents = "blank_lines", column: str
 
 def _lines_texts(path: Path, documents: Documents | None, column: str) -> Iterator[str]:
     """The documents of a file of lines; those of JSON lines if `documents` is None."""
-    with _reading(path) as file:
+    with reading(path) as file:
         if documents is None:
             yield from _json_texts(file, path, column)
         else:
             yield from _plain_texts(file, path, documents == "blank_lines")
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file, decompressed. Turns errors of reading it into one line."""
-    suffix = path.suffix.lower()
-    try:
-        with open_file(path) as raw:
-            if suffix == ZSTANDARD:
-                with pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd") as stream:
-                    yield io.BufferedReader(stream, 1 << 20)
-            elif suffix in OPENERS:
-                with OPENERS[suffix](raw, "rb") as stream:
-                    yield io.BufferedReader(stream, 1 << 20)
-            else:
-                yield raw
-    except (FileError, InputError):
-        raise
-    except DAMAGE as error:
-        if isinstance(error, OSError) and error.strerror:  # missing, a folder, a device, not allowed
-            kind = MissingFileError if isinstance(error, FileNotFoundError) else FileError
-            raise kind(f"cannot read {path}: {error.strerror}") from error
-        raise FileError(f"{path} is damaged or cut short ({error}): get it again") from error
 
 
 def _decode(content: bytes, path: Path, offset: int) -> str:

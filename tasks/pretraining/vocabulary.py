@@ -77,7 +77,7 @@ def train_subwords(
     characters = sorted({*_train(rules, batches, 0, special)["vocab"]} - {*special})
     if len(special) + len(characters) > config.vocab_size:
         raise InputError(
-            f"the text needs {len(special) + len(characters)} pieces for its characters alone, and the configuration "
+            f"the text needs {len(special) + len(characters)} pieces for its characters alone, but the configuration "
             f"has vocab_size {config.vocab_size}: raise it, or clean the text"
         )
     model = _train(rules, texts(), config.vocab_size, [*special, *characters])
@@ -104,8 +104,9 @@ def _train(rules: dict, texts: Iterable[list[str]], size: int, first: list[str])
 def word_vocabulary(counts: Counter[str], size: int) -> list[str]:
     """The words of a language model: <S>, </S>, <UNK>, and the most frequent others, `size` in all if there are.
 
-    Words of equal frequency are in the order of their characters. Words that are counted 0 times are of held-out text
-    and stay out, as does a word that could not be read back from a file: one with white space, or bilm-tf's marker.
+    Words of equal frequency are in the order of their characters. Words with the
+    count 0, those of held-out text, stay out. So does a word that could not be read back from a file: one with white
+    space, or bilm-tf's marker.
     """
     return [*SPECIAL_WORDS, *(word for word in by_frequency(counts) if counts[word] and _is_line(word))][:size]
 

@@ -42,7 +42,7 @@ class Reader:
     piece_size: int
 
     def pieces(self, work: str) -> Iterator[Piece]:
-        """Yields all pieces; a bar on the terminal tells of the `work` that is done with them."""
+        """Yields all pieces. A progress bar on the terminal is labelled with the `work` that they are read for."""
         with tqdm(desc=work, unit=" characters", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
             for split, files in self.files.items():
                 for number, texts in enumerate(pieces(self.source.read(files), self.piece_size)):

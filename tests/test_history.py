@@ -1,0 +1,55 @@
+"""The log of a run as a file, over runs that were stopped and resumed."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from accelerate import PartialState
+
+from training import history
+from training.curves import draw_curves
+from training.errors import FileError
+from training.history import History
+
+
+@pytest.fixture(autouse=True)
+def no_picture(monkeypatch):
+    PartialState()
+    monkeypatch.setattr(history, "draw_curves", lambda records, path: path.write_text(str(len(records))))
+
+
+def write_log(folder: Path, updates: list[int], resumes: bool, loss: float) -> list[tuple[int, float]]:
+    """The lines of the file after a run, or a part of it, has logged these updates."""
+    tracker = History(folder, resumes)
+    for update in updates:
+        tracker.log({"train_loss": loss}, step=update)
+    tracker.finish()
+    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [(line["update"], line["train_loss"]) for line in lines]
+
+
+def test_a_resumed_run_keeps_the_lines_before_it_and_makes_later_ones_anew(tmp_path):
+    write_log(tmp_path, [2, 4, 6], resumes=True, loss=5.0)
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"update": 8, "tra')  # as the end of a process leaves it
+    assert write_log(tmp_path, [4, 6], resumes=True, loss=3.0) == [(2, 5.0), (4, 3.0), (6, 3.0)]
+    assert (tmp_path / "curves.png").read_text() == "3"
+
+
+def test_another_run_begins_another_log(tmp_path):
+    write_log(tmp_path, [2, 4], resumes=False, loss=5.0)
+    assert write_log(tmp_path, [6], resumes=False, loss=3.0) == [(6, 3.0)]
+
+
+def test_without_matplotlib_a_line_says_that_there_is_no_picture(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr(history, "draw_curves", draw_curves)
+    write_log(tmp_path, [2], resumes=False, loss=5.0)
+    assert capsys.readouterr().out == "no curves.png, which needs matplotlib: pip install matplotlib\n"
+
+
+def test_a_damaged_log_is_one_error(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"update": 2\n{"update": 4}\n')
+    with pytest.raises(FileError, match="log.jsonl is damaged .*: remove it, or restore it from a copy"):
+        History(tmp_path, resumes=True).log({}, step=6)
