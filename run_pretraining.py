@@ -310,9 +310,9 @@ def build_task(
     data, features = {"train": text.train}, {}
     if args.do_eval and text.validation is not None:
         data["validation"] = text.validation
-        features["validation"] = HeldOut.of(
-            build(text.validation, phases[-1].objective.length, rows=None), args.max_eval_samples
-        )
+        training = phases[0].objective if args.do_train else None
+        held_out = build(text.validation, phases[-1].objective.length, rows=None, training=training)
+        features["validation"] = HeldOut.of(held_out, args.max_eval_samples)
     return LanguageModelling(data, features, None, {}, describe_data(kind, args), phases)
 
 
@@ -340,12 +340,17 @@ def build_objective(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     args: PretrainingArguments,
+    training: Objective | None = None,
 ) -> Objective:
-    """The objective of training on updates of `rows` rows of `length`, or of evaluation where `rows` is None."""
+    """The objective of training on updates of `rows` rows of `length`, or of evaluation where `rows` is None.
+
+    training: for an evaluation, the objective in training, if there is one
+    """
     trains = rows is not None
     if kind == "bilm":
         rows = rows or max(1, min(args.per_device_eval_batch_size, corpus.num_tokens // length))
-        return BiLM(corpus, rows, length, args.seed, model.config.num_sampled if trains else 0, shuffle=trains)
+        sampled = model.config.num_sampled if trains else 0
+        return BiLM(corpus, rows, length, args.seed, sampled, shuffle=trains, training=training)
     check_length(length, model, tokenizer)
     if kind == "causal_lm":
         return CausalLM(corpus, length, args.seed, shuffle=trains, pad_token_id=tokenizer.pad_token_id)

@@ -395,3 +395,30 @@ def test_samples_of_several_windows_and_texts_that_do_not_do_are_one_clear_error
         BiLM(write_corpus(tmp_path / "subwords", random_documents(9, 50), 50), rows=1, steps=4)
     with pytest.raises(ValueError, match="has the states of 1 streams, but this run has 3: keep the product"):
         objective.load_state({"rows": torch.tensor([1]), "hidden": torch.zeros(1, 2), "cell": torch.zeros(1, 2)})
+
+
+def test_held_out_text_is_read_from_the_state_of_a_training_stream(corpus):
+    model, training = language_model(), BiLM(corpus, rows=3, steps=4)
+    held_out = BiLM(corpus, rows=2, steps=4, shuffle=False, training=training)
+    for window in range(3):
+        training.compute(model, training.batch(range(3 * window, 3 * window + 3)), {})
+    batch = held_out.batch([0, 1])
+    model.eval()
+    losses = held_out.compute(model, batch, {})
+    state = tuple(part[:1].movedim(0, 2).expand(-1, -1, 2, -1) for part in training.states)
+    inputs = {name: batch[name] for name in ("input_ids", "reverse_input_ids", "labels", "reverse_labels")}
+    torch.testing.assert_close(losses, model(**inputs, stream_state=state).direction_losses)
+
+
+def test_the_warm_state_follows_a_training_stream_and_later_streams_start_from_it(corpus, monkeypatch):
+    monkeypatch.setattr(streams, "WARM_UP", 1)  # a state forgets soon
+    model, training = language_model(), BiLM(corpus, rows=3, steps=4)
+    for window in range(3):
+        training.compute(model, training.batch(range(3 * window, 3 * window + 3)), {})
+    training.finish(model)
+    warm = model.elmo.initial_cell.clone()
+    training.states = tuple(torch.zeros_like(part) for part in training.states)
+    training.finish(model)
+    assert not torch.equal(model.elmo.initial_cell, warm)
+    hidden, cell = BiLM(corpus, rows=2, steps=4).first_state(model)
+    assert torch.equal(hidden, model.elmo.initial_hidden) and torch.equal(cell, model.elmo.initial_cell)

@@ -418,8 +418,10 @@ class ElmoModel(ElmoPreTrainedModel):
         self.carried = None
 
     @torch.no_grad()
-    def warm_up(self, sentences: Iterable[list[str] | str | torch.Tensor]) -> None:
+    def warm_up(self, sentences: Iterable[list[str] | str | torch.Tensor], start: State | None = None) -> None:
         """Reads a few sentences one after another, carrying the state, and stores the last state in the model.
+
+        The first sentence starts from zeros, or from `start`: (L, 2, 1, P) hidden states and (L, 2, 1, C) cells.
 
         A sentence is as for `embed`, or the character ids (words, K) of its words. With `config.state="warm"`, the
         default, every sentence then starts from the stored state. This is close to the released code, which carries
@@ -427,7 +429,7 @@ class ElmoModel(ElmoPreTrainedModel):
         model.
         """
         training, configured = self.training, self.config.state
-        self.config.state, self.carried = "carry", None
+        self.config.state, self.carried = "carry", start
         self.eval()
         try:
             for sentence in _as_list(sentences):
@@ -435,7 +437,7 @@ class ElmoModel(ElmoPreTrainedModel):
                     self(sentence.to(self.device)[None])
                 else:
                     self.embed([sentence])
-            if self.carried is None:
+            if self.carried is start:
                 raise ValueError("warm_up needs at least one sentence")
             self.initial_hidden.copy_(self.carried[0][:, :, 0])
             self.initial_cell.copy_(self.carried[1][:, :, 0])

@@ -193,10 +193,6 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         self.elmo.mixes.requires_grad_(False)
         return self
 
-    def zero_state(self, rows: int) -> State:
-        """The `stream_state` of this number of streams at their beginning."""
-        return self.elmo.zero_state(rows)
-
     @torch.no_grad()
     def change_vocabulary(self, old_words: Sequence[str], new_words: Sequence[str]) -> int:
         """Gives the softmax one row for each of `new_words`, and returns how many of its rows it keeps.

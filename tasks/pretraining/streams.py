@@ -57,6 +57,7 @@ class BiLM(Objective):
         steps: of a batch, through which the gradient goes back.
         num_sampled: words in the sampled softmax; 0 for the full softmax, as for held-out text.
         shuffle: with False, sentences are in the order of the text.
+        training: for held-out text, the objective in training.
 
     Raises:
         ValueError: for a corpus without words or sentences, or too short for a window.
@@ -66,11 +67,18 @@ class BiLM(Objective):
     weights = (0.5, 0.5)
 
     def __init__(
-        self, corpus: Corpus, rows: int, steps: int, seed: int = 0, num_sampled: int = 0, shuffle: bool = True
+        self,
+        corpus: Corpus,
+        rows: int,
+        steps: int,
+        seed: int = 0,
+        num_sampled: int = 0,
+        shuffle: bool = True,
+        training: "BiLM | None" = None,
     ):
         if corpus.characters is None or corpus.sentences is None:
             raise InputError(f"{corpus.name} has no words with ends of sentences: prepare it with ELMo's tokenizer")
-        self.corpus, self.rows, self.steps, self.seed = corpus, rows, steps, seed
+        self.corpus, self.rows, self.steps, self.seed, self.training = corpus, rows, steps, seed, training
         self.num_sampled = num_sampled if num_sampled < corpus.vocab_size else 0
         self.directions = [
             Direction(corpus, number, (seed, Use.ORDER, number) if shuffle else None)
@@ -133,24 +141,40 @@ class BiLM(Objective):
     ) -> torch.Tensor:
         """As `Objective.compute`. Each row continues from the states in which its last batch ended.
 
-        At the beginning of the training it starts from zeros. So it does in each evaluation, whose samples begin at 0.
+        In the first window, also of each evaluation, it starts from `first_state`.
         """
         rows, continues = batch["rows"], batch["windows"] > 0
         if self.states is None:
             if continues.any():
                 window = int(batch["windows"].max())
                 raise ValueError(f"the streams go on at window {window}, but have no states: call load_state first")
-            start = extract_model_from_parallel(model).zero_state(self.rows)
-            self.states = tuple(part.movedim(2, 0).contiguous() for part in start)
+            self.states = tuple(part.new_zeros(self.rows, *part.shape) for part in self.first_state(model))
         self.states = tuple(part.to(rows.device) for part in self.states)
         self.is_computed = self.is_computed.to(rows.device)
-        start = tuple(part[rows].where(continues.view(-1, 1, 1, 1), 0).movedim(0, 2) for part in self.states)
+        start = tuple(
+            part[rows].where(continues.view(-1, 1, 1, 1), first.to(part)).movedim(0, 2)
+            for part, first in zip(self.states, self.first_state(model), strict=True)
+        )
         inputs = {name: batch[name] for name in INPUTS if name in batch}
         output = model(**inputs, **options, stream_state=start)
         for part, end in zip(self.states, output.stream_state, strict=True):
             part[rows] = end.movedim(2, 0).to(part)
         self.is_computed[rows] = True
         return output.direction_losses
+
+    def first_state(self, model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+        """(L, 2, P) hidden states and (L, 2, C) cells from which a row starts: zeros for a new model.
+
+        A trained model knows no zeros, because its streams never start again: some rows would fall into a state which
+        they never leave, and predict nothing. So it starts from the state that it has stored and, in the evaluations
+        of a training, from that of one of the streams.
+        """
+        if self.training is not None and self.training.states is not None:
+            row = int(self.training.is_computed.int().argmax())
+            hidden, cell = self.training.states
+            return hidden[row], cell[row]
+        elmo = extract_model_from_parallel(model).base_model
+        return elmo.initial_hidden, elmo.initial_cell
 
     def state(self) -> dict[str, torch.Tensor]:
         """The numbers (N,) of this process's rows, and their hidden states (N, L, 2, P) and cells (N, L, 2, C)."""
@@ -176,13 +200,18 @@ class BiLM(Objective):
         )
 
     def finish(self, model: PreTrainedModel) -> None:
-        """Stores the state of a model that has read a few sentences. All sentences start from it from now on."""
+        """Stores the state of a model that has read a few sentences. All sentences start from it from now on.
+
+        It reads them where the first row of the training has ended, because it knows no other states.
+        """
+        start = None if self.states is None else tuple(part[:1].movedim(0, 2) for part in self.states)
         model = extract_model_from_parallel(model)
         stop = min(WARM_UP, self.corpus.num_tokens)
         ends = self.corpus.sentences.between(0, stop)
         sentences = np.split(self.corpus.read(0, stop), ends[ends < stop])
         characters = np.asarray(self.corpus.characters)
-        model.base_model.warm_up([torch.from_numpy(characters[words].astype(np.int64)) for words in sentences])
+        rows = [torch.from_numpy(characters[words].astype(np.int64)) for words in sentences]
+        model.base_model.warm_up(rows, start)
         model.config.state = "warm"
 
 
