@@ -23,7 +23,7 @@ from tests.gpt_sample import write_gpt_model
 from tests.processes import fork, wait
 from tests.squad_sample import make_articles, rows_of, write_squad
 from tests.test_run_squad import ALL, SHAPE, SHORT, bert, folder, read
-from training import runs
+from training import task
 from training.ensembles import outputs_file_name
 from training.flags import parse_arguments
 from training.results import Scores
@@ -461,7 +461,7 @@ def test_the_threshold_for_the_test_file_is_the_best_for_the_validation_set(tmp_
 
     find = run_squad.find_answers
     monkeypatch.setattr(run_squad, "find_answers", lambda *args: used.append(args[-1]) or find(*args))
-    monkeypatch.setattr(runs, "predict", predict)
+    monkeypatch.setattr(task, "predict", predict)
     results = run_squad.main(argv)
     rows = rows_of(load(tmp_path / "squad2.0" / "dev-v2.0.json")["data"])
     odds = load(again / "null_odds_validation.json")
