@@ -37,6 +37,7 @@ from transformers import (
 )
 from transformers.hf_argparser import HfArg
 
+from tasks.language_models import candidate_heads, reads_words
 from tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.evaluation import HeldOut, compute_losses, score
@@ -46,7 +47,7 @@ from tasks.pretraining.plan import CorpusPlan, Phase
 from tasks.pretraining.preparing import PreparedText, prepare
 from tasks.pretraining.sources import TextSource
 from tasks.pretraining.streams import BiLM, change_vocabulary, start_size
-from tasks.pretraining.vocabulary import reads_words, size_field, tokenizer_class
+from tasks.pretraining.vocabulary import size_field, tokenizer_class
 from training.arguments import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -273,18 +274,17 @@ def describe_text(text: PreparedText) -> str:
 
 
 def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> str:
-    """What the model learns: --objective, or what it has a head for; the next word if it is a decoder.
+    """What the model learns: --objective, or the likeliest that it has a head for.
 
     Raises ValueError for an objective that the model has no head for.
     """
-    reads = ["bilm"] if reads_words(tokenizer_class(config)) else ["masked_lm", "causal_lm"]
-    possible = [kind for kind in reads if has_head(OBJECTIVES[kind], config, args.source)]
+    heads = candidate_heads(config, tokenizer_class(config))
+    kinds = {head: kind for kind, head in OBJECTIVES.items()}
+    possible = [kinds[head] for head in heads if has_head(head, config, args.source)]
     if not possible:
         raise InputError(f"{type(config).__name__} has no head for a language model: choose another model")
     if args.objective is not None and args.objective not in possible:
         raise InputError(f"--objective {args.objective}: {type(config).__name__} learns {' or '.join(possible)}")
-    if getattr(config, "is_decoder", False) and "causal_lm" in possible:
-        return args.objective or "causal_lm"
     return args.objective or possible[0]
 
 

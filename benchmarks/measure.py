@@ -6,13 +6,14 @@ and wall time, which is the time that a user waits. With one thread, CPU time ha
 several threads it does: threads that wait for each other spin, and on a shared machine they wait long.
 """
 
+import argparse
 import functools
 import multiprocessing
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from math import ceil
@@ -205,3 +206,19 @@ def _peak_here() -> float:
         return int(line.split()[1]) / 1024  # kB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 1024  # bytes on macOS, kB elsewhere
+
+
+def parse_tables(
+    parser: argparse.ArgumentParser, tables: Collection[str], argv: list[str] | None
+) -> argparse.Namespace:
+    """Parses the command line of a benchmark that prints `tables`: their names, --pairs, --size, --json and its own."""
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(tables)}; all when none is named")
+    parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
+    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests the commands")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to this file")
+    args = parser.parse_args(argv)
+    if args.pairs < 1:
+        parser.error("--pairs must be positive")
+    if unknown := [table for table in args.tables if table not in tables]:
+        parser.error(f"no table is called {', '.join(unknown)}; there are {', '.join(tables)}")
+    return args

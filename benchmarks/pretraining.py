@@ -39,7 +39,7 @@ from training.output_folder import LOG
 
 from . import elmo, plain_pretraining
 from .__main__ import describe_machine, markdown
-from .measure import Contest, Outputs, Side, assert_equal, in_new_process, take_turns, timed
+from .measure import Contest, Outputs, Side, assert_equal, in_new_process, parse_tables, take_turns, timed
 from .plain_pretraining import LEARNING_RATE, LOGGED
 from .scripts import ROOT
 
@@ -378,7 +378,9 @@ TABLES = {"collators": Bench.collators, "training": Bench.training, "gpu": Bench
 
 
 def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
-    args = parse(argv)
+    parser = argparse.ArgumentParser("python -m benchmarks.pretraining", description=__doc__.splitlines()[0])
+    parser.add_argument("--text", type=Path, metavar="FILE", help="text to train on; default: made-up words")
+    args = parse_tables(parser, TABLES, argv)
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes to come
     torch.set_num_threads(1)
     datasets.disable_progress_bars()
@@ -398,21 +400,6 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
     if args.json is not None:
         args.json.write_text(json.dumps({"machine": machine, **tables}, indent=2) + "\n", encoding="utf-8")
     return tables
-
-
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m benchmarks.pretraining", description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all when none is named")
-    parser.add_argument("--text", type=Path, metavar="FILE", help="text to train on; default: made-up words")
-    parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
-    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests the commands")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to this file")
-    args = parser.parse_args(argv)
-    if args.pairs < 1:
-        parser.error("--pairs must be positive")
-    if unknown := [table for table in args.tables if table not in TABLES]:
-        parser.error(f"no table is called {', '.join(unknown)}; there are {', '.join(TABLES)}")
-    return args
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from .__main__ import describe_machine, markdown
+from .measure import parse_tables
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,17 +101,9 @@ TABLES = {
 
 def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
     parser = argparse.ArgumentParser("python -m benchmarks.scripts", description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all when none is named")
     parser.add_argument("--data_dir", default="demo/data", help="the GLUE zip's folders; default: the demo's sample")
     parser.add_argument("--tokenizer_name", default="demo/vocab.txt", help="a vocab.txt for the data")
-    parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
-    parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests the commands")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to this file")
-    args = parser.parse_args(argv)
-    if args.pairs < 1:
-        parser.error("--pairs must be positive")
-    if unknown := [table for table in args.tables if table not in TABLES]:
-        parser.error(f"no table is called {', '.join(unknown)}; there are {', '.join(TABLES)}")
+    args = parse_tables(parser, TABLES, argv)
     data = ["--data_dir", str(Path(args.data_dir).resolve())]
     data += ["--tokenizer_name", str(Path(args.tokenizer_name).resolve())]
     machine = describe_machine() | {"threads": 1}

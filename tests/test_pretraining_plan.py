@@ -82,8 +82,9 @@ def test_updates_read_the_samples_in_order_from_0_in_each_phase(processes, micro
 
 def test_a_process_without_a_sample_of_a_batch_counts_no_item():
     plan = plan_of(Phase(FakeObjective(17, batch="short")), max_steps=3, processes=2, micro_batch=1)
-    second = SimpleNamespace(process_index=1, num_processes=2, device="cpu", reduce=lambda totals, kind: totals + 2)
-    counts = plan.count([[0, 1], [2]], [[1], [2]], second)  # of the last batch, it computes a sample all the same
+    reduce = {"device": "cpu", "reduce": lambda totals, kind: totals + 2}
+    plan.accelerator = SimpleNamespace(process_index=1, num_processes=2, **reduce)
+    counts = plan.count([[0, 1], [2]], [[1], [2]])  # of the last batch, it computes a sample all the same
     assert counts.batches == [[1], [0]] and counts.totals.tolist() == [3]
 
 

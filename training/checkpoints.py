@@ -169,7 +169,7 @@ class Checkpoints:
         try:
             self.accelerator.wait_for_everyone()  # for the main process to empty the folder
             self.accelerator.save_state(str(folder))
-            self.plan.save_state(folder, self.accelerator)
+            self.plan.save_state(folder)
             self.accelerator.wait_for_everyone()
         except RuntimeError as error:  # raised by torch if the disk is full, or if another process has ended
             raise OSError(" ".join(str(error).split())) from error
@@ -296,7 +296,7 @@ class Checkpoints:
         if problem:
             raise FileError(f"{self.path(update)}: {problem}. Remove it, and --resume continues from the one before")
         self.accelerator.load_state(str(self.path(update)))
-        self.plan.load_state(self.path(update), self.accelerator)
+        self.plan.load_state(self.path(update))
 
     def how_to_resume(self) -> str:
         """For messages: the newest checkpoint, and how to continue from it."""

@@ -174,7 +174,7 @@ class _Training:
         loader = iter(load_batches(stretch.data_set, examples, stretch.collate, workers, pin_memory))
         for update in stretch.updates:
             batches = [next(loader) for _ in update]
-            counts = plan.count(update, batches, accelerator)
+            counts = plan.count(update, batches)
             shares = torch.zeros(len(plan.losses), device=accelerator.device)
             for step, (batch, items) in enumerate(zip(batches, counts.batches, strict=True), start=1):
                 inputs = send_to_device(batch, accelerator.device, non_blocking=pin_memory)

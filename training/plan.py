@@ -73,7 +73,7 @@ class Plan(ABC):
         """How many epochs the updates before `update` are."""
 
     @abstractmethod
-    def count(self, update: Update, batches: list[Batch], accelerator: Accelerator) -> Counts:
+    def count(self, update: Update, batches: list[Batch]) -> Counts:
         """The items of the micro-batches of one update, `batches`, of this process. Every process must call it."""
 
     @abstractmethod
@@ -93,10 +93,10 @@ class Plan(ABC):
         """(losses,) the mean of each loss over its items of the batch. `options` are arguments of the model."""
         return model(**batch, **options).loss.reshape(1)
 
-    def save_state(self, folder: Path, accelerator: Accelerator) -> None:  # noqa: B027 - most plans have none
+    def save_state(self, folder: Path) -> None:  # noqa: B027 - most plans have none
         """Writes what the next update needs apart from its number. Every process must call it."""
 
-    def load_state(self, folder: Path, accelerator: Accelerator) -> None:  # noqa: B027
+    def load_state(self, folder: Path) -> None:  # noqa: B027
         """Reads what `save_state` wrote. Every process must call it."""
 
 
@@ -119,8 +119,8 @@ class EpochPlan(Plan):
     def epochs(self, update: int) -> float:
         return update / self.per_epoch
 
-    def count(self, update: Update, batches: list[Batch], accelerator: Accelerator) -> Counts:
-        rank, processes = accelerator.process_index, accelerator.num_processes
+    def count(self, update: Update, batches: list[Batch]) -> Counts:
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         local = [[sum(self.items[index] for index in examples[rank::processes])] for examples in update]
         return Counts(local, [sum(self.items[index] for examples in update for index in examples)])
 

@@ -17,13 +17,13 @@ from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
-    AutoModelForPreTraining,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.utils import ModelOutput
 
+from tasks.language_models import candidate_heads
 from training.arguments import ModelSource
 from training.batches import IGNORED
 from training.errors import InputError, Parameter, as_user_errors
@@ -204,15 +204,8 @@ class BidirectionalScorer(Scorer):
 
 
 def choose_head(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: ModelSource) -> type:
-    """The Auto class of the model: masked where the family has such a model and is not configured as a decoder.
-
-    A tokenizer that reads words asks for a biLM. Raises ValueError if the model does not have the head.
-    """
-    heads = [AutoModelForMaskedLM, AutoModelForCausalLM]
-    if getattr(config, "is_decoder", False):
-        heads.reverse()
-    if hasattr(tokenizer, "word_targets"):
-        heads = [AutoModelForPreTraining]
+    """The Auto class of the model: the first of `candidate_heads` that it has. Raises ValueError if it has none."""
+    heads = candidate_heads(config, tokenizer)
     for head in heads:
         if has_head(head, config, source):
             return head

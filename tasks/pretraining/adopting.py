@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from tasks.language_models import reads_words
 from tasks.pretraining.shards import DOCUMENTS, ENDS, FileRecord, Shard
-from tasks.pretraining.vocabulary import TOKENIZER, reads_words
+from tasks.pretraining.vocabulary import TOKENIZER
 from training.errors import FileError, InputError, MissingFileError
 from training.files import file_digest
 

@@ -8,6 +8,7 @@ the models of this zoo keep them apart, and so do those of transformers that pas
 transformers' OpenAI GPT and BERT do not, see `keeps_documents_apart`.
 """
 
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -95,13 +96,18 @@ class CausalLM(Objective):
     ) -> torch.Tensor:
         targets = batch["shift_labels"]
         count = (targets != IGNORED).sum().clamp(min=1)  # a batch without predictions has the loss 0, not NaN
-        parameters = inspect.signature(type(extract_model_from_parallel(model)).forward).parameters
-        if "skip_logits" in parameters:  # the zoo's models then have no scores of all words in memory
+        if skips_logits(type(extract_model_from_parallel(model))):
             options = {**options, "skip_logits": True}
         # `labels` asks for a loss, in which `shift_labels` take their place. With a cache, transformers ignores
         # restarting positions.
         outputs = model(**batch, labels=targets, num_items_in_batch=count, use_cache=False, **options)
         return outputs.loss.unsqueeze(0)
+
+
+@functools.cache  # for each batch
+def skips_logits(model_class: type) -> bool:
+    """Whether a model of the class computes its loss without the scores of all words, if it is asked to."""
+    return "skip_logits" in inspect.signature(model_class.forward).parameters
 
 
 def keeps_documents_apart(model: PreTrainedModel) -> bool:

@@ -26,18 +26,15 @@ class HeldOut:
     """The samples of held-out text, in their order.
 
     samples: how many of them are evaluated, the first
-    num_bytes: of the text in UTF-8; None if it is not known
     """
 
     objective: Objective
     samples: int
-    num_bytes: int | None
 
     @classmethod
     def of(cls, objective: Objective, limit: int | None = None) -> "HeldOut":
         """All samples of the objective's corpus, or the first up to `limit`."""
-        samples = objective.size if limit is None else min(limit, objective.size)
-        return cls(objective, samples, objective.corpus.num_bytes)
+        return cls(objective, objective.size if limit is None else min(limit, objective.size))
 
     def __len__(self) -> int:
         return self.samples
@@ -94,8 +91,8 @@ def score(held_out: HeldOut, outputs: Outputs) -> Scores:
     words = {name: losses[name] for name in objective.word_losses}
     mean = sum(words.values()) / len(words)
     values = {"perplexity": math.exp(min(mean, LARGEST_LOSS))}
-    if held_out.num_bytes:
-        values["bits_per_byte"] = mean / math.log(2) * objective.predictions / held_out.num_bytes
+    if objective.corpus.num_bytes:
+        values["bits_per_byte"] = mean / math.log(2) * objective.predictions / objective.corpus.num_bytes
     if len(words) > 1:
         values |= {f"{name}_perplexity": math.exp(min(loss, LARGEST_LOSS)) for name, loss in words.items()}
     if len(losses) > 1:

@@ -132,8 +132,8 @@ class CorpusPlan(Plan):
         before, after = (self._samples(phase, number) // phase.objective.size for number in (update - 1, update))
         return after > before
 
-    def count(self, update: Update, batches: list[Batch], accelerator: Accelerator) -> Counts:
-        rank, processes = accelerator.process_index, accelerator.num_processes
+    def count(self, update: Update, batches: list[Batch]) -> Counts:
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         objective, nothing = self.phases[0].objective, [0] * len(self.losses)
         local = [
             objective.count(batch) if samples[rank::processes] else nothing
@@ -141,7 +141,7 @@ class CorpusPlan(Plan):
         ]
         totals = [sum(counts) for counts in zip(*local, strict=True)]
         if processes > 1:
-            totals = accelerator.reduce(torch.tensor(totals, device=accelerator.device), "sum")
+            totals = self.accelerator.reduce(torch.tensor(totals, device=self.accelerator.device), "sum")
         return Counts(local, totals)
 
     def compute(self, model: PreTrainedModel, batch: Batch, options: Mapping[str, Any]) -> torch.Tensor:
@@ -158,17 +158,17 @@ class CorpusPlan(Plan):
             "sharding": kind.value if kind in SHARDED else None,
         }
 
-    def save_state(self, folder: Path, accelerator: Accelerator) -> None:
+    def save_state(self, folder: Path) -> None:
         """Writes the state of the objective, of all processes."""
         parts = []
-        for process in range(accelerator.num_processes):
+        for process in range(self.accelerator.num_processes):
             (state,) = broadcast_object_list([self.phases[0].objective.state()], from_process=process)
             parts += [state] if state else []
-        if parts and accelerator.is_main_process:
+        if parts and self.accelerator.is_main_process:
             tensors = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
             save_tensors(tensors, folder / STATE)
 
-    def load_state(self, folder: Path, accelerator: Accelerator) -> None:
+    def load_state(self, folder: Path) -> None:
         path = folder / STATE
         tensors = load_tensors(path)[0] if path.is_file() else {}
         self.phases[0].objective.load_state({name: torch.from_numpy(array) for name, array in tensors.items()})

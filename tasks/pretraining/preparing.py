@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from tasks.language_models import reads_words
 from tasks.pretraining.adopting import adopt_shards, are_shards
 from tasks.pretraining.corpus import Corpus
 from tasks.pretraining.shards import (
@@ -45,7 +46,6 @@ from tasks.pretraining.vocabulary import (
     Encoder,
     digest,
     number_words,
-    reads_words,
     rows_of_characters,
     size_field,
     tokenizer_class,

@@ -18,17 +18,13 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import TOKENIZER_MAPPING, PreTrainedConfig, PreTrainedTokenizerBase
 
+from tasks.language_models import reads_words
 from training.errors import InputError, Parameter
 from training.files import write_text
 
 
 TOKENIZER = Parameter("tokenizer", "tokenizer_name")
 SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")  # the first lines of a vocabulary of words, as in the released ones
-
-
-def reads_words(tokenizer: PreTrainedTokenizerBase | type) -> bool:
-    """Whether the tokenizer, or its class, is one of words rather than of subwords."""
-    return hasattr(tokenizer, "word_targets")
 
 
 def tokenizer_class(config: PreTrainedConfig) -> type[PreTrainedTokenizerBase]:
