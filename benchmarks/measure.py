@@ -211,7 +211,7 @@ def _peak_here() -> float:
 def parse_tables(
     parser: argparse.ArgumentParser, tables: Collection[str], argv: list[str] | None
 ) -> argparse.Namespace:
-    """Parses the command line of a benchmark that prints `tables`: names, --pairs, --size, --json and its own flags."""
+    """Parses the command line of a benchmark that prints `tables`: names, --pairs, --size, --json and its own."""
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(tables)}; all when none is named")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests the commands")

@@ -170,6 +170,7 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--fp16 --mixed_precision bf16", "--mixed_precision contradicts --fp16"),
         ("--warmup_steps 5 --warmup_ratio 0.1", "both say how long the learning rate rises: give one of them"),
         ("--warmup_steps 5 --lr_scheduler_type constant", "--warmup_steps needs another --lr_scheduler_type"),
+        ("--decay_ratio 0.2", "--decay_ratio 0.2 needs --lr_scheduler_type warmup_stable_decay"),
         ("--warmup_steps -1", "--warmup_steps must not be negative, not -1"),
         ("--eval_strategy steps --do_eval", "--eval_strategy steps needs --eval_steps"),
         (

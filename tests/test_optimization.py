@@ -448,12 +448,13 @@ def test_a_model_without_a_list_of_its_layers_is_one_clear_error(run):
     assert len(build_optimizer(shared_layers(), run()).param_groups) == 2
 
 
-@pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup"])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"])
 @pytest.mark.parametrize("update", [1, 2, 9])
 def test_a_schedule_that_is_moved_goes_on_as_one_that_was_stepped(kind, update):
     def schedule() -> LambdaLR:
         groups = [{"params": [torch.zeros(1)], "lr": rate} for rate in (0.1, 0.03)]
-        return transformers.get_scheduler(kind, torch.optim.AdamW(groups), 3, 12)
+        options = {"num_decay_steps": 4} if kind == "warmup_stable_decay" else None
+        return transformers.get_scheduler(kind, torch.optim.AdamW(groups), 3, 12, options)
 
     stepped, moved = schedule(), schedule()
     for _ in range(update):

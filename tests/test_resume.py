@@ -439,6 +439,39 @@ def test_a_run_whose_past_depends_on_its_length_says_what_to_do_instead(flags, t
         assert f"begin another run with --model_name_or_path {tmp_path / 'out' / 'checkpoint-7'}" in str(error.value)
 
 
+STABLE = [
+    "--lr_scheduler_type",
+    "warmup_stable_decay",
+    "--warmup_ratio",
+    "0",
+    "--warmup_steps",
+    "3",
+    "--save_strategy",
+    "steps",
+]
+
+
+@pytest.mark.parametrize("length", [["--max_steps", "14", "--decay_ratio", "0.4"], ["--max_steps", "30"]])
+def test_a_run_goes_on_from_a_checkpoint_to_another_length_if_its_learning_rate_has_not_fallen(
+    flags, tmp_path, length
+):
+    argv = [*flags, *STABLE, "--save_steps", "8", "--save_total_limit", "3", "--output_dir", str(tmp_path / "out")]
+    run_glue.main([*argv, "--max_steps", "20"])
+    for update in (16, 20):
+        shutil.rmtree(tmp_path / "out" / f"checkpoint-{update}")
+    run_glue.main([*argv, *length, "--resume"])
+    run_glue.main([*flags, *STABLE, *length, "--output_dir", str(tmp_path / "whole")])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("length", "stable"), [("9", 8), ("30", 18)])
+def test_a_run_whose_learning_rate_has_fallen_has_no_other_length(flags, tmp_path, length, stable):
+    argv = [*flags, *STABLE, "--max_steps", "20", "--output_dir", str(tmp_path / "out")]
+    run_glue.main(argv)
+    with pytest.raises(ValueError, match=f"of a run with max_steps 20, not {length}: .* falls after update {stable};"):
+        run_glue.main([*argv, "--max_steps", length, "--resume"])
+
+
 def test_the_same_length_in_other_words_is_the_same_run(stopped, flags, tmp_path):
     run_glue.main([*stopped, "--resume", "--max_steps", "40", "--warmup_ratio", "0", "--warmup_steps", "4"])
     run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])

@@ -185,6 +185,7 @@ SCHEDULES = {  # (share of the warm-up, share of the rest) -> share of the peak
     "cosine": lambda warm, rest: warm * (1 + math.cos(math.pi * rest)) / 2,
     "constant": lambda warm, rest: 1.0,
     "constant_with_warmup": lambda warm, rest: warm,
+    "warmup_stable_decay": lambda warm, rest: warm * min(1, 2 * (1 - rest)),  # it falls in half of the rest
 }
 
 
@@ -198,6 +199,7 @@ def test_training_is_adamw_with_clipping_and_a_schedule(run, data_set, schedule)
         adam_beta1=0.8,
         adam_beta2=0.9,
         lr_scheduler_type=schedule,
+        decay_ratio=1 / 3 if schedule == "warmup_stable_decay" else None,
     )
     results, trained = fit(args, data_set)
     AcceleratorState._reset_state(True)

@@ -143,8 +143,13 @@ class RunArguments:
     max_grad_norm: NonNegativeFloat = HfArg(default=1.0, help="norm to which gradients are clipped; 0: no clipping")
     num_train_epochs: Epochs = HfArg(default=3.0, help="fractions are possible")
     max_steps: UpdateLimit = HfArg(default=-1, help="number of updates, instead of epochs")
-    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = HfArg(
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"] = HfArg(
         default="linear", help="how the learning rate changes after its peak"
+    )
+    decay_ratio: Share | None = HfArg(
+        default=None,
+        help="share of the updates, the last, in which the learning rate falls to zero with --lr_scheduler_type "
+        "warmup_stable_decay; default: 0.1",
     )
     warmup_ratio: Share = HfArg(default=0.0, help="share of the updates in which the learning rate rises")
     warmup_steps: NonNegativeInt = HfArg(
@@ -279,6 +284,8 @@ class RunArguments:
         for name in ["warmup_ratio", "warmup_steps"]:
             if getattr(self, name) and self.lr_scheduler_type == "constant":
                 raise InputError(f"--{name} needs another --lr_scheduler_type, e.g. constant_with_warmup")
+        if self.decay_ratio is not None and self.lr_scheduler_type != "warmup_stable_decay":
+            raise InputError(f"--decay_ratio {self.decay_ratio} needs --lr_scheduler_type warmup_stable_decay")
 
     def _check_trackers(self) -> None:
         trackers = self.report_to.split(",")

@@ -24,7 +24,7 @@ FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_ca
 IGNORED_FIELDS = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
 DATA_FILES = ("train_file", "validation_file", "test_file", "data_file")
 LENGTH = ("max_steps", "num_train_epochs", "updates")
-WARM_UP = ("warmup_ratio", "warmup_steps", "warm-up")
+RATES = ("warmup_ratio", "warmup_steps", "warm-up", "decay_ratio", "decay")
 
 
 def run_digest(args: RunArguments) -> str:
@@ -65,31 +65,39 @@ def first_difference(identity: dict[str, Any], saved: dict[str, Any]) -> str | N
 def allowed_differences(identity: dict[str, Any], saved: dict[str, Any], checkpoint: Path, update: int) -> set[str]:
     """The names whose values may differ between a run and the identity saved in its `checkpoint` after `update`.
 
-    A run may be longer than the saved one if both do the same up to `update`: the learning rate must not depend on the
-    last update. Raises ValueError, with what to do instead, if the length was changed and this is not so.
+    A run may have another length than the saved one if both do the same up to `update`: the learning rate must not
+    depend on the last update. Raises ValueError, with what to do instead, if the length was changed and this is not
+    so.
     """
     changed = [name for name in LENGTH[:2] if identity[name] != saved.get(name)]
     same_warm_up = identity["warm-up"] == saved.get("warm-up")
-    if same_warm_up and identity["updates"] == saved["updates"]:
-        return {*LENGTH, *WARM_UP}  # other flags for the same length
+    same_decay = identity.get("decay") == saved.get("decay")
+    if same_warm_up and same_decay and identity["updates"] == saved["updates"]:
+        return {*LENGTH, *RATES}  # other flags for the same length
     if not changed or "updates" not in saved:
         return set()
     reason = None
-    if identity["updates"] < saved["updates"]:
+    if "decay" in identity and "decay" in saved:
+        stable = min(run["updates"] - run["decay"] for run in (identity, saved))
+        if update > stable:
+            reason = (
+                f"in one of them the learning rate falls after update {stable}; resume from a checkpoint before it"
+            )
+    elif identity["updates"] < saved["updates"]:
         reason = f"that run has {saved['updates']} updates, and can only be resumed with as many or more"
     elif not identity["lr_scheduler_type"].startswith("constant"):
         scheduler = identity["lr_scheduler_type"]
         reason = f"with --lr_scheduler_type {scheduler} the learning rate depends on the last update"
-    elif not same_warm_up:
+    if not reason and not same_warm_up:
         reason = f"its warm-up has {saved['warm-up']} updates, not {identity['warm-up']}; --warmup_steps sets it"
-    elif update == saved["updates"] and _chose_at_its_end(saved):
+    if not reason and update == saved["updates"] and _chose_at_its_end(saved):
         reason = f"it evaluated its model after update {update}, its last, where a longer run does not"
     if reason:
         raise InputError(
             f"{checkpoint} is of a run with {changed[0]} {saved[changed[0]]}, not {identity[changed[0]]}: {reason}. "
             f"To train further, begin another run with --model_name_or_path {checkpoint} and its own --output_dir"
         )
-    return {*LENGTH, *WARM_UP}
+    return {*LENGTH, *RATES}
 
 
 def _chose_at_its_end(run: dict[str, Any]) -> bool:

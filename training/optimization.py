@@ -31,10 +31,17 @@ def warm_up_updates(args: RunArguments, total: int) -> int:
     return args.warmup_steps or math.ceil(round(args.warmup_ratio * total, 6))  # 0.1 * 30 is a little more than 3
 
 
-def schedule(examples: int, args: RunArguments, processes: int) -> dict[str, int]:
-    """The numbers that the learning rates of a run depend on, for its identity."""
-    total, per_epoch = count_updates(examples, args, processes)
-    return {"updates": total, "updates an epoch": per_epoch, "warm-up": warm_up_updates(args, total)}
+def decay_updates(args: RunArguments, total: int) -> int:
+    """The number of updates, the last of `total`, in which a stable learning rate falls; at least one."""
+    return max(math.ceil(round((0.1 if args.decay_ratio is None else args.decay_ratio) * total, 6)), 1)
+
+
+def schedule(args: RunArguments, updates: int) -> dict[str, int]:
+    """The numbers that the learning rates of a run with this number of `updates` depend on, for its identity."""
+    numbers = {"updates": updates, "warm-up": warm_up_updates(args, updates)}
+    if args.lr_scheduler_type == "warmup_stable_decay":
+        numbers["decay"] = decay_updates(args, updates)
+    return numbers
 
 
 def build_optimizer(model: PreTrainedModel, args: RunArguments) -> torch.optim.Optimizer:
@@ -157,9 +164,21 @@ class BertAdam(torch.optim.AdamW):
 def build_schedule(optimizer: torch.optim.Optimizer, args: RunArguments, updates: int) -> LambdaLR:
     """The learning rate schedule of a run with this number of `updates`.
 
+    The learning rate of warmup_stable_decay is the same for runs of any length until it falls (Hu et al. 2024, arXiv
+    2404.06395, section 4), so that the length may be chosen late.
+
     Do not pass it to Accelerator.prepare: a prepared scheduler takes one step for each process.
     """
-    return get_scheduler(args.lr_scheduler_type, optimizer, warm_up_updates(args, updates), updates)
+    options, warm_up = None, warm_up_updates(args, updates)
+    if args.lr_scheduler_type == "warmup_stable_decay":
+        decay = decay_updates(args, updates)
+        if warm_up + decay > updates:
+            raise InputError(
+                f"the learning rate rises in {warm_up} updates and falls in {decay}, but the run has {updates}: give "
+                "a lower --warmup_ratio, --warmup_steps or --decay_ratio"
+            )
+        options = {"num_decay_steps": decay, "decay_type": "linear"}
+    return get_scheduler(args.lr_scheduler_type, optimizer, warm_up, updates, options)
 
 
 def move_schedule(scheduler: LambdaLR, update: int) -> None:

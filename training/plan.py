@@ -129,5 +129,6 @@ class EpochPlan(Plan):
         return {
             "processes": self.accelerator.num_processes,
             "distribution": self.accelerator.distributed_type.value,
-            **schedule(len(self.train_set), self.args, self.accelerator.num_processes),
+            **schedule(self.args, self.updates),
+            "updates an epoch": self.per_epoch,
         }

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from tasks.pretraining.objective import Objective
 from training.arguments import RunArguments
 from training.files import load_tensors, save_tensors
-from training.optimization import warm_up_updates
+from training.optimization import schedule
 from training.plan import Batch, Counts, Plan, Stretch, Update
 
 
@@ -152,9 +152,9 @@ class CorpusPlan(Plan):
         kind = self.accelerator.distributed_type
         return {
             "samples of an update": self.ramp.size,
-            "updates": self.updates,
+            **schedule(self.args, self.updates),
+            "first update of the final length": self.phases[-1].first,
             "updates an epoch": max(1, self.phases[0].objective.size // self.ramp.size),
-            "warm-up": warm_up_updates(self.args, self.updates),
             "sharding": kind.value if kind in SHARDED else None,
         }
 
