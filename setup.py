@@ -73,9 +73,9 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10",
-    packages=find_packages(str(ROOT), include=["metrics", "modeling*", "tasks*", "training*"]),
-    # Modules that `evaluate` loads by path, one folder each.
-    package_data={"metrics": ["*/*.py"]},
+    packages=find_packages(str(ROOT), include=["analysis", "metrics", "modeling*", "tasks*", "training*"]),
+    # The labelled word senses, and modules that `evaluate` loads by path, one folder each.
+    package_data={"analysis": ["*.tsv"], "metrics": ["*/*.py"]},
     py_modules=SCRIPTS,
     install_requires=REQUIRED,
     extras_require={

@@ -1,0 +1,1 @@
+"""What models have learned, measured without fine-tuning them. Each command is a module: `python -m analysis.NAME`."""
