@@ -32,9 +32,10 @@ LONGER_FILES = {"modeling/bert/modeling_bert.py": 625, "tests/test_convert_elmo.
 
 # The modules of training/, each of which imports only from those before it.
 ROOMS = ("errors", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases", "arguments", "flags")
-ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "optimization", "curves", "history")
-ROOMS += ("launching", "folders", "loading", "hub", "published", "batches", "plan", "prediction", "throughput")
-ROOMS += ("speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting", "seeds", "runs")
+ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "layers", "optimization", "curves")
+ROOMS += ("history", "launching", "folders", "loading", "hub", "published", "batches", "plan", "prediction")
+ROOMS += ("throughput", "speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting")
+ROOMS += ("seeds", "runs")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
 # convert_x, export_x and conversion of modeling/ and tasks/.

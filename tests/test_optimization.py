@@ -14,7 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import modeling
 from tests.bert_cases import SIZES, pair, stock_config
-from training.optimization import BertAdam, MuonWithAdamW, build_optimizer, move_schedule, reinitialize_layers
+from training.layers import reinitialize_layers
+from training.optimization import BertAdam, MuonWithAdamW, build_optimizer, move_schedule
 
 
 LAYERS = SIZES["num_hidden_layers"]

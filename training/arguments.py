@@ -136,6 +136,9 @@ class RunArguments:
     reinit_layers: NonNegativeInt = HfArg(
         default=0, help="start this many top layers, and the pooler, from random weights (Zhang et al. 2021)"
     )
+    freeze_layers: NonNegativeInt | None = HfArg(
+        default=None, help="do not train the embeddings and this many lowest layers; 0: only the embeddings"
+    )
     weight_decay: NonNegativeFloat = HfArg(default=0.0, help="for matrices only")
     adam_beta1: Decay = HfArg(default=0.9, help="decay of the running mean of gradients")
     adam_beta2: Decay = HfArg(default=0.999, help="decay of the running mean of squared gradients")

@@ -56,10 +56,11 @@ def first_difference(identity: dict[str, Any], saved: dict[str, Any]) -> str | N
     """The first name, in alphabetical order, whose values differ; None if both identities are of the same run.
 
     A field of the configuration that only one of them has comes from another version of transformers, and is ignored.
+    An argument that only one of them has, and that is None there, is newer than the other.
     """
     names = {name for name in identity.keys() ^ saved.keys() if not name.startswith("config.")}
-    names |= {name for name in identity.keys() & saved.keys() if identity[name] != saved[name]}
-    return min(names, default=None)
+    names |= identity.keys() & saved.keys()
+    return min((name for name in names if identity.get(name) != saved.get(name)), default=None)
 
 
 def allowed_differences(identity: dict[str, Any], saved: dict[str, Any], checkpoint: Path, update: int) -> set[str]:

@@ -25,7 +25,8 @@ from training.command_line import Interrupted, stop_signals
 from training.environment import hardware, versions
 from training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from training.launching import start_trackers
-from training.optimization import build_optimizer, build_schedule, move_schedule, reinitialize_layers
+from training.layers import freeze_layers, reinitialize_layers
+from training.optimization import build_optimizer, build_schedule, move_schedule
 from training.plan import Stretch
 from training.results import Results, ScoresBySet, flatten_scores, goodness
 from training.speed import Speed
@@ -63,9 +64,10 @@ def train(
     --load_best_model_at_end they hold the scores of the best evaluation, and the model gets its weights.
     Raises FloatingPointError if the loss is not finite or rises by more than --max_loss_rise, and Interrupted if the
     user or the system stops the run; both name the checkpoint to continue from. Raises ValueError if the model does
-    not support --gradient_checkpointing or --reinit_layers.
+    not support --gradient_checkpointing, --reinit_layers or --freeze_layers.
     """
     reinitialize_layers(model, args.reinit_layers)
+    freeze_layers(model, args.freeze_layers, args.reinit_layers)
     set_seed(args.seed, device_specific=True)  # dropout differs between processes, the order of examples does not
     if args.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:

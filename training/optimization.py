@@ -1,6 +1,5 @@
-"""Builds the optimizer and its learning rate schedule, with layer-wise rates, and reinitializes top layers."""
+"""Builds the optimizer and its learning rate schedule, with layer-wise rates."""
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from transformers import PreTrainedModel, get_scheduler
 
 from training.arguments import RunArguments
 from training.errors import InputError, PackageError, Parameter
+from training.layers import layers_of, parameters_below
 
 
 OPTIM = Parameter("optim")
@@ -174,8 +174,13 @@ def build_schedule(optimizer: torch.optim.Optimizer, args: RunArguments, updates
         decay = decay_updates(args, updates)
         if warm_up + decay > updates:
             raise InputError(
-                f"the learning rate rises in {warm_up} updates and falls in {decay}, but the run has {updates}: give "
-                "a lower --warmup_ratio, --warmup_steps or --decay_ratio"
+                f"the learning rate rises in {warm_up} updates and falls in {decay}, but the run has {updates}: give a "
+                "lower ",
+                Parameter("warmup_ratio"),
+                ", ",
+                Parameter("warmup_steps"),
+                " or ",
+                Parameter("decay_ratio"),
             )
         options = {"num_decay_steps": decay, "decay_type": "linear"}
     return get_scheduler(args.lr_scheduler_type, optimizer, warm_up, updates, options)
@@ -187,27 +192,6 @@ def move_schedule(scheduler: LambdaLR, update: int) -> None:
     scheduler.step()
 
 
-@torch.no_grad()
-def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
-    """Gives new random weights to the top `count` layers and what is above them in the base model (BERT's pooler).
-
-    The top layers are specialised in the task of pre-training, so that they transfer least (Zhang et al. 2021, section
-    5). The weights come from torch's random generator. Raises ValueError if the model has fewer layers.
-    """
-    if count == 0:
-        return
-    count_parameter = Parameter("count", "reinit_layers")
-    layers = _layers(model, count_parameter)
-    if count > len(layers):
-        raise InputError(count_parameter, f" {count}: {type(model).__name__} has {len(layers)} layers, give no more")
-    # A new model is built, because some modules draw their weights when they are built and have no way to do it again.
-    new_model = type(model)(model.config).base_model
-    lowest = next(layers[-count].parameters())
-    parameters = model.base_model.named_parameters()
-    for name, parameter in itertools.dropwhile(lambda item: item[1] is not lowest, parameters):
-        parameter.copy_(new_model.get_parameter(name))
-
-
 def _depths(model: PreTrainedModel) -> dict[nn.Parameter, int]:
     """parameter -> how many times its learning rate is decayed. Pooler and heads have no entry and no decay.
 
@@ -215,25 +199,6 @@ def _depths(model: PreTrainedModel) -> dict[nn.Parameter, int]:
     smaller than the one above it by the same factor (Howard and Ruder 2018, section 3.2). Depths are counted as in the
     code of Zhang et al. 2021; ELECTRA's code adds one for layers and embeddings.
     """
-    layers = _layers(model, Parameter("layerwise_lr_decay"))
+    layers = layers_of(model, Parameter("layerwise_lr_decay"))
     depths = {p: depth for depth, layer in enumerate(reversed(layers), start=1) for p in layer.parameters()}
-    below = itertools.takewhile(lambda parameter: parameter not in depths, model.base_model.parameters())
-    return dict.fromkeys(below, len(layers) + 1) | depths
-
-
-def _layers(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
-    """The layers, the lowest first. Modules that the base model lists before them are below, those after them above.
-
-    Raises ValueError for models that share weights between layers, or that have no single list of layers.
-    """
-    count = getattr(model.config, "num_hidden_layers", None)
-    lists = [part for part in model.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
-    if len(lists) != 1:
-        raise InputError(
-            parameter,
-            f" needs a model with one list of its config.num_hidden_layers ({count}) layers; {type(model).__name__} "
-            f"has {len(lists)} such lists: leave ",
-            parameter,
-            " out",
-        )
-    return lists[0]
+    return dict.fromkeys(parameters_below(model, layers), len(layers) + 1) | depths
