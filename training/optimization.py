@@ -174,8 +174,8 @@ def build_schedule(optimizer: torch.optim.Optimizer, args: RunArguments, updates
         decay = decay_updates(args, updates)
         if warm_up + decay > updates:
             raise InputError(
-                f"the learning rate rises in {warm_up} updates and falls in {decay}, but the run has {updates}: give a "
-                "lower ",
+                f"the learning rate rises in {warm_up} updates and falls in {decay}, but the run has {updates}: ",
+                "give a lower ",
                 Parameter("warmup_ratio"),
                 ", ",
                 Parameter("warmup_steps"),
