@@ -99,8 +99,7 @@ def make_features(
     sentences around it in its document; a model whose forward takes a `sentence_mask` is told where the sentence is.
     Raises ValueError when no word of the training data has a token, and as `place_windows` does.
     """
-    # Byte-level BPE has other tokens for a word after a space than for one that begins a text.
-    space = " " if tokenizer.tokenize(" a") != tokenizer.tokenize("a") else ""
+    space = space_before_words(tokenizer)
     room = length - tokenizer.num_special_tokens_to_add() if document_context else None
     masked = document_context and "sentence_mask" in inspect.signature(model.forward).parameters
     numbers = {name: number for number, name in enumerate(names)}
@@ -183,6 +182,11 @@ def count_tokens(words: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[s
     distinct = list(dict.fromkeys(words))
     encoded = tokenizer([[word] for word in distinct], is_split_into_words=True, add_special_tokens=False)
     return dict(zip(distinct, map(len, encoded["input_ids"]), strict=True))
+
+
+def space_before_words(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What each word begins with: byte-level BPE has other tokens for a word after a space than at a text's begin."""
+    return " " if tokenizer.tokenize(" a") != tokenizer.tokenize("a") else ""
 
 
 def encode(
