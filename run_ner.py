@@ -58,7 +58,7 @@ from training.task import Description, Task
 
 # The languages of data sets, by their names on the Hub or the names of their folders.
 LANGUAGES = {"conll2003": "en", "lhoestq/conll2003": "en", "wnut17": "en", "wnut_17": "en", "msra_ner": "zh"}
-TAGGER_FIELDS = ("rnn_size", "rnn_layers", "dropout")  # of the configuration of the tagger on --features
+TAGGER_FIELDS = ("rnn_size", "rnn_layers", "dropout", "freeze_encoder")  # of the tagger on --features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class NerArguments(DataArguments):
     ) = HfArg(
         default=None,
         help="train a BiLSTM on these states of the model, whose weights stay frozen; --config_overrides sets the "
-        "BiLSTM's rnn_size, rnn_layers and dropout",
+        "BiLSTM's rnn_size, rnn_layers and dropout, and with freeze_encoder=false trains the model, too",
     )
     state_cache: PathOrName | None = HfArg(
         default=None, aliases=["--feature_cache"], help="folder that keeps the states of a frozen model for later runs"

@@ -22,6 +22,7 @@ from safetensors import safe_open
 from transformers import PreTrainedConfig
 
 from analysis.reporting import markdown, png
+from analysis.representations import short_names
 from modeling import ElmoConfig, FeatureTaggerConfig
 from modeling.feature_tagger.configuration_features import LAYERS
 from training.arguments import ModelSource
@@ -76,7 +77,8 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, Mix]]:
     """Carries out what `argv`, by default the command line, asks for; returns run -> place -> mix."""
     args = parse(argv)
     choose_implementation("zoo")
-    mixes = {name: read_run(run) for name, run in names_of(args.runs).items()}
+    names = short_names([str(run.resolve()) for run in args.runs])
+    mixes = {name: read_run(run) for name, run in zip(names, args.runs, strict=True)}
     print(table(mixes))
     args.output_dir.mkdir(parents=True, exist_ok=True)
     values = {name: {place: mix.values() for place, mix in places.items()} for name, places in mixes.items()}
@@ -86,12 +88,6 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, Mix]]:
     except ImportError as error:
         print(f"no layer_weights.png: {error}; pip install matplotlib")
     return mixes
-
-
-def names_of(paths: Sequence[Path]) -> dict[str, Path]:
-    """The name of each path -> the path; names that would be the same are whole paths."""
-    names = [path.resolve().name for path in paths]
-    return {name if names.count(name) == 1 else str(path): path for name, path in zip(names, paths, strict=True)}
 
 
 # Reading

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The configuration of a tagger on a frozen encoder's states (Devlin et al. 2018, section 5.3)."""
+"""The configuration of a tagger on an encoder's states (Devlin et al. 2018, section 5.3)."""
 
 from typing import Literal
 
@@ -60,6 +60,9 @@ class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
         Number of layers of the BiLSTM.
     dropout (`float`, *optional*, defaults to 0.1):
         The dropout before the BiLSTM, between its layers, and before the classifier. The paper does not mention any.
+    freeze_encoder (`bool`, *optional*, defaults to `True`):
+        Whether the encoder keeps its weights. With `False` it is fine-tuned below the BiLSTM, as in the paper's
+        "LTR & No NSP + BiLSTM" (table 5), whose encoder reads from left to right.
 
     Raises:
         ValueError: for an encoder with fewer layers than `features` needs, and for an impossible size or dropout.
@@ -84,6 +87,7 @@ class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
     rnn_size: int = 384
     rnn_layers: int = 2
     dropout: float | int = 0.1
+    freeze_encoder: bool = True
 
     def __post_init__(self, **kwargs):
         if not isinstance(self.encoder, PreTrainedConfig):

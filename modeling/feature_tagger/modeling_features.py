@@ -25,6 +25,9 @@ The paper leaves two questions open:
   those of a fine-tuned model. In a window with context, it reads the sentence only; the context acts through the
   encoder.
 
+With `freeze_encoder=False` the encoder is fine-tuned, too: a BiLSTM above a BERT that reads from left to right is the
+"+ BiLSTM" of table 5.
+
 Letters: B rows, T tokens of a row, W tokens that the BiLSTM reads, n layers, H hidden size of the encoder, F size of a
 token's combined states (n * H, or H for a weighted sum), R cells of one direction, C tags.
 """
@@ -74,7 +77,7 @@ class FeatureTaggerPreTrainedModel(SavedWithCode, PreTrainedModel):
             module.reset()
 
 
-@auto_docstring(custom_intro="A frozen encoder, a BiLSTM on its states and a classifier on every token.")
+@auto_docstring(custom_intro="An encoder, usually frozen, a BiLSTM on its states and a classifier on every token.")
 class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
     def __init__(self, config: FeatureTaggerConfig):
         super().__init__(config)
@@ -97,7 +100,7 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
 
     @classmethod
     def from_encoder(cls, encoder: PreTrainedModel, **config) -> "FeatureTaggerForTokenClassification":
-        """A tagger on `encoder`, which is frozen; BiLSTM and classifier have random weights.
+        """A tagger on `encoder`; BiLSTM and classifier have random weights.
 
         `config` are the other fields of `FeatureTaggerConfig`.
         """
@@ -106,12 +109,15 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
         return model.train()
 
     def train(self, mode: bool = True) -> "FeatureTaggerForTokenClassification":
-        """As `Module.train`, but the encoder stays frozen, without dropout. Its states are the same in every epoch.
+        """As `Module.train`, but a frozen encoder has no dropout either. Its states are the same in every epoch.
 
         It is frozen here, because from_pretrained makes all parameters trainable and ends with a call of `eval`.
         """
         super().train(mode)
-        self.encoder.eval().requires_grad_(False)
+        if self.config.freeze_encoder:
+            self.encoder.eval().requires_grad_(False)
+        elif getattr(self.encoder, "pooler", None) is not None:
+            self.encoder.pooler.requires_grad_(False)  # no state depends on it
         return self
 
     @can_return_tuple
@@ -152,12 +158,12 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, num_items_in_batch=items)
         return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=hidden_states, attentions=attentions)
 
-    @torch.no_grad()
     def encode(self, input_ids, attention_mask, token_type_ids, **kwargs) -> ModelOutput:
         """The output of the encoder, with the states of all its layers."""
         optional = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}  # some families lack them
         kwargs |= {name: value for name, value in optional.items() if value is not None}
-        return self.encoder(input_ids, **kwargs, output_hidden_states=True, return_dict=True)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_encoder):
+            return self.encoder(input_ids, **kwargs, output_hidden_states=True, return_dict=True)
 
     def score(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """(B, T, F) -> the scores (B, T, C) of the tokens in `mask` (B, T), and zeros elsewhere.

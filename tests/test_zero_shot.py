@@ -1,0 +1,214 @@
+"""Scores without fine-tuning, against plain loops over a model's probabilities, and their places in pre-training."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import matthews_corrcoef, roc_auc_score
+
+import run_pretraining
+from analysis import curves, zero_shot
+from modeling import ElmoForPreTraining, ZooBertForMaskedLM, ZooGPTLMHeadModel
+from tasks.minimal_pairs.scoring import BidirectionalScorer
+from tests.glue_sample import text, write_task
+from tests.pairs_sample import PAIRS, write_bert, write_bilm, write_gpt, write_pairs
+from tests.pretraining_sample import flags
+from training.arguments import ModelSource
+from training.loading import load_tokenizer
+
+
+DEV = [text(row, 0) for row in range(5)]  # of glue_sample's SST-2, whose labels are 0, 1, 0, 1, 0
+LABELS = np.array([0, 1, 0, 1, 0])
+WORDS = ("bad", "good")  # "good" is three pieces for BERT
+
+
+def scores_of(folder: Path, tmp_path: Path, *flags: str) -> dict:
+    (row,) = zero_shot.main([str(folder), *flags, "--output_dir", str(tmp_path / "out")])
+    return row
+
+
+def sst2(tmp_path: Path) -> list[str]:
+    return ["--sst2", str(write_task(tmp_path, "SST-2")), "--verbalizers", *WORDS]
+
+
+def tokenizer_of(folder: Path):
+    return load_tokenizer(ModelSource(str(folder)), for_task=False)
+
+
+def check_sst2(row: dict, margins: list[float]) -> None:
+    right = (np.array(margins) > 0) == (LABELS == 1)
+    assert row["sst2_accuracy"] == pytest.approx(right.mean())
+    assert row["sst2_auc"] == pytest.approx(roc_auc_score(LABELS, margins))
+
+
+def log_probabilities(model, ids: list[int]) -> list[float]:
+    """log p of each token but the first, given those before it."""
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    return [logits[place, token].item() for place, token in enumerate(ids[1:])]
+
+
+def test_bert_reads_a_mask_in_the_words_place_one_token_after_the_other(tmp_path):
+    folder = write_bert(tmp_path)
+    model, tokenizer = ZooBertForMaskedLM.from_pretrained(folder).eval(), tokenizer_of(folder)
+    margins = []
+    for sentence in DEV:
+        sums = {}
+        for word in WORDS:
+            pieces = tokenizer(word, add_special_tokens=False)["input_ids"]
+            start = tokenizer(f"{sentence} very")["input_ids"][:-1]
+            sums[word] = 0.0
+            for number, piece in enumerate(pieces):
+                masks = [tokenizer.mask_token_id] * (len(pieces) - number)
+                row = torch.tensor([[*start, *pieces[:number], *masks, tokenizer.sep_token_id]])
+                with torch.no_grad():
+                    logits = model(row).logits[0, len(start) + number]
+                sums[word] += logits.log_softmax(-1)[piece].item()
+        margins.append(sums["good"] - sums["bad"])
+    check_sst2(scores_of(folder, tmp_path, *sst2(tmp_path)), margins)
+
+
+def test_gpt_compares_the_sentences_with_both_words_and_scores_cola_by_the_mean(tmp_path):
+    folder = write_gpt(tmp_path)
+    model, tokenizer = ZooGPTLMHeadModel.from_pretrained(folder).eval(), tokenizer_of(folder)
+
+    def ids(sentence: str) -> list[int]:
+        return tokenizer(sentence)["input_ids"]
+
+    cola = write_task(tmp_path, "CoLA")
+    row = scores_of(folder, tmp_path, *sst2(tmp_path), "--cola", str(cola))
+    sums = [[sum(log_probabilities(model, ids(f"{sentence} very {word}"))) for word in WORDS] for sentence in DEV]
+    check_sst2(row, [good - bad for bad, good in sums])
+    means, labels = {}, {}
+    for split in ("train", "dev"):  # no header line: the label in column 2, the text in column 4
+        lines = [line.split("\t") for line in (cola / f"{split}.tsv").read_text().splitlines()]
+        means[split] = np.array([np.mean(log_probabilities(model, ids(line[3]))) for line in lines])
+        labels[split] = np.array([line[1] == "1" for line in lines])
+    threshold = max(means["train"], key=lambda value: matthews_corrcoef(labels["train"], means["train"] >= value))
+    expected = matthews_corrcoef(labels["dev"], means["dev"] >= threshold)
+    assert row["cola_matthews"] == pytest.approx(expected)
+    assert row["cola_auc"] == pytest.approx(roc_auc_score(labels["dev"], means["dev"]))
+
+
+def test_a_bilm_has_scores_of_each_direction_and_of_their_sum(tmp_path):
+    folder = write_bilm(tmp_path)
+    row = scores_of(folder, tmp_path, *sst2(tmp_path), "--blimp", str(write_pairs(tmp_path / "pairs.jsonl")))
+    model = ElmoForPreTraining.from_pretrained(folder).eval()
+    scorer = BidirectionalScorer(model, tokenizer_of(folder))
+    margins = []
+    for sentence in DEV:
+        batch = scorer.collate(scorer.encode([f"{sentence} very {word}" for word in WORDS]))
+        with torch.no_grad():
+            bad, good = torch.stack([*scorer(**batch).values()], 1)  # (2 words, 2 directions)
+        margins.append((good - bad).tolist())
+    check_sst2(row, [sum(both) for both in margins])
+    for place, direction in enumerate(("forward_", "backward_")):
+        own = {name.removeprefix(direction): value for name, value in row.items() if name.startswith(direction)}
+        check_sst2(own, [both[place] for both in margins])
+        assert 0 <= own["blimp_accuracy"] <= 1
+
+
+def test_the_threshold_is_the_best_of_all():
+    draw = np.random.default_rng(3)
+    for _ in range(5):
+        scores = draw.integers(-4, 5, 30) / 2.0  # with ties
+        labels = draw.random(30) < 0.3 + 0.1 * scores
+        labels[:2] = [True, False]
+        best = max(matthews_corrcoef(labels, scores >= value) for value in scores)
+        threshold = zero_shot.best_threshold(scores, labels)
+        assert matthews_corrcoef(labels, scores >= threshold) == pytest.approx(best)
+
+
+def test_every_checkpoint_of_a_real_run_is_a_row_with_its_place_in_pre_training(tmp_path, capsys):
+    run = tmp_path / "gpt"
+    steps = ["--max_steps", "5", "--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "3"]
+    steps += ["--eval_steps", "2"]
+    run_pretraining.main(
+        [*flags(tmp_path, "causal_lm"), *steps, "--do_train", "--do_eval", "--batch_ramp_steps", "3"]
+        + ["--report_to", "curves", "--output_dir", str(run)]
+    )
+    pairs = [("he saw the boat", "saw he boat the", "order", "order", "syntax")]
+    data = ["--blimp", str(write_pairs(tmp_path / "pairs.jsonl", pairs)), "--output_dir", str(tmp_path / "out")]
+    rows = zero_shot.main([str(run), *data, "--against", "epochs"])
+    assert [row["updates"] for row in rows] == [2, 4, 5]
+    assert all(row["run"] == "gpt" for row in rows)
+    assert [row["tokens"] for row in rows] == [13 * samples for samples in (2 + 3, 2 + 3 + 4 + 4, 2 + 3 + 4 + 4 + 4)]
+    logged = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert {row["updates"]: row["eval_loss"] for row in rows} == {
+        line["update"]: line["eval_loss"] for line in logged if "eval_loss" in line
+    }
+    assert json.loads((tmp_path / "out" / "zero_shot.json").read_text()) == rows
+    assert "| run | updates | tokens | epochs | eval_loss | blimp_accuracy |" in capsys.readouterr().out
+    assert zero_shot.main([str(run / "checkpoint-4"), *data]) == [rows[1]]
+
+
+def test_two_runs_are_two_curves_and_samples_are_spread_evenly(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = write_gpt(tmp_path)
+    for name in ("mlm", "ltr"):
+        for update in (10, 2):
+            shutil.copytree(folder, tmp_path / name / f"checkpoint-{update}")
+    pairs = write_pairs(tmp_path / "pairs.jsonl", PAIRS * 2)
+    argv = [str(tmp_path / "mlm"), str(tmp_path / "ltr"), "--blimp", str(pairs), "--max_samples", "4"]
+    rows = zero_shot.main([*argv, "--output_dir", str(tmp_path / "out")])
+    assert [(row["run"], row["updates"]) for row in rows] == [("mlm", 2), ("mlm", 10), ("ltr", 2), ("ltr", 10)]
+    assert (tmp_path / "out" / "zero_shot.png").read_bytes().startswith(b"\x89PNG")
+    data = zero_shot.Dataset.from_dict({"text": [str(number) for number in range(10)]})
+    assert zero_shot.spread(data, 4)["text"][:] == ["0", "3", "6", "9"]
+
+
+def test_what_cannot_be_scored_is_one_clear_error(tmp_path):
+    folder, output = write_bilm(tmp_path), ["--output_dir", str(tmp_path / "out")]
+    task = ["--sst2", str(write_task(tmp_path, "SST-2"))]
+    with pytest.raises(ValueError, match="nothing to score: give at least one of --sst2, --cola, --blimp"):
+        zero_shot.main([str(folder), *output])
+    with pytest.raises(ValueError, match="does not know the word 'negative': choose others with --verbalizers"):
+        zero_shot.main([str(folder), *task, *output])
+    with pytest.raises(ValueError, match="all examples of SST-2 are negative: take more"):
+        zero_shot.main([str(folder), *task, "--verbalizers", *WORDS, "--max_samples", "2", *output])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="empty is no model folder and holds no checkpoint-N"):
+        zero_shot.main([str(tmp_path / "empty"), *task, *output])
+
+
+# Curves of fine-tuned models
+
+
+def write_metrics(folder: Path, checkpoint: str, **scores: float) -> str:
+    folder.mkdir(parents=True)
+    record = {"args": {"model_name_or_path": checkpoint}, **scores}
+    (folder / "metrics.json").write_text(json.dumps(record), encoding="utf-8")
+    return str(folder)
+
+
+def test_runs_from_checkpoints_are_curves_with_the_names_of_their_folders(tmp_path, capsys):
+    runs = [
+        write_metrics(tmp_path / "mlm" / "late", "checkpoint-1500", eval_accuracy=0.75),
+        write_metrics(tmp_path / "mlm" / "early", "checkpoint-20", eval_accuracy=0.5),
+        write_metrics(
+            tmp_path / "ltr" / "seeds",
+            "checkpoint-20",
+            eval_accuracy=0.9,
+            eval_accuracy_mean=0.6,
+            eval_accuracy_std=0.25,
+        ),
+    ]
+    rows = curves.main([*runs, "--score", "eval_accuracy", "--output_dir", str(tmp_path / "out")])
+    assert rows == [
+        {"run": "ltr", "updates": 20, "eval_accuracy": 0.6, "eval_accuracy_std": 0.25},
+        {"run": "mlm", "updates": 20, "eval_accuracy": 0.5},
+        {"run": "mlm", "updates": 1500, "eval_accuracy": 0.75},
+    ]
+    assert json.loads((tmp_path / "out" / "curves.json").read_text()) == rows
+    assert "| mlm | 1,500 | 0.750 |  |" in capsys.readouterr().out
+
+
+def test_runs_without_the_score_or_from_no_checkpoint_are_one_clear_error(tmp_path):
+    output = ["--score", "eval_f1", "--output_dir", str(tmp_path / "out")]
+    with pytest.raises(ValueError, match="a did not begin with a checkpoint-N, but with bert"):
+        curves.main([write_metrics(tmp_path / "a", "bert"), *output])
+    with pytest.raises(ValueError, match="has no eval_f1: --score is one of eval_accuracy"):
+        curves.main([write_metrics(tmp_path / "b", "checkpoint-1", eval_accuracy=1.0), *output])
