@@ -5,9 +5,9 @@
         --text_file held_out.txt --sentence 'They sat on the *bank* and watched the stream.'
 
 The first command reads sentences in which one word is marked and has a sense: 351 occurrences of eight words, or a
---labelled_file of your own. As in section 5.3 of the ELMo paper, the vectors of a sense are averaged, and an occurrence
-is right if the mean of its own sense is the nearest, by the cosine; here the means are those of the other occurrences.
-If several means are equally near, each counts its share, so a model that gives all occurrences of a word one vector has
+--labelled_file of your own. As in section 5.3 of the ELMo paper, the vectors of each sense are averaged. An occurrence
+is right if the mean of its own sense is the nearest by the cosine; the means are those of the other occurrences. If
+several means are equally near, each counts its share, so a model that gives all occurrences of a word one vector has
 the accuracy of a random guess. Accuracies are means over the words.
 
 The second command finds the word that a --sentence marks in raw text, and prints for each layer the occurrences that
