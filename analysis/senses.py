@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.reporting import layer_table, markdown, png, write_report
+from analysis.reporting import RANDOM, layer_table, markdown, png, write_report
 from analysis.representations import Encoder, add_arguments, named_encoders, occurrence_vectors
 from modeling.elmo.tokenization_elmo import split_words
 from tasks.pretraining.text import read_documents, split_sentences
@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         by_word[name] = {layer: accuracies(x, labelled) for layer, x in zip(encoder.layers, vectors, strict=True)}
         if args.scatter:
             planes[name] = [plane(x[[each.word == args.scatter for each in labelled]]) for x in vectors]
-        if text:
+        if text and not name.endswith(RANDOM):
             neighbours[name] = find_neighbours(encoder, queries, text)
     baselines = baseline_accuracies(labelled)
     results = {"occurrences": len(labelled), "words": by_word, "baselines": baselines, "neighbours": neighbours}
@@ -183,7 +183,10 @@ def read_labelled(path: Path) -> list[Occurrence]:
 
 
 def first_of_senses(labelled: list[Occurrence]) -> list[Occurrence]:
-    return list({(each.word, each.sense): each for each in reversed(labelled)}.values())[::-1]
+    first: dict[tuple[str, str | None], Occurrence] = {}
+    for each in labelled:
+        first.setdefault((each.word, each.sense), each)
+    return list(first.values())
 
 
 def find_occurrences(path: Path | None, words: set[str], most: int) -> list[Occurrence]:

@@ -69,25 +69,7 @@ def test_the_command_measures_each_layer_of_each_model_with_its_own_and_with_ran
 
 
 def test_a_layer_that_holds_the_tag_of_each_word_has_it_right(flags, tmp_path):
-    words = [
-        "the",
-        "a",
-        "film",
-        "plot",
-        "cast",
-        "is",
-        "good",
-        "bad",
-        "dull",
-        "not",
-        "very",
-        "but",
-        "null",
-        "na",
-        "NA",
-        ".",
-    ]
-    path = write_vectors(tmp_path / "vectors.txt", words, size=20)  # "plot" alone has two tags
+    path = write_vectors(tmp_path / "vectors.txt", [*WORDS, "."], size=20)  # "plot" alone has two tags
     scores = main([*flags, str(path)])
     baselines = json.loads((tmp_path / "out" / "probe.json").read_text(encoding="utf-8"))["baselines"]
     assert scores["vectors.txt"]["words"] == baselines["each word's most frequent tag"]

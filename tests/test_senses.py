@@ -2,12 +2,14 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import cosine_similarity
 
+from analysis import probe
 from analysis.representations import load_encoder, word_vectors
 from analysis.senses import (
     LABELLED,
@@ -22,8 +24,9 @@ from analysis.senses import (
     sense_accuracy,
     vectors_of,
 )
-from tests.analysis_sample import TEXT, write_models, write_senses
+from tests.analysis_sample import TEXT, write_models, write_senses, write_tags
 from tests.pairs_sample import write_bert
+from tests.test_house import commands
 from training.errors import InputError
 from training.launching import choose_implementation
 
@@ -57,11 +60,9 @@ def test_an_occurrence_is_right_if_the_mean_of_the_others_of_its_sense_is_neares
     rng = np.random.default_rng(0)
     senses = [*"aaaaaaabbbbccccc"]
     vectors = rng.normal(size=(16, 5)) + rng.normal(size=(3, 5))[["abc".index(sense) for sense in senses]]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     expected = accuracy_by_loop(vectors, senses)
-    assert 0.4 < expected < 1
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    # The function averages vectors of length 1, so the loop gets those.
-    assert sense_accuracy(vectors / lengths, np.array(senses)) == accuracy_by_loop(vectors / lengths, senses)
+    assert 0.4 < expected < 1 and sense_accuracy(vectors, np.array(senses)) == expected
 
 
 def test_one_vector_for_all_occurrences_has_the_accuracy_of_a_random_sense(tmp_path):
@@ -97,7 +98,7 @@ def test_the_plane_is_that_of_the_principal_components(tmp_path):
 def test_a_word_is_marked_by_asterisks():
     occurrence = marked('"Don\'t *play* it," he said.', "game", "a test")
     assert occurrence.words[occurrence.place] == "play" and occurrence.words[:3] == ['"', "Don", "'t"]
-    assert occurrence.in_context() == '" Don \'t **play** it , " he said'
+    assert occurrence.in_context() == '" Don \'t **play** it , " he said .'
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def flags(tmp_path) -> list[str]:
 
 
 def test_the_command_measures_each_layer_and_shows_the_neighbours_of_each_sense(flags, tmp_path, capsys):
-    results = main([*flags, *write_models(tmp_path), "--random", "--scatter", "film"])
+    results = main([*flags, *write_models(tmp_path), "--scatter", "film"])
     out = tmp_path / "out"
     assert json.loads((out / "senses.json").read_text(encoding="utf-8")) == results
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in ("senses.png", "film.png"))
@@ -160,3 +161,26 @@ def test_a_word_that_is_nowhere_is_one_clear_error(more, problem, flags, tmp_pat
 def test_a_sentence_without_a_text_is_one_clear_error(tmp_path):
     with pytest.raises(InputError, match="--sentence needs a --text_file"):
         main(["model", "--output_dir", str(tmp_path), "--sentence", "a *plot* ."])
+
+
+def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
+    models = write_models(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs", "pos"):
+        Path(folder).mkdir()
+    for model, name in zip(models, ["runs/bert", "runs/gpt", "runs/elmo", "glove.txt"], strict=True):
+        Path(model).rename(name)
+    header, *rows = LABELLED.read_text(encoding="utf-8").splitlines()
+    Path("senses.tsv").write_text("\n".join([header, *rows[:40:5], *rows[-1:200:-9]]) + "\n", encoding="utf-8")
+    monkeypatch.setattr("analysis.senses.LABELLED", Path("senses.tsv"))  # a few occurrences, "bank" among them
+    Path("held_out.txt").write_text("The play is bad . They play . A good play ?", encoding="utf-8")
+    for name, rows in {"train": range(9), "dev": range(9, 14)}.items():
+        write_tags(Path(f"pos/{name}.tsv"), rows)
+    run = {"analysis.probe": probe.main, "analysis.senses": main}
+    shown = [words[2:] for words in commands("docs/analysis.md") if words[:2] == ["python", "-m"] and words[2] in run]
+    for module, *words in shown:
+        run[module](words)
+    assert {words[0] for words in shown} == {*run} and len(shown) == 3
+    files = {f"{path.parent.name}/{path.name}" for path in Path("runs").glob("*/*.json")}
+    assert {"probe/probe.json", "senses/senses.json", "neighbours/senses.json"} <= files
+    assert "| elmo | LSTM 1 | " in capsys.readouterr().out
