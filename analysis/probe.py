@@ -7,9 +7,9 @@ The files hold one word a line, its tag in the last column, and a blank line aft
 they are: only the classifier is trained, on each layer by itself. It is a multinomial logistic regression on
 standardised vectors, with an L2 penalty. Accuracies are those of all words of the validation file.
 
-Two baselines need no vectors: each word's most frequent tag in the training file (for a new word the most frequent tag
-of all), and that most frequent tag for every word. `--random` adds each model with random weights: what is above it was
-learned in pre-training. OUTPUT_DIR receives probe.json and, if matplotlib is installed, probe.png.
+Two baselines need no vectors. The first is each word's most frequent tag in the training file; a new word has the most
+frequent tag of all. The second is that tag for every word. `--random` adds each model with random weights: what is
+above it was learned in pre-training. OUTPUT_DIR receives probe.json and, if matplotlib is installed, probe.png.
 """
 
 import argparse

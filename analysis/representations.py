@@ -110,10 +110,11 @@ class SubwordEncoder:
     def encode(self, sentences: list[Words]) -> list[np.ndarray]:
         texts = [[self.space + word for word in words] for words in sentences]
         inputs, words_of_tokens = encode(texts, self.tokenizer, self.longest)
-        blanks = {"input_ids": self.tokenizer.pad_token_id or 0}
+        # Not token_type_ids: they are 0 by default, and GPT-2 would add the vector of the token with the number 0.
+        blanks = {"input_ids": self.tokenizer.pad_token_id or 0, "attention_mask": 0}
         batch = {
-            name: pad_sequence([torch.tensor(row) for row in rows], True, blanks.get(name, 0))
-            for name, rows in inputs.items()
+            name: pad_sequence([torch.tensor(row) for row in inputs[name]], batch_first=True, padding_value=blank)
+            for name, blank in blanks.items()
         }
         with as_user_errors():
             outputs = self.model(**batch, output_hidden_states=True, return_dict=True)

@@ -5,9 +5,10 @@
         --text_file held_out.txt --sentence 'They sat on the *bank* and watched the stream.'
 
 The first command reads sentences in which one word is marked and has a sense: 351 occurrences of eight words, or a
---labelled_file of your own. An occurrence is right if the nearest other occurrence of the same word, by the cosine of
-their vectors, has the same sense. If several are equally near, each counts its share, so a model that gives all
-occurrences one vector has the accuracy of a random guess. Accuracies are means over the words.
+--labelled_file of your own. As in section 5.3 of the ELMo paper, the vectors of each sense are averaged. An occurrence
+is right if the mean of its own sense is the nearest by the cosine; the means are those of the other occurrences. If
+several means are equally near, each counts its share, so a model that gives all occurrences of a word one vector has
+the accuracy of a random guess. Accuracies are means over the words.
 
 The second command finds the word that a --sentence marks in raw text, and prints for each layer the occurrences that
 are nearest to the one in the sentence. Without --sentence, it does so for the first labelled occurrence of each sense.
@@ -31,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.reporting import layer_table, markdown, png, write_report
+from analysis.reporting import RANDOM, layer_table, markdown, png, write_report
 from analysis.representations import Encoder, add_arguments, named_encoders, occurrence_vectors
 from modeling.elmo.tokenization_elmo import split_words
 from tasks.pretraining.text import read_documents, split_sentences
@@ -103,7 +104,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         by_word[name] = {layer: accuracies(x, labelled) for layer, x in zip(encoder.layers, vectors, strict=True)}
         if args.scatter:
             planes[name] = [plane(x[[each.word == args.scatter for each in labelled]]) for x in vectors]
-        if text:
+        if text and not name.endswith(RANDOM):
             neighbours[name] = find_neighbours(encoder, queries, text)
     baselines = baseline_accuracies(labelled)
     results = {"occurrences": len(labelled), "words": by_word, "baselines": baselines, "neighbours": neighbours}
@@ -128,7 +129,7 @@ def report(
         for name, queries in results["neighbours"].items():
             rows += [[name, layer, *nearest] for layer, nearest in queries[number]["neighbours"].items()]
         print(markdown(rows))
-    write_report(args.output_dir, "senses", results, scores, baselines, "accuracy of the nearest neighbour's sense")
+    write_report(args.output_dir, "senses", results, scores, baselines, "accuracy of the nearest sense")
     if args.scatter:
         senses = [each.sense for each in labelled if each.word == args.scatter]
         write_bytes(args.output_dir / f"{args.scatter}.png", draw_planes(planes, senses))
@@ -182,7 +183,10 @@ def read_labelled(path: Path) -> list[Occurrence]:
 
 
 def first_of_senses(labelled: list[Occurrence]) -> list[Occurrence]:
-    return list({(each.word, each.sense): each for each in reversed(labelled)}.values())[::-1]
+    first: dict[tuple[str, str | None], Occurrence] = {}
+    for each in labelled:
+        first.setdefault((each.word, each.sense), each)
+    return list(first.values())
 
 
 def find_occurrences(path: Path | None, words: set[str], most: int) -> list[Occurrence]:
@@ -220,32 +224,32 @@ def vectors_of(encoder: Encoder, occurrences: Sequence[Occurrence]) -> np.ndarra
 
 
 def accuracies(vectors: np.ndarray, occurrences: list[Occurrence]) -> dict[str, float]:
-    """word -> the share of its occurrences whose nearest other occurrence has the same sense."""
+    """word -> the share of its occurrences that are nearest to the mean of the other occurrences of their sense."""
     words = np.array([each.word for each in occurrences])
     senses = np.array([each.sense for each in occurrences])
-    return {str(word): nearest_accuracy(vectors[words == word], senses[words == word]) for word in np.unique(words)}
+    return {str(word): sense_accuracy(vectors[words == word], senses[words == word]) for word in np.unique(words)}
 
 
-def nearest_accuracy(vectors: np.ndarray, senses: np.ndarray) -> float:
+def sense_accuracy(vectors: np.ndarray, senses: np.ndarray) -> float:
     """The same for the occurrences of one word, whose vectors (N, H) have length 1."""
-    cosines = vectors @ vectors.T
-    np.fill_diagonal(cosines, -np.inf)
-    nearest = cosines >= cosines.max(1, keepdims=True) - EQUAL  # (N, N)
-    np.fill_diagonal(nearest, False)
-    same = senses[:, None] == senses
-    return float(((nearest & same).sum(1) / nearest.sum(1)).mean())
+    of_senses = (senses == np.unique(senses)[:, None]).astype(vectors.dtype)  # (S, N)
+    right = of_senses.argmax(0)  # (N,) the number of each occurrence's sense
+    sums = (of_senses @ vectors)[None].repeat(len(vectors), 0)  # (N, S, H)
+    sums[np.arange(len(vectors)), right] -= vectors  # an occurrence is not part of its own mean
+    lengths = np.maximum(np.linalg.norm(sums, axis=-1), 1e-12)
+    cosines = np.einsum("nsh,nh->ns", sums, vectors) / lengths  # those of the means, too
+    nearest = cosines >= cosines.max(1, keepdims=True) - EQUAL
+    return float((nearest[np.arange(len(vectors)), right] / nearest.sum(1)).mean())
 
 
 def baseline_accuracies(occurrences: list[Occurrence]) -> dict[str, dict[str, float]]:
-    """What a guess has: of the most frequent sense, or of the sense of any other occurrence."""
+    """word -> the accuracy of the most frequent sense, and that of a random one."""
     words = sorted({each.word for each in occurrences})
     counts = {word: Counter(each.sense for each in occurrences if each.word == word) for word in words}
-    majority = {word: max(senses.values()) / senses.total() for word, senses in counts.items()}
-    chance = {
-        word: sum(count * (count - 1) for count in senses.values()) / (senses.total() * (senses.total() - 1))
-        for word, senses in counts.items()
+    return {
+        "most frequent sense": {word: max(senses.values()) / senses.total() for word, senses in counts.items()},
+        "random sense": {word: 1 / len(senses) for word, senses in counts.items()},
     }
-    return {"most frequent sense": majority, "random neighbour": chance}
 
 
 def find_neighbours(encoder: Encoder, queries: list[Occurrence], text: list[Occurrence]) -> list[dict[str, Any]]:
