@@ -46,6 +46,10 @@ from ..hub_code import SavedWithCode
 from .configuration_features import LAYERS, FeatureTaggerConfig
 
 
+# A choice of the user, for any checkpoint:
+# trf-ignore: TRF041 config.freeze_encoder
+
+
 class WeightedSum(nn.Module):
     """gamma * sum_j softmax(weights)_j h_j over n layers, with equal weights before training."""
 
