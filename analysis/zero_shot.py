@@ -44,6 +44,7 @@ from training.arguments import ModelSource
 from training.command_line import run_command
 from training.errors import InputError, MissingFileError
 from training.files import parse_json, read_json_object, read_text
+from training.identity import FINAL_LENGTH
 from training.launching import choose_implementation
 from training.loading import load_config, load_model, load_tokenizer, positions
 from training.output_folder import CHECKPOINT, LOG, METRICS, matching_folders
@@ -146,9 +147,9 @@ def describe(run: Path, folder: Path) -> dict[str, float]:
     if updates is None:
         return values
     values["updates"] = updates
-    saved = [path / "progress.json" for path in matching_folders(run, CHECKPOINT)]
-    records = [path for path in saved if path.is_file()]
-    identity = read_json_object(records[0])["identity"] if records else {}  # all of a run are the same in this
+    saved = [folder, *matching_folders(run, CHECKPOINT)]  # a final model has no record of its own
+    records = [path / "progress.json" for path in saved if (path / "progress.json").is_file()]
+    identity = read_json_object(records[0])["identity"] if records else {}
     if "samples of an update" in identity:
         values |= read_text_of(identity, updates)
     losses = [line["eval_loss"] for line in log_of(run) if line["update"] == updates and "eval_loss" in line]
@@ -158,7 +159,7 @@ def describe(run: Path, folder: Path) -> dict[str, float]:
 def read_text_of(identity: dict[str, Any], updates: int) -> dict[str, float]:
     """How many tokens a run of run_pretraining.py has read after that many updates, and how many epochs they are."""
     ramp = Ramp(identity["samples of an update"], identity.get("batch_ramp_steps", 0))
-    longer, first = identity.get("final_seq_length"), identity.get("first update of the final length", 0)
+    longer, first = identity.get("final_seq_length"), identity.get(FINAL_LENGTH, 0)
     change = min(first, updates) if longer else updates
     before, samples = ramp.samples(change), ramp.samples(updates)
     tokens = before * identity["max_seq_length"] + (samples - before) * (longer or 0)

@@ -220,6 +220,18 @@ def test_the_last_part_of_the_updates_has_longer_rows(tmp_path, monkeypatch):
     assert lengths == [18] * 18 + [31] * 2
 
 
+def test_a_run_goes_on_to_another_length_if_its_longer_rows_have_not_begun(tmp_path):
+    argv = [*flags(tmp_path, "masked_lm"), "--final_seq_length", "31", "--final_share", "0.25", "--do_eval", "false"]
+    argv += ["--lr_scheduler_type", "warmup_stable_decay", "--save_strategy", "steps", "--save_steps", "7"]
+    run_pretraining.main([*argv, "--max_steps", "12", "--output_dir", str(tmp_path / "out")])
+    shutil.rmtree(tmp_path / "out" / "checkpoint-12")
+    with pytest.raises(ValueError, match="--final_seq_length begins after update 6; resume from a checkpoint before"):
+        run_pretraining.main([*argv, "--max_steps", "8", "--output_dir", str(tmp_path / "out"), "--resume"])
+    run_pretraining.main([*argv, "--max_steps", "16", "--output_dir", str(tmp_path / "out"), "--resume"])
+    run_pretraining.main([*argv, "--max_steps", "16", "--output_dir", str(tmp_path / "whole")])
+    assert_same_bits(tmp_path / "out", tmp_path / "whole")
+
+
 def test_a_run_ends_when_its_time_is_up_and_its_rate_has_fallen_to_zero(tmp_path):
     argv = [*flags(tmp_path, "masked_lm"), "--budget_minutes", "0.05", "--warmup_ratio", "0.5", "--logging_steps", "1"]
     metrics = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--do_eval", "false"])

@@ -193,6 +193,35 @@ def _title(args: RunArguments) -> str:
     return hub_model_id(args).split("/")[-1]
 
 
+def add_evaluations(card: ModelCard, evaluations: list[ModelCard]) -> ModelCard:
+    """The card with the scores of each `evaluation_card`, in the text before "How to use" and in the model-index."""
+    before, heading, after = card.text.partition(USE)
+    results = [*(card.data.eval_results or [])]
+    for evaluation in evaluations:
+        results += evaluation.data.eval_results or []
+        data_set = re.search(r"was evaluated on (.+)\.$", evaluation.text, re.MULTILINE).group(1)
+        table = evaluation.text[evaluation.text.index("| test") : evaluation.text.index("## Recipe")].strip()
+        before += f"## Scores on {data_set}\n\n{table}\n\n"
+    data = ModelCardData(**{**card.data.to_dict(), "model-index": None, "eval_results": None})
+    data.model_name, data.eval_results = card.data.model_name, results or None
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n{before}{heading}{after}")
+
+
+def renamed(card: ModelCard, name: str) -> ModelCard:
+    """The card of the same model under another name: in the metadata, the title and the code."""
+    earlier = card.data.model_name
+    text = card.content.replace(f'.from_pretrained("{earlier}"', f'.from_pretrained("{name}"')
+    result = ModelCard(text.replace(f"\n# {escape(earlier)}\n", f"\n# {escape(name)}\n", 1))
+    result.data.model_name = name
+    return result
+
+
+def without_code(card: ModelCard) -> ModelCard:
+    """The card of a folder that does not have the code of its model."""
+    before, heading, after = card.content.partition(f"{SAVED_CODE}\n\n```python\n")
+    return ModelCard(before + after.partition("```\n\n")[2]) if heading else card
+
+
 # Where the weights come from
 
 
@@ -218,6 +247,7 @@ def _card_of(folder: Path) -> ModelCardData:
 # How to use
 
 
+USE = "## How to use"
 HEADS = {
     "text-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
@@ -254,6 +284,9 @@ EXAMPLES = {"token-classification": TAG, "question-answering": ANSWER, "multiple
 EXAMPLES |= {"fill-mask": FILL, "text-generation": GENERATE, "feature-extraction": EMBED}
 
 
+SAVED_CODE = "With the code that is saved beside the weights, which then runs on your machine:"
+
+
 def usage(model: PreTrainedModel, name: str, task_type: str, pairs: bool) -> str:
     """Markdown with code that loads and uses the model, for each way to load it.
 
@@ -269,8 +302,8 @@ def usage(model: PreTrainedModel, name: str, task_type: str, pairs: bool) -> str
         ways += [("With transformers alone:", False, "")]
     if from_zoo or head in (getattr(model.config, "auto_map", None) or {}):
         option = ", trust_remote_code=True"
-        ways += [("With the code that is saved beside the weights, which then runs on your machine:", False, option)]
-    parts = ["## How to use"]
+        ways += [(SAVED_CODE, False, option)]
+    parts = [USE]
     for title, registers, option in ways:
         load = "import modeling\n" * registers + f"from transformers import {head}, AutoTokenizer\n\n"
         load += "modeling.register()\n" * registers

@@ -24,6 +24,7 @@ FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_ca
 IGNORED_FIELDS = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
 DATA_FILES = ("train_file", "validation_file", "test_file", "data_file")
 LENGTH = ("max_steps", "num_train_epochs", "updates")
+FINAL_LENGTH = "first update of the final length"  # of the rows of a language model
 RATES = ("warmup_ratio", "warmup_steps", "warm-up", "decay_ratio", "decay")
 
 
@@ -71,34 +72,41 @@ def allowed_differences(identity: dict[str, Any], saved: dict[str, Any], checkpo
     so.
     """
     changed = [name for name in LENGTH[:2] if identity[name] != saved.get(name)]
-    same_warm_up = identity["warm-up"] == saved.get("warm-up")
-    same_decay = identity.get("decay") == saved.get("decay")
-    if same_warm_up and same_decay and identity["updates"] == saved["updates"]:
+    same_rates = all(identity.get(name) == saved.get(name) for name in ("warm-up", "decay"))
+    if same_rates and identity["updates"] == saved["updates"]:
         return {*LENGTH, *RATES}  # other flags for the same length
     if not changed or "updates" not in saved:
         return set()
-    reason = None
-    if "decay" in identity and "decay" in saved:
-        stable = min(run["updates"] - run["decay"] for run in (identity, saved))
-        if update > stable:
-            reason = (
-                f"in one of them the learning rate falls after update {stable}; resume from a checkpoint before it"
-            )
-    elif identity["updates"] < saved["updates"]:
-        reason = f"that run has {saved['updates']} updates, and can only be resumed with as many or more"
-    elif not identity["lr_scheduler_type"].startswith("constant"):
-        scheduler = identity["lr_scheduler_type"]
-        reason = f"with --lr_scheduler_type {scheduler} the learning rate depends on the last update"
-    if not reason and not same_warm_up:
-        reason = f"its warm-up has {saved['warm-up']} updates, not {identity['warm-up']}; --warmup_steps sets it"
-    if not reason and update == saved["updates"] and _chose_at_its_end(saved):
-        reason = f"it evaluated its model after update {update}, its last, where a longer run does not"
+    reason = _difference(identity, saved, update)
     if reason:
         raise InputError(
             f"{checkpoint} is of a run with {changed[0]} {saved[changed[0]]}, not {identity[changed[0]]}: {reason}. "
             f"To train further, begin another run with --model_name_or_path {checkpoint} and its own --output_dir"
         )
-    return {*LENGTH, *RATES}
+    return {*LENGTH, *RATES, FINAL_LENGTH}
+
+
+def _difference(identity: dict[str, Any], saved: dict[str, Any], update: int) -> str | None:
+    """What differs up to `update` between runs of different lengths with these identities; None if nothing does."""
+    runs = (identity, saved)
+    before = "resume from a checkpoint before it"
+    if "decay" in identity and "decay" in saved:
+        stable = min(run["updates"] - run["decay"] for run in runs)
+        if update > stable:
+            return f"in one of them the learning rate falls after update {stable}; {before}"
+    elif identity["updates"] < saved["updates"]:
+        return f"that run has {saved['updates']} updates, and can only be resumed with as many or more"
+    elif not identity["lr_scheduler_type"].startswith("constant"):
+        scheduler = identity["lr_scheduler_type"]
+        return f"with --lr_scheduler_type {scheduler} the learning rate depends on the last update"
+    if identity["warm-up"] != saved.get("warm-up"):
+        return f"its warm-up has {saved['warm-up']} updates, not {identity['warm-up']}; --warmup_steps sets it"
+    first = min((run[FINAL_LENGTH] for run in runs if run.get(FINAL_LENGTH)), default=update)
+    if update > first:
+        return f"in one of them --final_seq_length begins after update {first}; {before}"
+    if update == saved["updates"] and _chose_at_its_end(saved):
+        return f"it evaluated its model after update {update}, its last, where a longer run does not"
+    return None
 
 
 def _chose_at_its_end(run: dict[str, Any]) -> bool:

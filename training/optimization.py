@@ -169,21 +169,10 @@ def build_schedule(optimizer: torch.optim.Optimizer, args: RunArguments, updates
 
     Do not pass it to Accelerator.prepare: a prepared scheduler takes one step for each process.
     """
-    options, warm_up = None, warm_up_updates(args, updates)
+    options = None
     if args.lr_scheduler_type == "warmup_stable_decay":
-        decay = decay_updates(args, updates)
-        if warm_up + decay > updates:
-            raise InputError(
-                f"the learning rate rises in {warm_up} updates and falls in {decay}, but the run has {updates}: ",
-                "give a lower ",
-                Parameter("warmup_ratio"),
-                ", ",
-                Parameter("warmup_steps"),
-                " or ",
-                Parameter("decay_ratio"),
-            )
-        options = {"num_decay_steps": decay, "decay_type": "linear"}
-    return get_scheduler(args.lr_scheduler_type, optimizer, warm_up, updates, options)
+        options = {"num_decay_steps": decay_updates(args, updates), "decay_type": "linear"}
+    return get_scheduler(args.lr_scheduler_type, optimizer, warm_up_updates(args, updates), updates, options)
 
 
 def move_schedule(scheduler: LambdaLR, update: int) -> None:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from tasks.pretraining.objective import Objective
 from training.arguments import RunArguments
 from training.files import load_tensors, save_tensors
+from training.identity import FINAL_LENGTH
 from training.optimization import schedule
 from training.plan import Batch, Counts, Plan, Stretch, Update
 
@@ -153,7 +154,7 @@ class CorpusPlan(Plan):
         return {
             "samples of an update": self.ramp.size,
             **schedule(self.args, self.updates),
-            "first update of the final length": self.phases[-1].first,
+            FINAL_LENGTH: self.phases[-1].first,
             "updates an epoch": max(1, self.phases[0].objective.size // self.ramp.size),
             "sharding": kind.value if kind in SHARDED else None,
         }
