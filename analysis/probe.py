@@ -30,9 +30,9 @@ from training.command_line import run_command
 from training.errors import InputError
 
 
-PENALTY = 1e-4  # half of it times the squares of all weights is added to the mean loss of a word
-TOLERANCE = 1e-3
-MOST_STEPS = 500  # of L-BFGS, which stops earlier at the tolerance
+PENALTY = 1e-3  # half of it times the squares of all weights is added to the mean loss of a word
+TOLERANCE = 1e-4
+MOST_STEPS = 1000  # of L-BFGS, which stops earlier at the tolerance
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -16,6 +16,8 @@ Letters: L layers and the embeddings, B sentences, T tokens, W words of a senten
 """
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,7 +194,8 @@ def load_encoder(
         torch.manual_seed(SEED)
         model = AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float32)
     else:
-        model = load_model(AutoModel, source, config, tokenizer, train=True)  # a pooler may be new, and is not used
+        with contextlib.redirect_stdout(sys.stderr):  # the table has standard output for itself
+            model = load_model(AutoModel, source, config, tokenizer, train=True)  # a new pooler is no error, unused
     if isinstance(model, ElmoModel):
         return ElmoEncoder(model.eval())
     if pieces is None:

@@ -75,6 +75,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--labelled_file", type=Path, default=LABELLED, metavar="FILE", help=labelled)
     text = "raw text (.txt, .jsonl, .parquet, compressed or not), in which neighbours are looked for"
     parser.add_argument("--text_file", type=Path, metavar="FILE", help=text)
+    parser.add_argument(
+        "--text_column", default="text", metavar="NAME", help="the text's column in .jsonl or .parquet"
+    )
     sentence = "a sentence with one *marked* word, whose neighbours are shown; may be repeated"
     parser.add_argument("--sentence", action="append", metavar="TEXT", help=sentence)
     most = "read only the first N occurrences of each word in the text"
@@ -93,18 +96,21 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if args.scatter and args.scatter not in {each.word for each in labelled}:
         raise InputError(f"--scatter {args.scatter}: {args.labelled_file} has no such word")
     queries = [marked(text, None, "--sentence") for text in args.sentence or ()] or first_of_senses(labelled)
-    text = find_occurrences(args.text_file, {each.word for each in queries}, args.max_occurrences)
+    text = find_occurrences(args.text_file, args.text_column, {each.word for each in queries}, args.max_occurrences)
     words = {*chain.from_iterable(each.words for each in (*labelled, *queries, *text))}
     by_word: dict[str, dict[str, dict[str, float]]] = {}
     neighbours: dict[str, list[dict]] = {}
-    planes: dict[str, list[np.ndarray]] = {}
+    planes: dict[str, dict[str, np.ndarray]] = {}
     for name, encoder in named_encoders(args, words):
         print(f"{name}: {', '.join(encoder.layers)}", file=sys.stderr)
         vectors = vectors_of(encoder, labelled)
         by_word[name] = {layer: accuracies(x, labelled) for layer, x in zip(encoder.layers, vectors, strict=True)}
+        if name.endswith(RANDOM):
+            continue
         if args.scatter:
-            planes[name] = [plane(x[[each.word == args.scatter for each in labelled]]) for x in vectors]
-        if text and not name.endswith(RANDOM):
+            chosen = [each.word == args.scatter for each in labelled]
+            planes[name] = {layer: plane(x[chosen]) for layer, x in zip(encoder.layers, vectors, strict=True)}
+        if text:
             neighbours[name] = find_neighbours(encoder, queries, text)
     baselines = baseline_accuracies(labelled)
     results = {"occurrences": len(labelled), "words": by_word, "baselines": baselines, "neighbours": neighbours}
@@ -116,7 +122,7 @@ def report(
     args: argparse.Namespace,
     results: Mapping[str, Any],
     labelled: list[Occurrence],
-    planes: dict[str, list[np.ndarray]],
+    planes: Mapping[str, Mapping[str, np.ndarray]],
 ) -> None:
     """Prints the tables, and writes the files."""
     scores = {name: {layer: mean(of) for layer, of in layers.items()} for name, layers in results["words"].items()}
@@ -189,7 +195,7 @@ def first_of_senses(labelled: list[Occurrence]) -> list[Occurrence]:
     return list(first.values())
 
 
-def find_occurrences(path: Path | None, words: set[str], most: int) -> list[Occurrence]:
+def find_occurrences(path: Path | None, column: str, words: set[str], most: int) -> list[Occurrence]:
     """The first occurrences of each word in raw text, at most `most` of each, one of a sentence.
 
     Raises ValueError for a word that the text lacks. Sentences of more than `LONGEST` words are left out.
@@ -198,7 +204,7 @@ def find_occurrences(path: Path | None, words: set[str], most: int) -> list[Occu
         return []
     counts, occurrences = Counter(), []
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
-    for sentence in chain.from_iterable(map(split_sentences, read_documents(path))):
+    for sentence in chain.from_iterable(map(split_sentences, read_documents(path, column=column))):
         if not pattern.search(sentence):
             continue
         tokens = [sentence[slice(*span)] for span in split_words(sentence)]
@@ -274,13 +280,12 @@ def find_neighbours(encoder: Encoder, queries: list[Occurrence], text: list[Occu
 
 
 def plane(vectors: np.ndarray) -> np.ndarray:
-    """The first two principal components (N, 2) of vectors (N, H)."""
-    centred = vectors - vectors.mean(0)
-    rotation, scales, _ = np.linalg.svd(centred, full_matrices=False)
-    return rotation[:, :2] * scales[:2]
+    """The first two principal components (N, 2) of vectors (N, H); zeros if all vectors are the same."""
+    rotation, scales, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    return rotation[:, :2] * np.where(scales[:2] < EQUAL, 0, scales[:2])
 
 
-def draw_planes(planes: Mapping[str, list[np.ndarray]], senses: list[str]) -> bytes:
+def draw_planes(planes: Mapping[str, Mapping[str, np.ndarray]], senses: list[str]) -> bytes:
     """A PNG with a row for each model and a panel for each layer. Raises ImportError without matplotlib."""
     try:
         from matplotlib.figure import Figure
@@ -290,14 +295,12 @@ def draw_planes(planes: Mapping[str, list[np.ndarray]], senses: list[str]) -> by
     figure = Figure(figsize=(2.2 * width, 2.3 * len(planes)), layout="constrained")
     panels = figure.subplots(len(planes), width, squeeze=False)
     for row, (name, layers) in zip(panels, planes.items(), strict=True):
-        for layer, axes in enumerate(row):
+        for axes in row:
             axes.set_axis_off()
-            if layer >= len(layers):
-                continue
+        for axes, (layer, points) in zip(row, layers.items(), strict=False):  # the other panels stay empty
             axes.set_title(f"{name}, {layer}", fontsize=8)
             for sense in sorted({*senses}):
-                points = layers[layer][np.array(senses) == sense]
-                axes.scatter(*points.T, s=12, label=sense)
+                axes.scatter(*points[np.array(senses) == sense].T, s=12, label=sense)
     panels[0][0].legend(fontsize=6)
     return png(figure)
 

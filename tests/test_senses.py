@@ -74,9 +74,9 @@ def test_one_vector_for_all_occurrences_has_the_accuracy_of_a_random_sense(tmp_p
 
 
 def test_neighbours_are_the_occurrences_of_the_word_with_the_highest_cosines(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT, encoding="utf-8")
-    text = find_occurrences(path, {"film", "cast"}, 10)
+    path = tmp_path / "text.jsonl"
+    path.write_text(json.dumps({"content": TEXT}), encoding="utf-8")
+    text = find_occurrences(path, "content", {"film", "cast"}, 10)
     assert [each.words[each.place] for each in text] == ["film", "film", "film", "cast"]  # one of a sentence
     query = marked("is the *film* dull ?", None, "a test")
     encoder = load_encoder(str(write_bert(tmp_path)))
