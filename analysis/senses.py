@@ -267,8 +267,9 @@ def find_neighbours(encoder: Encoder, queries: list[Occurrence], text: list[Occu
         nearest = {}
         for layer, name in enumerate(encoder.layers):
             cosines = of_text[layer, chosen] @ found[layer, number]
-            if np.ptp(cosines) < EQUAL:
-                nearest[name] = ["all occurrences alike", *[""] * (SHOWN - 1)]
+            alike = int((cosines >= cosines.max() - EQUAL).sum())
+            if alike > min(SHOWN, len(cosines) - 1):
+                nearest[name] = [f"{alike} of {len(cosines)} occurrences are equally near", *[""] * (SHOWN - 1)]
                 continue
             best = np.argsort(-cosines, kind="stable")[:SHOWN]
             nearest[name] = [f"{text[chosen[place]].in_context()} ({cosines[place]:.2f})" for place in best]

@@ -136,7 +136,10 @@ def test_the_command_measures_each_layer_and_shows_the_neighbours_of_each_sense(
     assert results["words"]["vectors.txt"]["words"] == results["baselines"]["random sense"]
     assert [query["sense"] for query in results["neighbours"]["gpt"]] == ["good", "bad", "good", "bad"]
     shown = capsys.readouterr().out
-    assert "Nearest to: A good **film** ." in shown and "| vectors.txt | words | all occurrences alike |" in shown
+    assert (
+        "Nearest to: A good **film** ." in shown
+        and "| vectors.txt | words | 3 of 3 occurrences are equally near |" in shown
+    )
 
 
 def test_a_sentence_on_the_command_line_is_asked_for_alone(flags, tmp_path):
