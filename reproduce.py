@@ -4,10 +4,11 @@
     python reproduce.py pretraining_pays --only sst2 cola --model bert --jobs 2
     python reproduce.py ablations --dry_run                                 # the commands, without running them
 
-Each step is a command of one of the other scripts, as a user would type it. A step that has finished is not run again;
-one that was stopped resumes. A step that fails is reported, and the others go on.
-OUTPUT_DIR/TABLE receives a folder for each run, with its metrics.json; record.json with what all of them have measured;
-and table.md, table.csv and, if matplotlib is installed, table.png. `--record` writes the record to another file, too.
+Each step is a command of one of the other scripts, as a user would type it. A step that has finished is not run
+again; one that was stopped resumes. A step that fails is reported, and the others go on.
+OUTPUT_DIR/TABLE receives a folder for each run, with its metrics.json; record.json with what all of them have
+measured; and table.md, table.csv and, if matplotlib is installed, table.png. `--record` writes the record to another
+file, too.
 """
 
 import argparse

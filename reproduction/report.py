@@ -1,4 +1,7 @@
-"""A record -> a table in markdown and CSV, and a plot. What was not run is a dash; other people's figures say whose."""
+"""A record -> a table in markdown and CSV, and a plot.
+
+What was not run is a dash, and figures that are not ours stand in columns or lines that say whose they are.
+"""
 
 import csv
 import io
@@ -95,9 +98,10 @@ def draw(table: Table, values: Values, path: Path) -> bool:
     figure = Figure(figsize=(8, 1 + 0.2 * len(lines) * (len(columns) + 1)), layout="constrained")
     axes = figure.add_subplot(title=table.title)
     for number, column in enumerate(columns):
-        bars = [(place, Spread.of(values[line, column])) for place, line in enumerate(lines) if (line, column) in values]
-        places = [place + (number + 0.5) * height - 0.4 for place, _ in bars]
-        means, deviations = [spread.mean for _, spread in bars], [spread.std for _, spread in bars]
+        cells = [values.get((line, column)) for line in lines]
+        spreads = {place: Spread.of(cell) for place, cell in enumerate(cells) if cell}
+        places = [place + (number + 0.5) * height - 0.4 for place in spreads]
+        means, deviations = zip(*((spread.mean, spread.std) for spread in spreads.values()), strict=True)
         axes.barh(places, means, height, xerr=deviations, capsize=2, label=column)
     axes.set_yticks(range(len(lines)), [", ".join(line) for line in lines], fontsize=8)
     axes.set_ylim(len(lines) - 0.5, -0.5)  # from top to bottom

@@ -38,7 +38,8 @@ ROOMS += ("speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "c
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
 # convert_x, export_x and conversion of modeling/ and tasks/.
-FLOORS = ("tests", "demo", "benchmarks", "scripts", "converters", "tasks", "training", "metrics", "modeling")
+FLOORS = ("tests", "demo", "benchmarks", "scripts", "reproduction")
+FLOORS += ("converters", "tasks", "training", "metrics", "modeling")
 
 
 @pytest.fixture(scope="module")

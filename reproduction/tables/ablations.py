@@ -85,11 +85,11 @@ ABLATIONS = Table(
     columns=tuple(task.title for task in TASKS),
     rows=rows(),
     published=tuple(
-        Published((variant.line,), column, value) for variant in VARIANTS for column, value in variant.published.items()
+        Published((variant.line,), *figure) for variant in VARIANTS for figure in variant.published.items()
     ),
     notes=(
-        "Each BERT has 4 layers, 256 states and 1,000 updates of 32 rows of 128 tokens. SST-2: the first 10,000 phrases. "
-        "In the paper's table 5, the first line has no next sentences, as here; in its table 8, all lines have them, and "
-        "NER is fine-tuned on CoNLL-2003.",
+        "Each BERT has 4 layers, 256 states and 1,000 updates of 32 rows of 128 tokens. SST-2: the first 10,000 "
+        "phrases. In the paper's table 5, the first line has no next sentences, as here; in its table 8, all lines "
+        "have them, and NER is fine-tuned on CoNLL-2003.",
     ),
 )

@@ -55,7 +55,7 @@ def bert_feature_rows() -> list[Row]:
 def elmo_rows(task: SmallTask) -> list[Row]:
     """ELMo's network for the task: without the biLM and on it, then with a biLM that is trained along.
 
-    All of them have the words of the training data, which are learned.
+    All of them have vectors of the words of the training data, which begin with random values and are learned.
     """
     words = Row(
         f"{task.name}/elmo_words",
@@ -69,7 +69,7 @@ def elmo_rows(task: SmallTask) -> list[Row]:
     random = {"model_name_or_path": output(words.name, "config.json"), "tokenizer_name": output(words.name)}
     trained_along = {"learning_rate": 5e-4}
     kinds = (
-        ("no_bilm", "ELMo, features", WITHOUT, pretrained, "use_elmo=false"),
+        ("no_bilm", "ELMo, features", WITHOUT, random, "use_elmo=false"),
         ("features", "ELMo, features", WITH, pretrained, ""),
         ("random", "ELMo, fine-tuned", WITHOUT, random | trained_along, "freeze_bilm=false"),
         ("fine_tuned", "ELMo, fine-tuned", WITH, pretrained | trained_along, "freeze_bilm=false"),
@@ -120,7 +120,7 @@ PRETRAINING_PAYS = Table(
     notes=(
         "Without pre-training, weights are random: those of the same architecture or, for ELMo's features, those of "
         "the task's network, which then reads no biLM. SQuAD: the first 20,000 questions of train and 2,000 of dev.",
-        "The papers' models are ten to thirty times as large; their scores are of the test sets, SQuAD's of dev or, for "
-        "ELMo, of the test set. ELMo's on GLUE are those that BERT's paper reports.",
+        "The papers' models are about ten times as large. Their scores are of the test sets, but BERT's on SQuAD "
+        "of dev, and ELMo's on GLUE are those that BERT's paper reports.",
     ),
 )
