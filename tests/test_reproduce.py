@@ -300,16 +300,11 @@ def test_each_line_of_a_table_has_a_run_a_reason_or_a_publication(name):
 KINDS = {
     "pretraining_pays": [
         "cola/bert_random",
-        "cola/bert_fine_tuned",
         "cola/gpt_random",
-        "rte/gpt_fine_tuned",
         "cola/elmo_no_bilm",
         "cola/elmo_random",
         "cola/elmo_fine_tuned",
         "wnut17/bert_features",
-        "wnut17/elmo_features",
-        "squad/elmo_features",
-        "codah/elmo_fine_tuned",
     ],
     "layers": ["cola/bert_0_layers", "sst2/gpt_4_layers"],
     "blimp": ["bert", "elmo_small"],
