@@ -47,7 +47,7 @@ def markdown(table: Table, values: Values) -> str:
     head = [*table.heads, *table.columns, *table.published_columns]
     reasons = list(dict.fromkeys(gap.reason for gap in table.gaps))
     marks = {(gap.line, gap.column): f" ({'abcdefgh'[reasons.index(gap.reason)]})" for gap in table.gaps}
-    published = {(figure.line, figure.column): f"{figure.value:g}" for figure in table.published}
+    published = {(figure.line, figure.column): f"{figure.value:.1f}" for figure in table.published}
     rows = [head, ["---"] * len(head)]
     for line in table.lines:
         row = list(line)

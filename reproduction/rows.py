@@ -159,10 +159,12 @@ class Table:
 
     @property
     def lines(self) -> list[Line]:
-        """The lines in the order in which they are named first."""
+        """The lines in the order in which they are named first, those with the same first text together."""
         ours = [cell.line for row in self.rows for cell in row.cells]
         others = [figure.line for figure in self.published]
-        return list(dict.fromkeys([*ours, *(gap.line for gap in self.gaps), *others]))
+        lines = list(dict.fromkeys([*ours, *(gap.line for gap in self.gaps), *others]))
+        firsts = [line[0] for line in lines]
+        return sorted(lines, key=lambda line: firsts.index(line[0]))
 
     @property
     def published_columns(self) -> list[str]:

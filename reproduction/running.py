@@ -12,7 +12,7 @@ from typing import TextIO
 from training.command_line import Interrupted, stop_signals
 from training.errors import UserError
 
-from .steps import Step, begin, executable, is_finished, tidy
+from .steps import Step, begin, complete, executable, is_finished
 
 
 POLL_SECONDS = 0.2
@@ -38,13 +38,13 @@ class Job:
         return cls(step, process, log, time.monotonic())
 
     def failure(self) -> str | None:
-        """Why the command that has ended did not carry out the step, or None. Then its checkpoints are removed."""
+        """Why the command that has ended did not carry out the step, or None; the step is then complete."""
         self.log.close()
         if self.process.returncode:
             return f"{_last_line(self.step.log)} (status {self.process.returncode}; all of it is in {self.step.log})"
         if self.step.row.is_run and not is_finished(self.step):
             return f"it wrote no metrics.json; {self.step.log} has what it printed"
-        tidy(self.step)
+        complete(self.step)
         return None
 
 
@@ -75,7 +75,7 @@ class Progress:
                     self.fail(step, f"it needs {', '.join(failed)}")
                 elif is_finished(step):
                     self.finish(step, "had finished before")
-                    tidy(step)
+                    complete(step)
                 else:
                     return step
             except UserError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from training.arguments import RunArguments
+from training.checksums import SHA256SUMS, write_checksums
 from training.errors import InputError
 from training.files import file_digest, read_json, remove_folder, write_json
 from training.flags import parse_arguments
@@ -73,10 +74,11 @@ class Step:
 
     @property
     def command(self) -> list[str]:
-        """As a user types it, with --resume for a run, whether or not there is something to resume."""
+        """As a user types it, and so that it goes on with what an earlier one has left, if anything."""
         name = [f"{self.row.script}.py"] if self.row.is_run else ["-m", self.row.script]
-        resumes = self.row.script in ("run_glue", "run_ner", "run_squad", "run_swag", "run_pretraining")
-        return ["python", *name, *self.words, *(["--resume"] if resumes else [])]
+        # A run that only evaluates begins anew.
+        again = "--overwrite_output_dir" if self.row.script == "run_blimp" else "--resume"
+        return ["python", *name, *self.words, *([again] if self.row.is_run else [])]
 
 
 def plan(table: Table, folders: Folders, seeds: int, only: Collection[str] = (), families: Collection[str] = ()):
@@ -133,8 +135,8 @@ def digest(step: Step) -> str:
     """
     if step.row.is_run:
         return run_digest(parse_arguments(arguments_of(step.row.script), [*step.command[2:]]))
-    files = [Path(word) for word in step.words]
-    files = [path / "config.json" if path.is_dir() else path for path in files if path != step.output]
+    paths = [Path(word) for word in step.words if Path(word) != step.output]
+    files = [file for path in paths for file in (path, path / "config.json", path / SHA256SUMS)]
     contents = [file_digest(path) for path in files if path.is_file()]
     return hashlib.sha256(json.dumps([step.row.script, step.words, contents]).encode()).hexdigest()
 
@@ -145,7 +147,8 @@ def is_finished(step: Step) -> bool:
     Raises ValueError for those of a run with other flags, data or configuration, which may have cost hours.
     """
     if not step.row.is_run:
-        return step.output.is_dir() and step.mark.is_file() and read_json(step.mark)["digest"] == digest(step)
+        is_complete = (step.output / SHA256SUMS).is_file() and step.mark.is_file()
+        return is_complete and read_json(step.mark)["digest"] == digest(step)
     if not (step.output / METRICS).is_file():
         return False
     if read_record(step.output / METRICS).get("identity") != digest(step):
@@ -164,9 +167,11 @@ def begin(step: Step) -> None:
     write_json(step.mark, {"digest": digest(step), "commit": commit()})
 
 
-def tidy(step: Step) -> None:
-    """Removes the checkpoints of a finished run and, unless it is kept, its model."""
-    if step.row.is_run and not step.is_kept:
+def complete(step: Step) -> None:
+    """Removes the checkpoints of a finished run and, unless it is kept, its model. A conversion gets its checksums."""
+    if not step.row.is_run:
+        write_checksums(step.output)
+    elif not step.is_kept:
         remove_all_but_results(step.output)
     for checkpoint in matching_folders(step.output, CHECKPOINT):
         remove_folder(checkpoint)

@@ -209,6 +209,13 @@ def test_results_of_other_settings_are_neither_shown_nor_lost(fake, capsys):
     assert Path("runs/reproduce/tiny/low/seed-42/metrics.json").is_file() and len(calls(fake)) == 2
 
 
+def test_results_of_another_model_in_the_same_folder_are_not_taken_for_these(fake):
+    run("--seeds", "1")
+    Path("bert/SHA256SUMS").write_text("0 model.safetensors\n", encoding="utf-8")
+    with pytest.raises(LaunchError, match="2 of 2 steps failed"):
+        run("--seeds", "1")
+
+
 def test_rows_wait_for_those_that_they_need_and_fail_with_them(tmp_path):
     first = Row("first", "run_pretraining", flags={"config_overrides": "a=1"}, seeded=False)
     second = Row("second", "run_glue", flags={"model_name_or_path": output("first")}, cells=TABLE.rows[0].cells)
@@ -300,15 +307,12 @@ def test_each_line_of_a_table_has_a_run_a_reason_or_a_publication(name):
 KINDS = {
     "pretraining_pays": [
         "cola/bert_random",
-        "cola/gpt_random",
         "cola/elmo_no_bilm",
-        "cola/elmo_random",
         "cola/elmo_fine_tuned",
-        "wnut17/bert_features",
     ],
-    "layers": ["cola/bert_0_layers", "sst2/gpt_4_layers"],
-    "blimp": ["bert", "elmo_small"],
-    "ablations": ["cola/next_sentence", "wnut17/left_to_right"],
+    "layers": ["cola/bert_0_layers"],
+    "blimp": ["elmo_small"],
+    "ablations": ["cola/left_to_right"],
 }
 
 
@@ -324,6 +328,8 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
         if not step.row.is_run:
             steps.begin(step)
             importlib.import_module(step.row.script).main(list(step.words))
+            assert not steps.is_finished(step)
+            steps.complete(step)
             assert steps.is_finished(step)
             continue
         if step.row.script == "run_pretraining":
@@ -335,7 +341,7 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
     if table == "blimp":  # whose pairs in miniature have other phenomena
         wanted = {"eval_accuracy"}
     assert wanted <= metrics.keys()
-    steps.tidy(step)
+    steps.complete(step)
     assert (step.output / "metrics.json").is_file()
     assert (step.output / "model.safetensors").is_file() == (step.is_kept and table != "blimp")
 

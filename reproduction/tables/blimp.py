@@ -53,7 +53,7 @@ BLIMP = Table(
         for column, value in zip((column for column in COLUMNS if column != "s-selection"), values, strict=False)
     ),
     notes=(
-        "Lines that name a publication are its figures, not ours. Their models have read other texts, not these books. "
+        "Lines that name a publication are its figures, not ours. Their models have read other texts. "
         "BabyLM scores those pairs whose words occur in its own text; its number for all pairs is the mean of the "
         "phenomena. Guessing gives 50.",
     ),
