@@ -81,7 +81,9 @@ class Step:
         return ["python", *name, *self.words, *([again] if self.row.is_run else [])]
 
 
-def plan(table: Table, folders: Folders, seeds: int, only: Collection[str] = (), families: Collection[str] = ()):
+def plan(
+    table: Table, folders: Folders, seeds: int, only: Collection[str] = (), families: Collection[str] = ()
+) -> list[Step]:
     """The steps of the rows of these tasks and families, by default of all, and of those that they need, in order."""
     chosen = [
         row
@@ -134,7 +136,7 @@ def digest(step: Step) -> str:
     For a run it is that of its metrics.json.
     """
     if step.row.is_run:
-        return run_digest(parse_arguments(arguments_of(step.row.script), [*step.command[2:]]))
+        return run_digest(parse_arguments(arguments_of(step.row.script), step.command[2:]))
     paths = [Path(word) for word in step.words if Path(word) != step.output]
     files = [file for path in paths for file in (path, path / "config.json", path / SHA256SUMS)]
     contents = [file_digest(path) for path in files if path.is_file()]

@@ -19,7 +19,13 @@ def rows() -> tuple[Row, ...]:
             "",
             task.name,
             family,
-            (Cell((family.upper(), f"embeddings and {NUM_LAYERS - count} layers"), task.title, task.metric),),
+            (
+                Cell(
+                    (family.upper(), f"embeddings and {NUM_LAYERS - count} of {NUM_LAYERS} layers"),
+                    task.title,
+                    task.metric,
+                ),
+            ),
         )
         for family in FAMILIES
         for count in range(NUM_LAYERS, -1, -1)
