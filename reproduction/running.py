@@ -42,9 +42,12 @@ class Job:
         self.log.close()
         if self.process.returncode:
             return f"{_last_line(self.step.log)} (status {self.process.returncode}; all of it is in {self.step.log})"
-        if self.step.row.is_run and not is_finished(self.step):
-            return f"it wrote no metrics.json; {self.step.log} has what it printed"
-        complete(self.step)
+        try:
+            if self.step.row.is_run and not is_finished(self.step):
+                return f"it wrote no metrics.json; {self.step.log} has what it printed"
+            complete(self.step)
+        except UserError as error:  # the disk is full, or a file that it reads has changed since it began
+            return str(error)
         return None
 
 

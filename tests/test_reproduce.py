@@ -209,6 +209,19 @@ def test_results_of_other_settings_are_neither_shown_nor_lost(fake, capsys):
     assert Path("runs/reproduce/tiny/low/seed-42/metrics.json").is_file() and len(calls(fake)) == 2
 
 
+def test_a_file_that_changes_during_a_run_fails_that_run_only(fake, capsys):
+    (fake / "wait").touch()
+    (started,) = fork(lambda: run("--seeds", "1"))
+    deadline = time.monotonic() + 60
+    while not calls(fake):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    Path("bert/config.json").write_text("{}", encoding="utf-8")
+    (fake / "wait").unlink()
+    assert wait([started]) == [1]
+    assert len(calls(fake)) == 2 and [len(row["runs"]) for row in read_record()["rows"]] == [0, 1]
+
+
 def test_results_of_another_model_in_the_same_folder_are_not_taken_for_these(fake):
     run("--seeds", "1")
     Path("bert/SHA256SUMS").write_text("0 model.safetensors\n", encoding="utf-8")
