@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README)
 
-SCRIPTS = ["glue_submission", "run_blimp", "run_glue", "run_ner", "run_pretraining", "run_squad", "run_swag"]
-SCRIPTS += ["squad_scores"]
+SCRIPTS = ["glue_submission", "reproduce", "run_blimp", "run_glue", "run_ner", "run_pretraining", "run_squad"]
+SCRIPTS += ["run_swag", "squad_scores"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",
@@ -73,7 +73,9 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10",
-    packages=find_packages(str(ROOT), include=["analysis", "metrics", "modeling*", "tasks*", "training*"]),
+    packages=find_packages(
+        str(ROOT), include=["analysis", "metrics", "modeling*", "reproduction*", "tasks*", "training*"]
+    ),
     # The labelled word senses, and modules that `evaluate` loads by path, one folder each.
     package_data={"analysis": ["*.tsv"], "metrics": ["*/*.py"]},
     py_modules=SCRIPTS,

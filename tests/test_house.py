@@ -39,8 +39,8 @@ ROOMS += ("seeds", "runs")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
 # convert_x, export_x and conversion of modeling/ and tasks/.
-FLOORS = ("tests", "demo", "benchmarks", "scripts", "analysis", "converters", "tasks", "training", "metrics")
-FLOORS += ("modeling",)
+FLOORS = ("tests", "demo", "benchmarks", "scripts", "reproduction", "analysis", "converters", "tasks", "training")
+FLOORS += ("metrics", "modeling")
 
 
 @pytest.fixture(scope="module")

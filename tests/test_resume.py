@@ -336,7 +336,7 @@ def test_versions_and_threads_may_change_and_that_is_said(stopped, capsys):
 def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(flags, tmp_path, monkeypatch):
     argv = [*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "2", "--save_strategy", "no", "--seeds", "2"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(seeds, "_remove_all_but_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(seeds, "remove_all_but_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr(seeds, "goodness", lambda scores, metric: 0.0)
         run_glue.main(argv)
     shutil.rmtree(tmp_path / "out" / "seed-43")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from training.arguments import RunArguments
+from training.checksums import SHA256SUMS
 from training.errors import InputError
 from training.files import file_digest
 
@@ -29,14 +30,16 @@ RATES = ("warmup_ratio", "warmup_steps", "warm-up", "decay_ratio", "decay")
 
 
 def run_digest(args: RunArguments) -> str:
-    """A digest of all arguments that the results depend on, and of the data files and the configuration they name.
+    """A digest of all arguments that the results depend on, and of the data files and the model that they name.
+
+    The model's weights count where it has checksums, as each one that a run has saved.
 
     It stands in metrics.json. Unlike the arguments themselves, it shows no paths.
     """
     free = FREE - {"test_file", "max_predict_samples"}  # the predictions of a finished seed depend on these
     values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
     model = Path(args.model_name_or_path)
-    files = [model / "config.json" if model.is_dir() else model]
+    files = [model / "config.json", model / SHA256SUMS] if model.is_dir() else [model]
     files += [Path(values[name]) for name in DATA_FILES if values.get(name)]
     contents = [file_digest(path) for path in files if path.is_file()]
     return hashlib.sha256(json.dumps([values, contents], sort_keys=True).encode()).hexdigest()

@@ -61,7 +61,7 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
         best = max(runs, key=lambda other: goodness(runs[other].validation, metric), default=None)
         if state.is_main_process:
             for other in (runs.keys() | replaced.keys()) - {best}:
-                _remove_all_but_results(output / f"seed-{other}")
+                remove_all_but_results(output / f"seed-{other}")
         state.wait_for_everyone()
         seed += 1
     spread = SeedSpread.of(list(runs.values()))
@@ -119,7 +119,7 @@ def _write_finished_identity(folder: Path, args: RunArguments) -> None:
     write_text(folder / IDENTITY, next((identity for identity in identities if identity != "{}"), "{}"))
 
 
-def _remove_all_but_results(folder: Path) -> None:
+def remove_all_but_results(folder: Path) -> None:
     """Removes the weights and checkpoints of a run that is not the best; its scores, outputs and curves stay."""
     files = read_result_files(folder)
     kept = {METRICS, RESULTS, IDENTITY, LOG, CURVES, *files.predictions, *files.outputs}

@@ -1,0 +1,106 @@
+"""Runs the recipes of a table over several seeds, and prints ours beside the papers' numbers.
+
+    python reproduce.py pretraining_pays                                    # all of it; again, to go on after a stop
+    python reproduce.py pretraining_pays --only sst2 cola --model bert --jobs 2
+    python reproduce.py ablations --dry_run                                 # the commands, without running them
+
+Each step is a command of one of the other scripts, as a user would type it. A step that has finished is not run
+again; one that was stopped resumes. A step that fails is reported, and the others go on.
+OUTPUT_DIR/TABLE receives a folder for each run, with its metrics.json; record.json with what all of them have
+measured; and table.md, table.csv and, if matplotlib is installed, table.png. `--record` writes the record to another
+file, too.
+"""
+
+import argparse
+import shlex
+from pathlib import Path
+
+from reproduction.records import collect
+from reproduction.report import write_report
+from reproduction.rows import MODELS, Table
+from reproduction.running import run_steps
+from reproduction.steps import Folders, plan
+from reproduction.tables import TABLES
+from training.command_line import run_command
+from training.errors import InputError, LaunchError
+from training.files import write_json
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Carries out what `argv`, by default the command line, asks for."""
+    args = parse(argv)
+    table = choose_table(args)
+    output = args.output_dir / table.name
+    folders = Folders(args.data_root, read_models(args.models), args.output_dir)
+    steps = plan(table, folders, args.seeds, args.only, args.model)
+    if args.dry_run:
+        print(*(shlex.join(step.command) for step in steps), sep="\n")
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    try:
+        failures = run_steps(steps, args.jobs)
+    finally:
+        # Of all rows, also those that this command left out.
+        record = collect(table, args.budget, plan(table, folders, args.seeds))
+        for path in (output / "record.json", *([args.record] if args.record else [])):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, record)
+        print("", write_report(table, record, output), f"written to {output}", sep="\n")
+    if failures:
+        raise LaunchError(f"{len(failures)} of {len(steps)} steps failed: {'; '.join(failures)}")
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("reproduce.py", description=__doc__.splitlines()[0])
+    parser.add_argument("table", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
+    parser.add_argument("--only", nargs="+", default=[], metavar="TASK", help="only the rows of these tasks")
+    parser.add_argument("--model", nargs="+", default=[], metavar="FAMILY", help="only the rows of these models")
+    parser.add_argument("--seeds", type=positive, default=3, metavar="N", help="42, 43, ... (default: 3 of them)")
+    parser.add_argument("--budget", default="small", metavar="NAME", help="small: two CPU cores and local data")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="steps at once (default: 1)")
+    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder of the data (docs/reproduce.md)")
+    parser.add_argument(
+        "--models", nargs="+", default=[], metavar="NAME=FOLDER", help=f"folders of models: {', '.join(MODELS)}"
+    )
+    parser.add_argument("--output_dir", type=Path, default=Path("runs/reproduce"), help="folder of all tables")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write the record to this file, too")
+    parser.add_argument("--dry_run", action="store_true", help="print the commands instead of running them")
+    return parser.parse_args(argv)
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be positive, not {number}")
+    return number
+
+
+def choose_table(args: argparse.Namespace) -> Table:
+    """The table. Raises ValueError for a budget, a task or a family that it does not have."""
+    if args.budget != "small":
+        raise InputError(f"--budget {args.budget}: there are only tables for --budget small")
+    table = TABLES[args.table]
+    for flag, values, names in (
+        ("only", args.only, [row.task for row in table.rows]),
+        ("model", args.model, [row.family for row in table.rows]),
+    ):
+        names = list(dict.fromkeys(filter(None, names)))
+        for value in values:
+            if value not in names:
+                raise InputError(f"--{flag} {value} is none of {', '.join(names)}, which {table.name} has")
+    return table
+
+
+def read_models(words: list[str]) -> dict[str, Path]:
+    """The folders of all models: those of the words NAME=FOLDER, and the default ones."""
+    models = dict(MODELS)
+    for word in words:
+        name, equals, folder = word.partition("=")
+        if name not in MODELS or not folder:
+            raise InputError(f"--models {word} must be NAME=FOLDER, with one of the names {', '.join(MODELS)}")
+        models[name] = folder
+    return {name: Path(folder) for name, folder in models.items()}
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,177 @@
+"""What a table is: rows that are runs of the scripts, cells that show their scores, and published figures."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+# What a user can name on the command line: the models, each with its folder by default.
+MODELS = {family: f"checkpoints/{family}-books" for family in ("bert", "gpt", "elmo")}
+# Of the second size, what the recipes configs/*/pretraining_small.yaml write.
+MODELS |= {f"{family}-small": f"runs/{family}/pretraining_small" for family in ("bert", "gpt", "elmo")}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file or folder that a flag names, wherever it is on this machine.
+
+    kind: data below --data_root, a model of `MODELS`, or the output folder of another row, which then runs first
+    """
+
+    kind: Literal["data", "model", "row"]
+    name: str
+    file: str = ""
+
+    def __str__(self) -> str:
+        """As records show it."""
+        start = {"data": "data/", "model": "", "row": "runs/"}[self.kind]
+        name = MODELS[self.name] if self.kind == "model" else self.name
+        return start + name + (f"/{self.file}" if self.file else "")
+
+
+def data(name: str) -> Place:
+    """A file or folder below --data_root, which has the layout of docs/reproduce.md."""
+    return Place("data", name)
+
+
+def model(name: str, file: str = "") -> Place:
+    """A pre-trained model, or a file in its folder."""
+    return Place("model", name, file)
+
+
+def output(row: str, file: str = "") -> Place:
+    """The output folder of another row, or a file in it."""
+    return Place("row", row, file)
+
+
+Flag = str | int | float | bool | Place
+Line = tuple[str, ...]  # the texts at the beginning of a line of the table
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where the table shows a score.
+
+    metric: the entry of metrics.json
+    """
+
+    line: Line
+    column: str
+    metric: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run of a script, or one for each seed.
+
+    name: the folder of its results, below the table's
+    script: a script at the root or a converter, as `python -m` takes it
+    recipe: of the script; "" for none
+    flags: those that differ from the recipe
+    overrides: fields of the configuration, in addition to the recipe's --config_overrides
+    task, family: for --only and --model
+    cells: where its scores stand; none for a row that others only begin with
+    seeded: whether it runs with each seed, or once
+    keeps_model: whether the trained model stays, for analyses; the models that other rows begin with always do
+    """
+
+    name: str
+    script: str
+    recipe: str = ""
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    overrides: str = ""
+    task: str = ""
+    family: str = ""
+    cells: tuple[Cell, ...] = ()
+    seeded: bool = True
+    keeps_model: bool = False
+
+    @property
+    def needs(self) -> set[str]:
+        """The names of the rows whose results its flags name."""
+        return {value.name for value in self.flags.values() if isinstance(value, Place) and value.kind == "row"}
+
+    @property
+    def models(self) -> set[str]:
+        """The names of the models that its flags name."""
+        return {value.name for value in self.flags.values() if isinstance(value, Place) and value.kind == "model"}
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a script of the root carries it out, which resumes, and not a converter."""
+        return self.script.startswith("run_")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure that somebody else has published.
+
+    column: names the publication, unless the line does
+    """
+
+    line: Line
+    column: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A cell that stays empty, and why."""
+
+    line: Line
+    column: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper, or one that this project adds.
+
+    title: a sentence that says what the numbers are
+    heads: the titles of the columns at the beginning of a line
+    columns: the titles of the columns of our scores
+    notes: what a reader must know to compare the numbers
+    """
+
+    name: str
+    title: str
+    heads: Line
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    published: tuple[Published, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [row.name for row in self.rows]
+        if len({*names}) < len(names):
+            raise ValueError(f"{self.name}: two rows have the same name")
+        for number, row in enumerate(self.rows):
+            if not re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)*", row.name):
+                raise ValueError(f"{self.name}: {row.name} is no name of a folder")
+            earlier = {other.name for other in self.rows[:number] if not other.seeded}
+            if not row.needs <= earlier:
+                raise ValueError(f"{row.name} needs {row.needs - earlier}: rows before it, without seeds")
+            for cell in row.cells:
+                if len(cell.line) != len(self.heads) or cell.column not in self.columns:
+                    raise ValueError(f"{row.name}: the table has no cell {cell.line}, {cell.column}")
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines in the order in which they are named first, those with the same first text together."""
+        ours = [cell.line for row in self.rows for cell in row.cells]
+        others = [figure.line for figure in self.published]
+        lines = list(dict.fromkeys([*ours, *(gap.line for gap in self.gaps), *others]))
+        firsts = [line[0] for line in lines]
+        return sorted(lines, key=lambda line: firsts.index(line[0]))
+
+    @property
+    def published_columns(self) -> list[str]:
+        """The columns of other people's figures, which come after ours."""
+        return list(dict.fromkeys(figure.column for figure in self.published if figure.column not in self.columns))
+
+
+def percent(script: str) -> int:
+    """The factor from the scores of a script to percent. SQuAD's scorer gives percent itself."""
+    return 1 if script == "run_squad" else 100

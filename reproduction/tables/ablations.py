@@ -1,0 +1,95 @@
+"""What BERT's objectives are worth (Devlin et al. 2018, tables 5 and 8), with small BERTs that are pre-trained here.
+
+Each variant is pre-trained on the same part of the books, for as many updates, and then fine-tuned on three tasks.
+"""
+
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+
+from ..rows import Cell, Flag, Published, Row, Table, data, output
+from .tasks import COLA, SST2, WNUT17
+
+
+BASE = "pretraining/base"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way of pre-training.
+
+    published: column -> figure
+    """
+
+    name: str
+    line: str
+    flags: dict[str, Flag] = field(default_factory=dict)
+    overrides: str = ""
+    published: dict[str, float] = field(default_factory=dict)
+
+
+SST2_PAPER, NER_PAPER = "BERT's paper, table 5: SST-2, dev", "BERT's paper, table 8: NER, dev"
+
+
+def masks(mask: int, same: int, random: int, ner: float) -> Variant:
+    """Percentages of the predicted tokens that become [MASK], stay, or become a random token."""
+    flags = {"mask_share": mask / 100, "random_share": random / 100}
+    name, line = f"masks_{mask}_{same}_{random}", f"masked {mask}, same {same}, random {random} %"
+    return Variant(name, line, flags, published={NER_PAPER: ner})
+
+
+VARIANTS = (
+    # The first prepares the text for the others.
+    Variant("base", "masked 80, same 10, random 10 %", published={SST2_PAPER: 92.6, NER_PAPER: 95.4}),
+    Variant("next_sentence", "the same with next sentences", {"segments": "next_sentence"}, "", {SST2_PAPER: 92.7}),
+    Variant("left_to_right", "left to right", {}, "is_decoder=true", {SST2_PAPER: 92.1}),
+    masks(100, 0, 0, 94.9),
+    masks(80, 0, 20, 95.2),
+    masks(80, 20, 0, 95.2),
+    masks(0, 20, 80, 94.8),
+    masks(0, 0, 100, 94.9),
+)
+# A part of the training, so that a line costs minutes: one or two epochs of 10,000 phrases.
+TASKS = (changed(SST2, flags=SST2.flags | {"max_train_samples": 10000, "num_train_epochs": 2}), COLA, WNUT17)
+
+
+def pretraining_row(variant: Variant) -> Row:
+    text = {"train_file": data("books/train-0[01].txt.xz"), "validation_file": data("books/valid.txt.xz")}
+    length = {"max_steps": 1000, "mixed_precision": "bf16"}
+    corpus = {} if f"pretraining/{variant.name}" == BASE else {"corpus_dir": output(BASE, "corpus")}
+    return Row(
+        f"pretraining/{variant.name}",
+        "run_pretraining",
+        "configs/bert/pretraining_small.yaml",
+        text | length | corpus | variant.flags,
+        variant.overrides,
+        family="bert",
+        seeded=False,
+    )
+
+
+def rows() -> tuple[Row, ...]:
+    every = [pretraining_row(variant) for variant in VARIANTS]
+    for variant in VARIANTS:
+        model = {"model_name_or_path": output(f"pretraining/{variant.name}")}
+        for task in TASKS:
+            recipe, cells = f"configs/bert/{task.name}_small.yaml", (Cell((variant.line,), task.title, task.metric),)
+            name, flags = f"{task.name}/{variant.name}", task.flags | model
+            every.append(Row(name, task.script, recipe, flags, "", task.name, "bert", cells))
+    return tuple(every)
+
+
+ABLATIONS = Table(
+    name="ablations",
+    title="Small BERTs with other ways of pre-training, fine-tuned, dev",
+    heads=("pre-training",),
+    columns=tuple(task.title for task in TASKS),
+    rows=rows(),
+    published=tuple(
+        Published((variant.line,), *figure) for variant in VARIANTS for figure in variant.published.items()
+    ),
+    notes=(
+        "Each BERT has 4 layers, 256 states and 1,000 updates of 32 rows of 128 tokens. SST-2: the first 10,000 "
+        "phrases. In the paper's table 5, the first line has no next sentences, as here; in its table 8, all lines "
+        "have them, and NER is fine-tuned on CoNLL-2003.",
+    ),
+)

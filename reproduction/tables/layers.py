@@ -1,0 +1,46 @@
+"""How much of pre-training each layer carries: scores by the number of transferred layers (GPT's figure 2, left)."""
+
+from ..rows import Cell, Row, Table, model
+from .tasks import COLA, SST2
+
+
+NUM_LAYERS = 5  # of the models in checkpoints/
+FAMILIES = ("gpt", "bert")
+
+
+def rows() -> tuple[Row, ...]:
+    """One for each family, task and number of layers that begin with random weights, from none to all."""
+    return tuple(
+        Row(
+            f"{task.name}/{family}_{NUM_LAYERS - count}_layers",
+            task.script,
+            f"configs/{family}/{task.name}_small.yaml",
+            task.flags | {"model_name_or_path": model(family), "reinit_layers": count},
+            "",
+            task.name,
+            family,
+            (
+                Cell(
+                    (family.upper(), f"embeddings and {NUM_LAYERS - count} of {NUM_LAYERS} layers"),
+                    task.title,
+                    task.metric,
+                ),
+            ),
+        )
+        for family in FAMILIES
+        for count in range(NUM_LAYERS, -1, -1)
+        for task in (COLA, SST2)
+    )
+
+
+LAYERS = Table(
+    name="layers",
+    title="Fine-tuning with some of the pre-trained layers, dev",
+    heads=("model", "transferred"),
+    columns=(COLA.title, SST2.title),
+    rows=rows(),
+    notes=(
+        "The other layers, above those, begin with random weights. GPT's figure 2 has such a curve for RACE and "
+        "MultiNLI, without numbers.",
+    ),
+)

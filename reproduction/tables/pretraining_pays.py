@@ -1,0 +1,132 @@
+"""The same fine-tuning with and without pre-training, on six tasks: what all three papers claim."""
+
+from ..rows import Cell, Gap, Published, Row, Table, data, model, output
+from .tasks import SMALL_TASKS, SQUAD, WNUT17, SmallTask
+
+
+WITHOUT, WITH = "without pre-training", "with pre-training"
+ALONG = "ELMo, fine-tuned"  # a biLM that is trained along with the network on it
+FEATURES = "configs/bert/wnut17_features_concat_last_four.yaml"
+# (task, model, without, with), in percent: Radford et al. 2018, table 5; Devlin et al. 2018, tables 1 and 2; ELMo's
+# GLUE scores as Devlin et al. have them, and Peters et al. 2018, table 1.
+FIGURES = (
+    ("sst2", "GPT, fine-tuned", 84.0, 91.3),
+    ("cola", "GPT, fine-tuned", 18.9, 45.4),
+    ("rte", "GPT, fine-tuned", 53.8, 56.0),
+    ("sst2", "BERT, fine-tuned", None, 93.5),
+    ("cola", "BERT, fine-tuned", None, 52.1),
+    ("rte", "BERT, fine-tuned", None, 66.4),
+    ("squad", "BERT, fine-tuned", None, 88.5),
+    ("sst2", "ELMo, features", None, 90.4),
+    ("cola", "ELMo, features", None, 36.0),
+    ("rte", "ELMo, features", None, 56.8),
+    ("squad", "ELMo, features", 81.1, 85.8),
+)
+TITLES = {task.name: task.title for task in SMALL_TASKS}
+
+
+def cell(task: SmallTask, label: str, column: str) -> tuple[Cell, ...]:
+    return (Cell((task.title, label), column, task.metric),)
+
+
+def transformer_rows(family: str, task: SmallTask) -> list[Row]:
+    """Fine-tuning of the checkpoint, and of its architecture with random weights."""
+    label = f"{family.upper()}, fine-tuned"
+    shared = {"script": task.script, "recipe": f"configs/{family}/{task.name}_small.yaml"}
+    shared |= {"task": task.name, "family": family}
+    random = {"model_name_or_path": model(family, "config.json"), "tokenizer_name": model(family)}
+    pretrained = {"model_name_or_path": model(family)}
+    return [
+        Row(f"{task.name}/{family}_{name}", flags=task.flags | flags, cells=cell(task, label, column), **shared)
+        for name, column, flags in (("random", WITHOUT, random), ("fine_tuned", WITH, pretrained))
+    ]
+
+
+def bert_feature_rows() -> list[Row]:
+    """A BiLSTM on the frozen checkpoint, and on its frozen architecture with random weights."""
+    label, shared = "BERT, features", {"script": "run_ner", "recipe": FEATURES, "task": "wnut17", "family": "bert"}
+    random = {"model_name_or_path": model("bert", "config.json"), "tokenizer_name": model("bert")}
+    pretrained = {"model_name_or_path": model("bert")}
+    return [
+        Row(f"wnut17/bert_{name}", flags=WNUT17.flags | flags, cells=cell(WNUT17, label, column), **shared)
+        for name, column, flags in (("random_features", WITHOUT, random), ("features", WITH, pretrained))
+    ]
+
+
+def elmo_rows(task: SmallTask) -> list[Row]:
+    """ELMo's network for the task: without the biLM and on it, then with a biLM that is trained along.
+
+    All of them have vectors of the words of the training data, which begin with random values and are learned.
+    """
+    words = Row(
+        f"{task.name}/elmo_words",
+        "modeling.convert_vectors",
+        flags={"model": model("elmo"), "texts": data(task.texts), "min_count": task.min_count},
+        task=task.name,
+        family="elmo",
+        seeded=False,
+    )
+    pretrained = {"model_name_or_path": output(words.name)}
+    random = {"model_name_or_path": output(words.name, "config.json"), "tokenizer_name": output(words.name)}
+    trained_along = {"learning_rate": 5e-4}
+    kinds = (
+        ("no_bilm", "ELMo, features", WITHOUT, random, "use_elmo=false"),
+        ("features", "ELMo, features", WITH, pretrained, ""),
+        ("random", ALONG, WITHOUT, random | trained_along, "freeze_bilm=false"),
+        ("fine_tuned", ALONG, WITH, pretrained | trained_along, "freeze_bilm=false"),
+    )
+    rows = [
+        Row(
+            f"{task.name}/elmo_{name}",
+            task.script,
+            f"configs/elmo/{task.name}_small.yaml",
+            task.flags | flags,
+            overrides,
+            task.name,
+            "elmo",
+            cell(task, label, column),
+            keeps_model=name == "features",  # analysis reads the weights of its layers
+        )
+        for name, label, column, flags, overrides in kinds
+        if not (task is SQUAD and label == ALONG)
+    ]
+    return [words, *rows]
+
+
+def rows() -> tuple[Row, ...]:
+    every = []
+    for task in SMALL_TASKS:
+        every += transformer_rows("bert", task) + (bert_feature_rows() if task is WNUT17 else [])
+        every += transformer_rows("gpt", task) + elmo_rows(task)
+    return tuple(every)
+
+
+PRETRAINING_PAYS = Table(
+    name="pretraining_pays",
+    title="The same fine-tuning without and with pre-training, dev",
+    heads=("task", "model"),
+    columns=(WITHOUT, WITH),
+    rows=rows(),
+    published=tuple(
+        Published((TITLES[task], label), f"{column}, in its paper", value)
+        for task, label, *values in FIGURES
+        for column, value in zip((WITHOUT, WITH), values, strict=True)
+        if value is not None
+    ),
+    gaps=tuple(
+        Gap((task.title, "BERT, features"), column, "BERT's paper has features for named entities only, and so do we")
+        for task in SMALL_TASKS
+        if task is not WNUT17
+        for column in (WITHOUT, WITH)
+    )
+    + tuple(
+        Gap((SQUAD.title, ALONG), column, "left out: a run would take an hour and a half")
+        for column in (WITHOUT, WITH)
+    ),
+    notes=(
+        "Without pre-training, weights are random: those of the same architecture or, for ELMo's features, those of "
+        "the task's network, which then reads no biLM. SQuAD: the first 20,000 questions of train and 2,000 of dev.",
+        "The papers' models are about ten times as large. Their scores are of the test sets, but BERT's on SQuAD "
+        "of dev, and ELMo's on GLUE are those that BERT's paper reports.",
+    ),
+)

@@ -1,0 +1,385 @@
+"""reproduce.py: its tables are accepted by the scripts, and its driver does what is left, whatever happened before."""
+
+import csv
+import importlib
+import json
+import os
+import re
+import signal
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import reproduce
+from modeling import convert_vectors
+from reproduction import report, running, steps
+from reproduction.rows import MODELS, Cell, Gap, Published, Row, Table, data, model, output
+from reproduction.steps import Folders, Step, plan
+from reproduction.tables import TABLES
+from tests.conftest import ROOT
+from tests.processes import fork, wait
+from tests.reproduction_sample import write_data, write_models
+from tests.test_guides import parser_of
+from training.errors import InputError, LaunchError
+
+
+# What stands in for the scripts: a run takes the digest from the driver's mark, and no time. It notes that it ran.
+FAKE = """
+import json, sys, time
+from pathlib import Path
+flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+output = Path(flags["--output_dir"])
+root = Path(flags["--data_dir"])
+with open(root / "calls", "a") as calls:
+    calls.write(f"{flags['--seed']} {flags['--learning_rate']}\\n")
+while (root / "wait").exists():
+    time.sleep(0.02)
+if (root / "fail").exists() and (root / "fail").read_text() == flags["--seed"]:
+    sys.exit("the disk is full")
+seed, rate = int(flags["--seed"]), float(flags["--learning_rate"])
+mark = json.loads(Path(f"{output}.json").read_text())
+output.mkdir(exist_ok=True)
+(output / "checkpoint-3").mkdir()
+(output / "model.safetensors").touch()
+record = {"eval_accuracy": 0.5 + 0.01 * seed * rate, "train_runtime": 60, "save_runtime": 1.5, "seed": seed}
+record |= {"args": {}, "identity": mark["digest"], "versions": {"python": "3"}, "hardware": {"device": "abacus"}}
+(output / "metrics.json").write_text(json.dumps(record))
+"""
+CONFIG = {"config_overrides": "hidden_dropout_prob=0"}
+
+
+def fake_row(name: str, rate: float, **options: object) -> Row:
+    flags = {"model_name_or_path": model("bert"), "data_dir": data("data"), "learning_rate": rate}
+    cells = (Cell((name,), "score", "eval_accuracy"),)
+    return Row(name, "run_glue", "recipe.yaml", flags, "", "t", "bert", cells, **options)
+
+
+TABLE = Table(
+    name="tiny",
+    title="Two rates",
+    heads=("rate",),
+    columns=("score",),
+    rows=(fake_row("low", 0.1), fake_row("high", 0.2)),
+    published=(Published(("low",), "a paper's", 91.3),),
+    gaps=(Gap(("none",), "score", "nobody has measured it"),),
+)
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch) -> Path:
+    """A directory with what the tiny table reads, whose runs are fake ones; gives the folder with their calls."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(TABLES, "tiny", TABLE)
+    monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
+    Path("recipe.yaml").write_text("task_name: sst2\ndo_train: true\n", encoding="utf-8")
+    Path("fake.py").write_text(FAKE, encoding="utf-8")
+    Path("data/data").mkdir(parents=True)
+    Path("bert").mkdir()
+
+    def executable(step: Step) -> list[str]:
+        return [sys.executable, "fake.py", *step.words[1:]]
+
+    monkeypatch.setattr(running, "executable", executable)
+    return Path("data/data")
+
+
+def run(*flags: str) -> None:
+    reproduce.main(["tiny", "--models", "bert=bert", *flags])
+
+
+def calls(folder: Path) -> list[str]:
+    return (folder / "calls").read_text().splitlines() if (folder / "calls").is_file() else []
+
+
+def read_record(name: str = "runs/reproduce/tiny/record.json") -> dict:
+    return json.loads(Path(name).read_text(encoding="utf-8"))
+
+
+# The driver
+
+
+def test_a_table_runs_its_rows_over_seeds_and_shows_mean_and_spread(fake, capsys):
+    run("--record", "docs/tiny.json")
+    assert sorted(calls(fake)) == sorted(f"{seed} {rate}" for rate in (0.1, 0.2) for seed in (42, 43, 44))
+    scores = {
+        name: [100 * (0.5 + 0.01 * seed * rate) for seed in (42, 43, 44)]
+        for name, rate in (("low", 0.1), ("high", 0.2))
+    }
+    shown = capsys.readouterr().out
+    for name, published in (("low", "91.3"), ("high", "–")):
+        mean, std = statistics.fmean(scores[name]), statistics.stdev(scores[name])
+        assert f"| {name} | {mean:.1f} ± {std:.1f} (3) | {published} |" in shown
+    assert "| none | – (a) | – |" in shown and "(a) nobody has measured it" in shown
+    with open("runs/reproduce/tiny/table.csv", encoding="utf-8") as file:
+        rows = {(row["rate"], row["column"]): row for row in csv.DictReader(file)}
+    assert float(rows["high", "score"]["std"]) == pytest.approx(statistics.stdev(scores["high"]))
+    assert rows["low", "a paper's"]["seeds"] == "published"
+    assert Path("runs/reproduce/tiny/table.png").read_bytes().startswith(b"\x89PNG")
+    assert read_record() == read_record("docs/tiny.json")
+
+
+def test_a_record_has_the_numbers_of_metrics_json_and_no_path(fake, tmp_path):
+    run("--seeds", "1", "--output_dir", str(tmp_path / "elsewhere"), "--data_root", str(tmp_path / "data"))
+    text = (tmp_path / "elsewhere" / "tiny" / "record.json").read_text(encoding="utf-8")
+    assert str(tmp_path) not in text
+    record = json.loads(text)
+    low, high = record["rows"]
+    metrics = json.loads((tmp_path / "elsewhere/tiny/high/seed-42/metrics.json").read_text(encoding="utf-8"))
+    (entry,) = high["runs"].values()
+    assert entry["metrics"] == {name: metrics[name] for name in ("eval_accuracy", "train_runtime", "save_runtime")}
+    assert entry["seconds"] == 61.5 and high["runs"].keys() == {"42"}
+    assert record["environments"] == [{name: metrics[name] for name in ("versions", "hardware")}]
+    assert low["recipe"] == "recipe.yaml"
+    assert low["flags"] == {"model_name_or_path": "checkpoints/bert-books", "data_dir": "data/data"} | {
+        "learning_rate": 0.1
+    }
+
+
+def test_what_has_finished_is_not_run_again_and_more_seeds_are_added(fake):
+    run("--seeds", "1")
+    run("--seeds", "2")
+    assert calls(fake) == ["42 0.1", "42 0.2", "43 0.1", "43 0.2"]
+
+
+def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):
+    kept = fake_row("kept", 0.3, keeps_model=True)
+    monkeypatch.setitem(TABLES, "tiny", Table("tiny", "A table", ("rate",), ("score",), (*TABLE.rows, kept)))
+    run("--seeds", "1")
+    folders = {
+        name: {path.name for path in Path(f"runs/reproduce/tiny/{name}/seed-42").iterdir()} for name in ("low", "kept")
+    }
+    assert folders == {"low": {"metrics.json"}, "kept": {"metrics.json", "model.safetensors"}}
+
+
+def test_a_run_that_fails_is_reported_and_the_others_go_on(fake, capsys):
+    (fake / "fail").write_text("43")
+    with pytest.raises(LaunchError, match="2 of 6 steps failed: low, seed 43; high, seed 43"):
+        run()
+    assert len(calls(fake)) == 6
+    shown = capsys.readouterr().out
+    assert "low, seed 43: FAILED: the disk is full" in shown
+    assert re.search(r"\| high \| \d+\.\d ± \d\.\d \(2\) ", shown)
+    (fake / "fail").unlink()
+    run()
+    assert len(calls(fake)) == 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_driver_that_is_killed_goes_on_where_it_was(fake, number):
+    run("--seeds", "1", "--only", "t")
+    (fake / "wait").touch()
+    (started,) = fork(lambda: run("--jobs", "2"))
+    deadline = time.monotonic() + 60
+    while len(calls(fake)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(started.pid, number)
+    assert wait([started]) == [130 if number == signal.SIGTERM else -number]
+    finished_late = number == signal.SIGKILL  # its two commands live on
+    (fake / "wait").unlink()
+    while finished_late and len(list(Path("runs/reproduce/tiny").glob("*/seed-4[34]/metrics.json"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    run()
+    expected = 4 + (2 if finished_late else 4)
+    assert len(calls(fake)) == expected
+    assert [len(row["runs"]) for row in read_record()["rows"]] == [3, 3]
+
+
+def test_two_steps_run_at_once(fake):
+    (fake / "wait").touch()
+    (started,) = fork(lambda: run("--seeds", "1", "--jobs", "2"))
+    deadline = time.monotonic() + 60
+    while len(calls(fake)) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (fake / "wait").unlink()
+    assert wait([started]) == [0]
+
+
+def test_results_of_other_settings_are_neither_shown_nor_lost(fake, capsys):
+    run("--seeds", "1", "--record", "before.json")
+    Path("recipe.yaml").write_text("task_name: sst2\ndo_train: true\nnum_train_epochs: 9\n", encoding="utf-8")
+    with pytest.raises(LaunchError, match="2 of 2 steps failed"):
+        run("--seeds", "1")
+    assert "low/seed-42 holds a run with other flags, data or configuration: remove it" in capsys.readouterr().out
+    assert [row["runs"] for row in read_record()["rows"]] == [{}, {}]
+    assert Path("runs/reproduce/tiny/low/seed-42/metrics.json").is_file() and len(calls(fake)) == 2
+
+
+def test_a_file_that_changes_during_a_run_fails_that_run_only(fake, capsys):
+    (fake / "wait").touch()
+    (started,) = fork(lambda: run("--seeds", "1"))
+    deadline = time.monotonic() + 60
+    while not calls(fake):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    Path("bert/config.json").write_text("{}", encoding="utf-8")
+    (fake / "wait").unlink()
+    assert wait([started]) == [1]
+    assert len(calls(fake)) == 2 and [len(row["runs"]) for row in read_record()["rows"]] == [0, 1]
+
+
+def test_results_of_another_model_in_the_same_folder_are_not_taken_for_these(fake):
+    run("--seeds", "1")
+    Path("bert/SHA256SUMS").write_text("0 model.safetensors\n", encoding="utf-8")
+    with pytest.raises(LaunchError, match="2 of 2 steps failed"):
+        run("--seeds", "1")
+
+
+def test_rows_wait_for_those_that_they_need_and_fail_with_them(tmp_path):
+    first = Row("first", "run_pretraining", flags={"config_overrides": "a=1"}, seeded=False)
+    second = Row("second", "run_glue", flags={"model_name_or_path": output("first")}, cells=TABLE.rows[0].cells)
+    table = Table("t", "", ("rate",), ("score",), (first, second))
+    folders = Folders(tmp_path, {}, tmp_path)
+    one, other = plan(table, folders, seeds=1)
+    assert one.is_kept and not other.is_kept and str(tmp_path / "t" / "first") in other.words
+    progress = running.Progress([other, one], {})
+    assert progress.next_step([]) is one
+    assert progress.next_step([running.Job(one, None, None, 0)]) is None
+    progress.fail(one, "no space")
+    assert progress.next_step([]) is None and progress.failures["second, seed 42"] == "it needs first"
+
+
+def test_a_model_that_is_missing_is_named(fake, capsys):
+    with pytest.raises(LaunchError):
+        reproduce.main(["tiny", "--seeds", "1"])
+    shown = capsys.readouterr().out
+    assert "checkpoints/bert-books does not exist: name its place with --data_root or --models" in shown
+
+
+@pytest.mark.parametrize(
+    "flags, problem",
+    [
+        (["--budget", "paper"], "--budget paper: there are only tables for --budget small"),
+        (["--only", "mnli"], "--only mnli is none of t, which tiny has"),
+        (["--model", "gpt"], "--model gpt is none of bert"),
+        (["--models", "gtp=x"], "--models gtp=x must be NAME=FOLDER, with one of the names bert, gpt"),
+    ],
+)
+def test_a_wrong_flag_is_one_clear_error(fake, flags, problem):
+    with pytest.raises(InputError) as error:
+        reproduce.main(["tiny", *flags])
+    assert problem in str(error.value)
+
+
+def test_a_dry_run_prints_commands_and_does_nothing(fake, capsys):
+    run("--dry_run", "--seeds", "1")
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == (
+        "python run_glue.py recipe.yaml --model_name_or_path bert --data_dir data/data --learning_rate 0.1 --seed 42 "
+        "--output_dir runs/reproduce/tiny/low/seed-42 --resume"
+    )
+    assert len(shown) == 2 and not Path("runs").exists()
+
+
+# The tables
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> Folders:
+    root = tmp_path_factory.mktemp("reproduce")
+    models = write_models(root / "models")
+    models |= {f"{family}-small": models[family] for family in list(models)}
+    return Folders(write_data(root / "data"), models, root / "runs")
+
+
+@pytest.fixture
+def repository_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_scripts_accept_every_command_of_a_table(name, folders, repository_root):
+    for step in plan(TABLES[name], folders, seeds=1):
+        if step.row.is_run:
+            assert re.fullmatch("[0-9a-f]{64}", steps.digest(step))
+        else:
+            assert step.row.script == "modeling.convert_vectors"
+            parser_of(convert_vectors).parse_args(step.words)
+        assert step.row.models <= MODELS.keys()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_line_of_a_table_has_a_run_a_reason_or_a_publication(name):
+    table = TABLES[name]
+    ours = {(cell.line, cell.column) for row in table.rows for cell in row.cells}
+    cells = [(cell.line, cell.column) for row in table.rows for cell in row.cells]
+    assert len(cells) == len(ours)  # no two runs claim a cell
+    reasons = {(gap.line, gap.column) for gap in table.gaps}
+    assert not reasons & ours
+    published = {figure.line for figure in table.published if figure.column in table.columns}
+    for line in table.lines:
+        missing = {column for column in table.columns if (line, column) not in ours | reasons}
+        assert not missing or line in published, (line, missing)
+
+
+# One run of each kind: table -> rows
+KINDS = {
+    "pretraining_pays": [
+        "cola/bert_random",
+        "cola/elmo_no_bilm",
+        "cola/elmo_fine_tuned",
+    ],
+    "layers": ["cola/bert_0_layers"],
+    "blimp": ["elmo_small"],
+    "ablations": ["cola/left_to_right"],
+}
+
+
+@pytest.mark.parametrize("table, name", [(table, name) for table, names in KINDS.items() for name in names])
+def test_a_row_of_a_table_runs(table, name, folders, repository_root):
+    """In this process, a few updates of it, after those that it needs."""
+    planned = {step.row.name: step for step in plan(TABLES[table], folders, seeds=1)}
+    short = ["--max_steps", "2"]
+    for step in [*(planned[need] for need in sorted(planned[name].row.needs)), planned[name]]:
+        if step.output.is_dir():
+            continue
+        words = step.command[2:]
+        if not step.row.is_run:
+            steps.begin(step)
+            importlib.import_module(step.row.script).main(list(step.words))
+            assert not steps.is_finished(step)
+            steps.complete(step)
+            assert steps.is_finished(step)
+            continue
+        if step.row.script == "run_pretraining":
+            prepare_small_pretraining(step, words)
+        importlib.import_module(step.row.script).main([*words, *(short if step.row.script != "run_blimp" else [])])
+    step = planned[name]
+    metrics = json.loads((step.output / "metrics.json").read_text(encoding="utf-8"))
+    wanted = {cell.metric for cell in step.row.cells}
+    if table == "blimp":  # whose pairs in miniature have other phenomena
+        wanted = {"eval_accuracy"}
+    assert wanted <= metrics.keys()
+    steps.complete(step)
+    assert (step.output / "metrics.json").is_file()
+    assert (step.output / "model.safetensors").is_file() == (step.is_kept and table != "blimp")
+
+
+def prepare_small_pretraining(step: Step, words: list[str]) -> None:
+    """A model of a size for tests instead of the recipe's, on the same text."""
+    words += ["--per_device_train_batch_size", "2", "--preprocessing_num_workers", "1", "--max_eval_samples", "3"]
+    words += ["--max_seq_length", "24"]
+
+
+def test_a_command_runs_as_a_user_would_type_it(folders, repository_root, monkeypatch, tmp_path, capsys):
+    row = next(row for row in TABLES["pretraining_pays"].rows if row.name == "cola/bert_fine_tuned")
+    tiny = Table("one", "One row", ("task", "model"), TABLES["pretraining_pays"].columns, (row,))
+    monkeypatch.setitem(TABLES, "one", tiny)
+    words = ["one", "--seeds", "1", "--data_root", str(folders.data), "--output_dir", str(tmp_path)]
+    reproduce.main([*words, "--models", f"bert={folders.models['bert']}"])
+    reproduce.main([*words, "--models", f"bert={folders.models['bert']}"])
+    assert "cola/bert_fine_tuned, seed 42: had finished before" in capsys.readouterr().out
+    metrics = json.loads((tmp_path / "one/cola/bert_fine_tuned/seed-42/metrics.json").read_text(encoding="utf-8"))
+    (entry,) = json.loads((tmp_path / "one/record.json").read_text())["rows"][0]["runs"].values()
+    assert entry["metrics"].items() <= metrics.items()
+    assert entry["environment"] == 0 and re.fullmatch("[0-9a-f]{40}(-dirty)?", entry["commit"] or "0" * 40)
+
+
+def test_a_table_without_matplotlib_has_no_plot(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    values = {(("low",), "score"): [1.0, 2.0]}
+    assert report.draw(TABLE, values, tmp_path / "table.png") is False
