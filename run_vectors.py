@@ -15,7 +15,7 @@ vectors of subwords. `modeling.convert_vectors --vectors` reads both.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from transformers import HfArgumentParser
@@ -29,6 +29,7 @@ from tasks.vectors.glove import train_glove
 from tasks.vectors.models import embed_words
 from tasks.vectors.similarity import Similarity, read_pairs, score
 from tasks.vectors.word2vec import import_gensim, save_fasttext, train_word2vec, vectors_of
+from training.arguments import without_folders
 from training.clock import Clock
 from training.command_line import run_command
 from training.errors import DivergedError, ExistingFileError, InputError
@@ -36,6 +37,10 @@ from training.files import write_json, writing
 from training.output_folder import METRICS
 
 
+if TYPE_CHECKING:
+    from gensim.models import FastText, Word2Vec
+
+VECTORS, SUBWORDS = "vectors.txt", "vectors.bin"
 EPOCHS = {"skipgram": 5, "cbow": 5, "fasttext": 5, "glove": 25}
 # Those of the released code, but for GloVe: an update for many counts takes longer steps than one for each count.
 LEARNING_RATES = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.1}
@@ -129,43 +134,45 @@ def main(argv: list[str] | None = None) -> dict:
         metrics |= {f"eval_{key}_{name}": value for key, value in asdict(similarity).items()}
     if scores:
         print(table(scores))
-    write_json(folder / METRICS, metrics | {"args": asdict(args)})
+    write_json(folder / METRICS, metrics | {"args": public_values(args)})
     return metrics
 
 
 def train(args: VectorsArguments, folder: Path) -> tuple[dict[str, np.ndarray], dict]:
     """Trains the vectors, writes them, and returns them with the numbers of the run."""
     clock = Clock()
+    for name in (METRICS, VECTORS, SUBWORDS):
+        (folder / name).unlink(missing_ok=True)
     if args.method != "glove":
         import_gensim()  # before the text is read, which takes minutes
     text = read_text(args.text, args.max_train_words, args.do_lower_case, args.min_count, args.vocab_size)
     print(f"read: {text.total:,} words, {len(text.words):,} in the vocabulary, {len(text.numbers):,} of them")
     clock.lap("tokenize")
-    table = train_method(text, args, folder)
+    vectors, model = train_method(text, args)
     clock.lap("train")
-    if not np.isfinite(table).all():
+    if not np.isfinite(vectors).all():
         raise DivergedError("the vectors are not finite: lower --learning_rate")
-    write_vectors(folder / "vectors.txt", text.words, table)
+    write_vectors(folder / VECTORS, text.words, vectors)
+    if args.method == "fasttext":
+        save_fasttext(model, folder / SUBWORDS)
     numbers = {
         "train_words": text.total,
         "train_words_in_vocabulary": len(text.numbers),
         "vocab_size": len(text.words),
     }
     seconds = {f"{name}_runtime": round(value, 1) for name, value in clock.seconds.items()}
-    return dict(zip(text.words, table, strict=True)), numbers | seconds
+    return dict(zip(text.words, vectors, strict=True)), numbers | seconds
 
 
-def train_method(text: NumberedText, args: VectorsArguments, folder: Path) -> np.ndarray:
-    """(V, size): the vectors of the vocabulary. Of fastText, the subwords are written to the folder."""
+def train_method(text: NumberedText, args: VectorsArguments) -> tuple[np.ndarray, "FastText | Word2Vec | None"]:
+    """(V, size), the vectors of the vocabulary, and gensim's model if it trained them."""
     epochs = args.num_train_epochs or EPOCHS[args.method]
     learning_rate = args.learning_rate or LEARNING_RATES[args.method]
     common = (args.vector_size, args.window, epochs, learning_rate, args.seed)
     if args.method == "glove":
-        return train_glove(text, *common, print)
+        return train_glove(text, *common, print), None
     model = train_word2vec(text, args.method, *common, args.workers, args.buckets, print)
-    if args.method == "fasttext":
-        save_fasttext(model, folder / "vectors.bin")
-    return vectors_of(model, text.words)
+    return vectors_of(model, text.words), model
 
 
 def load_vectors(name: str, words: set[str]) -> Mapping[str, np.ndarray]:
@@ -173,6 +180,13 @@ def load_vectors(name: str, words: set[str]) -> Mapping[str, np.ndarray]:
     if not Path(name).is_file():
         return embed_words(name, sorted(words))
     return dict(zip(*read_vectors(Path(name), words), strict=True))
+
+
+def public_values(args: VectorsArguments) -> dict:
+    """The arguments, in which files and folders have only their names."""
+    values = asdict(args)
+    names = {name: without_folders(value) for name, value in values.items() if isinstance(value, str)}
+    return values | names | {"similarity_files": [Path(name).name for name in args.similarity_files or ()]}
 
 
 def table(scores: Mapping[str, Similarity]) -> str:

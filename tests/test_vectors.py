@@ -106,6 +106,7 @@ def test_neighbours_are_counted_as_by_a_loop_over_all_pairs(file, monkeypatch):
                 if 0 < abs(i - j) <= window:
                     expected[place[sentence[i]], place[sentence[j]]] += 1 / abs(i - j)
     np.testing.assert_allclose(count_neighbours(text, window).toarray(), expected, rtol=1e-5)
+    assert count_neighbours(text, 10_000).nnz >= np.count_nonzero(expected)  # wider than the text
 
 
 def test_an_update_of_glove_is_that_of_a_plain_loop():
@@ -162,6 +163,8 @@ def test_the_command_repeats_exactly_and_every_file_is_read_back(method, file, s
         np.testing.assert_allclose(with_subwords, table, atol=1e-6)
     assert "| similar | 4 of 6 |" in capsys.readouterr().out
     assert first["eval_covered_similar"] == 4
+    args = json.loads((tmp_path / "a" / "metrics.json").read_text())["args"]
+    assert (args["train_file"], args["similarity_files"]) == ("text.txt", ["similar.txt"])  # without their folders
 
 
 def test_words_with_the_same_neighbours_have_similar_vectors(file):

@@ -4,8 +4,8 @@ word vectors whose products are the logarithms of these counts.
 What differs from the released code: it updates the parameters after each count; here, an update sums the gradients of
 many counts, as products of matrices, so that numpy and scipy do the work. The gradients are not clipped.
 
-Memory: a pair of words that occur together takes 16 bytes while the vectors are trained, and about 40 when the table
-of counts is divided into batches. With a window of 5, there are about as many pairs as words in the text.
+Memory: a pair of words that are neighbours anywhere takes 16 bytes while the vectors are trained, and about 50 while
+the pairs are divided into batches. With a window of 5, there are about as many pairs as words in the text.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ def count_neighbours(text: NumberedText, window: int) -> csr_array:
     for begin in range(0, len(text.numbers), BLOCK):
         lows, highs, weights = [], [], []
         for distance in range(1, window + 1):
-            end = min(begin + BLOCK, len(text.numbers) - distance)
-            left, right = slice(begin, end), slice(begin + distance, max(begin, end) + distance)
+            end = max(begin, min(begin + BLOCK, len(text.numbers) - distance))
+            left, right = slice(begin, end), slice(begin + distance, end + distance)
             together = sentence[left] == sentence[right]
             first, second = text.numbers[left][together], text.numbers[right][together]
             lows.append(np.minimum(first, second))
