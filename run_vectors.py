@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import transformers
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
@@ -32,7 +33,7 @@ from tasks.vectors.word2vec import import_gensim, save_fasttext, train_word2vec,
 from training.arguments import without_folders
 from training.clock import Clock
 from training.command_line import run_command
-from training.errors import DivergedError, ExistingFileError, InputError
+from training.errors import DivergedError, ExistingFileError, InputError, Parameter
 from training.files import write_json, writing
 from training.output_folder import METRICS
 
@@ -178,8 +179,10 @@ def train_method(text: NumberedText, args: VectorsArguments) -> tuple[np.ndarray
 def load_vectors(name: str, words: set[str]) -> Mapping[str, np.ndarray]:
     """The vectors of these words in a file, or in a model, which has one for every word."""
     if not Path(name).is_file():
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
         return embed_words(name, sorted(words))
-    return dict(zip(*read_vectors(Path(name), words), strict=True))
+    return dict(zip(*read_vectors(Path(name), words, Parameter("similarity_files")), strict=True))
 
 
 def public_values(args: VectorsArguments) -> dict:

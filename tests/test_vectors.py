@@ -264,6 +264,9 @@ def test_what_cannot_be_trained_or_scored_is_one_clear_error(file, similar, tmp_
     assert "--window must be positive, not 0" in fails("--train_file", file, "--window", "0", *out)
     assert "--workers" in fails("--train_file", file, "--method", "glove", "--workers", "2", *out)
     assert "no such file" in fails("--vectors", file, "--similarity_files", tmp_path / "no.txt", *out)
+    (tmp_path / "other.txt").write_text("unheard 0.5 0.25\n")
+    message = fails("--vectors", tmp_path / "other.txt", "--similarity_files", similar, *out)
+    assert "other.txt holds no vector for any word in similarity_files" in message
     (tmp_path / "out" / "metrics.json").write_text("{}")
     assert "has results" in fails("--train_file", file, *out)
 
