@@ -11,10 +11,11 @@ import pytest
 import torch
 from gensim.models import KeyedVectors
 from scipy.stats import spearmanr
+from transformers import BertTokenizer
 
 import run_ner
 import run_vectors
-from modeling import ElmoModel, ElmoTokenizer, ZooGPTModel, ZooGPTTokenizer
+from modeling import ElmoModel, ElmoTokenizer, ZooBertConfig, ZooBertForMaskedLM, ZooGPTModel, ZooGPTTokenizer
 from modeling.convert_vectors import convert, read_vectors
 from tasks.pretraining.sources import TextSource
 from tasks.pretraining.text import read_documents, split_sentences
@@ -24,6 +25,7 @@ from tasks.vectors.glove import Glove, count_neighbours, make_batches, train_glo
 from tasks.vectors.models import embed_words
 from tasks.vectors.similarity import read_pairs, score
 from tasks.vectors.word2vec import train_word2vec, vectors_of
+from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 from tests.ner_sample import write_elmo, write_folder
 from tests.pretraining_sample import write_text
@@ -227,6 +229,14 @@ def test_models_give_words_the_vectors_of_their_first_layer(tmp_path):
     pieces = tokenizer.convert_tokens_to_ids(tokenizer.tokenize("boat"))
     assert len(pieces) > 1
     np.testing.assert_allclose(embed_words(gpt, ["boat"])["boat"], table[pieces].mean(0).detach().numpy(), atol=1e-6)
+
+
+def test_a_masked_language_model_without_a_pooler_gives_vectors(tmp_path):
+    bert = ZooBertForMaskedLM(ZooBertConfig.from_json_file(write_model(tmp_path)))
+    bert.save_pretrained(tmp_path / "bert")
+    BertTokenizer(str(write_vocabulary(tmp_path))).save_pretrained(tmp_path / "bert")
+    row = bert.get_input_embeddings().weight[VOCABULARY.index("good")].detach().numpy()
+    np.testing.assert_array_equal(embed_words(str(tmp_path / "bert"), ["good"])["good"], row)
 
 
 # In ELMo's networks
