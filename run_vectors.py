@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 VECTORS, SUBWORDS = "vectors.txt", "vectors.bin"
 EPOCHS = {"skipgram": 5, "cbow": 5, "fasttext": 5, "glove": 25}
 # Those of the released code, but for GloVe: an update for many counts takes longer steps than one for each count.
-LEARNING_RATES = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.1}
+LEARNING_RATES = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.5}
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class VectorsArguments:
         default=None, help="how often the text, or GloVe's table of counts, is read (default: 5, or 25 for GloVe)"
     )
     learning_rate: float | None = HfArg(
-        default=None, help="at the start (default: 0.025 for skipgram, 0.1 for GloVe, 0.05 for others)"
+        default=None, help="at the start (default: 0.025 for skipgram, 0.5 for GloVe, 0.05 for others)"
     )
     buckets: int = HfArg(default=2_000_000, help="rows for fastText's subwords (default: 2000000)")
     workers: int = HfArg(default=1, help="threads of gensim; more than one give other vectors each time (default: 1)")

@@ -121,7 +121,7 @@ def test_an_update_of_glove_is_that_of_a_plain_loop():
         for side in (model.words, model.contexts)
         for array in (side.vectors.copy(), side.biases.copy())
     ]
-    adagrad = torch.optim.Adagrad(parameters, lr=0.1)
+    adagrad = torch.optim.Adagrad(parameters, lr=0.1, initial_accumulator_value=1)
     words, word_biases, contexts, context_biases = parameters
     for batch in batches * 3:
         loss = torch.zeros(())
@@ -139,7 +139,7 @@ def test_an_update_of_glove_is_that_of_a_plain_loop():
 
 def test_gloves_products_approach_the_logarithms_of_the_counts(file):
     text, losses = read_text(source(file)), []
-    train_glove(text, 10, 3, 40, 0.1, 0, losses.append, batch_size=100)
+    train_glove(text, 10, 3, 40, 0.5, 0, losses.append, batch_size=100)
     first, last = (float(line.rpartition(" ")[2]) for line in (losses[1], losses[-1]))
     assert last < first / 5
 

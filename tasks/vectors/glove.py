@@ -21,7 +21,9 @@ from training.errors import InputError
 BLOCK = 1 << 20  # words whose neighbours are counted at a time
 X_MAX, ALPHA = 100.0, 0.75  # of the weighting function, section 3 and figure 1
 BATCH = 1 << 14  # pairs of words of an update
-EPSILON = 1e-10  # where a gradient has always been 0
+FIRST_SUM = (
+    1.0  # of AdaGrad's squares, as in the released code: from 0, rare words would learn their few counts by heart
+)
 ROWS_AT_ONCE = 4096  # pairs whose vectors are multiplied at a time: both fit into a processor's cache
 
 
@@ -91,14 +93,14 @@ class Side:
     biases: np.ndarray  # (V,)
 
     def __post_init__(self) -> None:
-        self.sums = [np.zeros_like(self.vectors), np.zeros_like(self.biases)]
+        self.sums = [np.full_like(parameters, FIRST_SUM) for parameters in (self.vectors, self.biases)]
 
     def update(self, rows: np.ndarray, gradients: tuple[np.ndarray, np.ndarray], learning_rate: float) -> None:
         """A step of AdaGrad (Duchi et al. 2011) for these rows."""
         for parameters, squares, gradient in zip((self.vectors, self.biases), self.sums, gradients, strict=True):
             total = squares[rows] + gradient * gradient
             squares[rows] = total
-            parameters[rows] -= learning_rate * gradient / (np.sqrt(total) + EPSILON)
+            parameters[rows] -= learning_rate * gradient / np.sqrt(total)
 
 
 class Glove:
