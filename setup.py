@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README)
 
 SCRIPTS = ["glue_submission", "reproduce", "run_blimp", "run_glue", "run_ner", "run_pretraining", "run_squad"]
-SCRIPTS += ["run_swag", "squad_scores"]
+SCRIPTS += ["run_swag", "run_vectors", "squad_scores"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",
@@ -44,6 +44,8 @@ CONVERT = [
 ]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
 PLOTS = ["matplotlib>=3.8"]
+# For word2vec and fastText. There are no wheels for Python 3.14 yet.
+VECTORS = ["gensim>=4.4; python_version < '3.14'"]
 TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
 LINT = ["ruff>=0.12", "transformers-mlinter>=0.1.5"]
 TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
@@ -85,7 +87,8 @@ setup(
         "onnx": ONNX,
         "plots": PLOTS,
         "trackers": TRACKERS,
+        "vectors": VECTORS,
         "clients": CLIENTS,
-        "test": TEST + LINT + CONVERT + ONNX + PLOTS + TRACKERS,
+        "test": TEST + LINT + CONVERT + ONNX + PLOTS + TRACKERS + VECTORS,
     },
 )

@@ -228,8 +228,11 @@ def random_vectors(counts: Counter[str], min_count: int, size: int) -> Vectors:
 # The vectors
 
 
-def read_vectors(path: Path, wanted: set[str] | None = None) -> Vectors:
-    """The words of the file, or those that are also in `wanted`, and their vectors. A repeated word has the first."""
+def read_vectors(path: Path, wanted: set[str] | None = None, origin: Parameter = TEXTS) -> Vectors:
+    """The words of the file, or those that are also in `wanted`, and their vectors. A repeated word has the first.
+
+    `origin` is where the wanted words come from, for the error if none of them has a vector.
+    """
     with _opened(path) as file:
         start = file.read(len(FASTTEXT))
         file.seek(0)
@@ -238,7 +241,7 @@ def read_vectors(path: Path, wanted: set[str] | None = None) -> Vectors:
         else:
             words, table = _collect(_rows(file, path, wanted))
     if not words:
-        raise InputError(f"{path} holds no vector", () if wanted is None else (" for any word in ", TEXTS))
+        raise InputError(f"{path} holds no vector", () if wanted is None else (" for any word in ", origin))
     broken = ~np.isfinite(table).all(1)
     if broken.any():
         raise InputError(f"{path}: the vector of {words[int(broken.argmax())]!r} is not finite")

@@ -365,13 +365,13 @@ def hub_model_id(args: RunArguments) -> str:
 def public_arguments(args: RunArguments) -> dict[str, Any]:
     """The arguments for publication: files and folders have only their names, without the path to them."""
     values = {field.name: getattr(args, field.name) for field in args.flags()}
-    names = {name: _without_folders(value) for name, value in values.items() if isinstance(value, str)}
+    names = {name: without_folders(value) for name, value in values.items() if isinstance(value, str)}
     if "hub_model_id" in values:
         names["hub_model_id"] = args.hub_model_id  # a repository, even if a folder has the same name
     return values | names
 
 
-def _without_folders(value: str) -> str:
+def without_folders(value: str) -> str:
     """Reduces each path in `value` to its last part. Hub ids stay as they are.
 
     Flags of several paths have commas between them, as a single path may, too.
