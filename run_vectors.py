@@ -142,13 +142,13 @@ def main(argv: list[str] | None = None) -> dict:
 def train(args: VectorsArguments, folder: Path) -> tuple[dict[str, np.ndarray], dict]:
     """Trains the vectors, writes them, and returns them with the numbers of the run."""
     clock = Clock()
-    for name in (METRICS, VECTORS, SUBWORDS):
-        (folder / name).unlink(missing_ok=True)
     if args.method != "glove":
         import_gensim()  # before the text is read, which takes minutes
     text = read_text(args.text, args.max_train_words, args.do_lower_case, args.min_count, args.vocab_size)
     print(f"read: {text.total:,} words, {len(text.words):,} in the vocabulary, {len(text.numbers):,} of them")
     clock.lap("tokenize")
+    for name in (METRICS, VECTORS, SUBWORDS):
+        (folder / name).unlink(missing_ok=True)  # of an earlier run, before this one can fail half-way
     vectors, model = train_method(text, args)
     clock.lap("train")
     if not np.isfinite(vectors).all():

@@ -17,7 +17,7 @@ import run_ner
 import run_vectors
 from modeling import ElmoModel, ElmoTokenizer, ZooBertConfig, ZooBertForMaskedLM, ZooGPTModel, ZooGPTTokenizer
 from modeling.convert_vectors import convert, read_vectors
-from tasks.pretraining.sources import TextSource
+from tasks.pretraining.sources import TextSource, is_held_out
 from tasks.pretraining.text import read_documents, split_sentences
 from tasks.vectors import glove
 from tasks.vectors.data import read_text
@@ -88,9 +88,11 @@ def test_the_text_ends_after_so_many_words_even_within_a_sentence(file):
 
 
 def test_documents_that_pre_training_holds_out_and_capitals_can_be_left_out(file):
-    all_words, half = read_text(source(file)), read_text(source(file, validation_split_percentage=50.0))
-    assert 0 < half.total < all_words.total
-    assert {"The", "the"} <= {*all_words.words}
+    half = read_text(source(file, validation_split_percentage=50.0))
+    documents = [document for document in read_documents(file) if not is_held_out(document, 0.5)]
+    sentences = [sentence for document in documents for sentence in split_sentences(document)]
+    assert [*half.sentences()] == [ElmoTokenizer().tokenize(sentence) for sentence in sentences] != words_of(file)
+    assert {"The", "the"} <= {*read_text(source(file)).words}
     assert "The" not in read_text(source(file), lower_case=True).words
 
 
@@ -167,6 +169,13 @@ def test_the_command_repeats_exactly_and_every_file_is_read_back(method, file, s
     assert first["eval_covered_similar"] == 4
     args = json.loads((tmp_path / "a" / "metrics.json").read_text())["args"]
     assert (args["train_file"], args["similarity_files"]) == ("text.txt", ["similar.txt"])  # without their folders
+
+
+@pytest.mark.parametrize("method, predicts_neighbours", [("skipgram", 1), ("cbow", 0), ("fasttext", 1)])
+def test_each_method_is_the_one_that_it_is_called(method, predicts_neighbours, file):
+    model = train_word2vec(read_text(source(file)), method, 6, 2, 1, 0.05, 1, 1, 10, lambda line: None)
+    assert (model.sg, hasattr(model.wv, "vectors_ngrams")) == (predicts_neighbours, method == "fasttext")
+    assert (model.vector_size, model.window, model.alpha, model.negative) == (6, 2, 0.05, 5)
 
 
 def test_words_with_the_same_neighbours_have_similar_vectors(file):
@@ -295,6 +304,10 @@ def test_a_full_disk_is_one_clear_error_and_leaves_no_half_file(file, tmp_path):
     assert [*(tmp_path / "out").iterdir()] == []
 
 
-def test_without_gensim_the_command_says_what_to_install(file, tmp_path):
+def test_without_gensim_the_command_says_what_to_install_and_leaves_earlier_vectors(file, tmp_path):
+    for name in ("vectors.txt", "metrics.json"):
+        (tmp_path / name).touch()
+    flags = ["--train_file", str(file), "--output_dir", str(tmp_path), "--overwrite_output_dir"]
     with patch.dict(sys.modules, {"gensim": None}), pytest.raises(PackageError, match=r"\.\[vectors\]"):
-        run_vectors.main(["--train_file", str(file), "--output_dir", str(tmp_path / "out")])
+        run_vectors.main(flags)
+    assert (tmp_path / "vectors.txt").exists() and (tmp_path / "metrics.json").exists()
