@@ -79,7 +79,7 @@ def positive(text: str) -> int:
 
 
 def choose_table(args: argparse.Namespace) -> Table:
-    """The table. Raises ValueError for a budget, a task or a family that it does not have, and without its recipes."""
+    """The table. Raises ValueError for a budget, task or family that it does not have, or outside of the repository."""
     if args.budget != "small":
         raise InputError(f"--budget {args.budget}: there are only tables for --budget small")
     table = TABLES[args.table]
@@ -91,9 +91,10 @@ def choose_table(args: argparse.Namespace) -> Table:
         for value in values:
             if value not in names:
                 raise InputError(f"--{flag} {value} is none of {', '.join(names)}, which {table.name} has")
-    for row in table.rows:
-        if row.recipe and not Path(row.recipe).is_file():
-            raise InputError(f"{row.recipe} does not exist: change to the folder of this repository first")
+    files = {file for row in table.rows if row.is_run for file in (f"{row.script}.py", row.recipe) if file}
+    missing = sorted(file for file in files if not Path(file).is_file())
+    if missing:
+        raise InputError(f"{missing[0]} does not exist: change to the folder of this repository first")
     return table
 
 

@@ -76,6 +76,7 @@ def fake(tmp_path, monkeypatch) -> Path:
     monkeypatch.setitem(TABLES, "tiny", TABLE)
     monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
     Path("recipe.yaml").write_text("task_name: sst2\ndo_train: true\n", encoding="utf-8")
+    Path("run_glue.py").touch()
     Path("fake.py").write_text(FAKE, encoding="utf-8")
     Path("data/data").mkdir(parents=True)
     Path("bert").mkdir()
