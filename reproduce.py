@@ -79,7 +79,7 @@ def positive(text: str) -> int:
 
 
 def choose_table(args: argparse.Namespace) -> Table:
-    """The table. Raises ValueError for a budget, task or family that it does not have, or outside of the repository."""
+    """The table. Raises ValueError for a budget, a task or a family that it lacks, and outside of the repository."""
     if args.budget != "small":
         raise InputError(f"--budget {args.budget}: there are only tables for --budget small")
     table = TABLES[args.table]
