@@ -100,6 +100,11 @@ class VectorsArguments:
             self._check_positive(name)
         for name in ("vector_size", "window", "buckets", "workers"):
             self._check_positive(name)
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"--seed must be at least 0 and below 2**32, not {self.seed}")
+        names = [Path(name).stem for name in self.similarity_files or ()]  # in metrics.json
+        if len({*names}) < len(names):
+            raise InputError(f"--similarity_files need different names, not {', '.join(sorted(names))}: rename one")
         if self.method == "glove" and self.workers > 1:
             raise InputError("--workers are gensim's threads: leave them out with --method glove")
 

@@ -121,7 +121,7 @@ def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
                     running.remove(job)
                     seconds = time.monotonic() - job.started
                     why = job.failure()
-                    how = f"{seconds / 60:.1f} minutes, {len(progress.waiting) + len(running)} steps left"
+                    how = f"{seconds / 60:.1f} minutes, {len(progress.waiting) + len(running)} left"
                     progress.fail(job.step, why) if why else progress.finish(job.step, how)
         finally:
             for job in running:

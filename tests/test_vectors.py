@@ -282,6 +282,9 @@ def test_what_cannot_be_trained_or_scored_is_one_clear_error(file, similar, tmp_
     assert "give --train_file" in fails(*out)
     assert "--similarity_files" in fails("--vectors", file, *out)
     assert "--window must be positive, not 0" in fails("--train_file", file, "--window", "0", *out)
+    assert "--seed must be at least 0 and below 2**32, not -1" in fails("--train_file", file, "--seed", "-1", *out)
+    other = ["--similarity_files", similar, tmp_path / "other" / similar.name]
+    assert "need different names, not similar, similar" in fails("--vectors", file, *other, *out)
     assert "--workers" in fails("--train_file", file, "--method", "glove", "--workers", "2", *out)
     assert "no such file" in fails("--vectors", file, "--similarity_files", tmp_path / "no.txt", *out)
     (tmp_path / "other.txt").write_text("unheard 0.5 0.25\n")
