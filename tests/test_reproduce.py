@@ -437,7 +437,7 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
 def prepare_small_pretraining(step: Step, words: list[str]) -> None:
     """A model of a size for tests instead of the recipe's, on the same text."""
     words += ["--per_device_train_batch_size", "2", "--preprocessing_num_workers", "1", "--max_eval_samples", "3"]
-    words += ["--max_seq_length", "24"]
+    words += ["--max_seq_length", "24", "--report_to", "none"]
 
 
 def test_a_command_runs_as_a_user_would_type_it(folders, repository_root, monkeypatch, tmp_path, capsys):
