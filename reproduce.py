@@ -23,7 +23,7 @@ from reproduction.steps import Folders, plan
 from reproduction.tables import TABLES
 from training.command_line import run_command
 from training.errors import InputError, LaunchError
-from training.files import write_json
+from training.files import write_json, writing
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -36,16 +36,19 @@ def main(argv: list[str] | None = None) -> None:
     if args.dry_run:
         print(*(shlex.join(step.command) for step in steps), sep="\n")
         return
-    output.mkdir(parents=True, exist_ok=True)
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
     try:
         failures = run_steps(steps, args.jobs)
     finally:
         # Of all rows, also those that this command left out.
         record = collect(table, args.budget, plan(table, folders, args.seeds))
-        for path in (output / "record.json", *([args.record] if args.record else [])):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, record)
+        write_json(output / "record.json", record)
         print("", write_report(table, record, output), f"written to {output}", sep="\n")
+        if args.record:
+            with writing(args.record):
+                args.record.parent.mkdir(parents=True, exist_ok=True)
+            write_json(args.record, record)
     if failures:
         raise LaunchError(f"{len(failures)} of {len(steps)} steps failed: {'; '.join(failures)}")
 
@@ -76,7 +79,7 @@ def positive(text: str) -> int:
 
 
 def choose_table(args: argparse.Namespace) -> Table:
-    """The table. Raises ValueError for a budget, a task or a family that it does not have."""
+    """The table. Raises ValueError for a budget, a task or a family that it lacks, and outside of the repository."""
     if args.budget != "small":
         raise InputError(f"--budget {args.budget}: there are only tables for --budget small")
     table = TABLES[args.table]
@@ -88,6 +91,10 @@ def choose_table(args: argparse.Namespace) -> Table:
         for value in values:
             if value not in names:
                 raise InputError(f"--{flag} {value} is none of {', '.join(names)}, which {table.name} has")
+    files = {file for row in table.rows if row.is_run for file in (f"{row.script}.py", row.recipe) if file}
+    missing = sorted(file for file in files if not Path(file).is_file())
+    if missing:
+        raise InputError(f"{missing[0]} does not exist: change to the folder of this repository first")
     return table
 
 

@@ -100,6 +100,11 @@ class VectorsArguments:
             self._check_positive(name)
         for name in ("vector_size", "window", "buckets", "workers"):
             self._check_positive(name)
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"--seed must be at least 0 and below 2**32, not {self.seed}")
+        names = [Path(name).stem for name in self.similarity_files or ()]  # in metrics.json
+        if len({*names}) < len(names):
+            raise InputError(f"--similarity_files need different names, not {', '.join(sorted(names))}: rename one")
         if self.method == "glove" and self.workers > 1:
             raise InputError("--workers are gensim's threads: leave them out with --method glove")
 
@@ -142,13 +147,13 @@ def main(argv: list[str] | None = None) -> dict:
 def train(args: VectorsArguments, folder: Path) -> tuple[dict[str, np.ndarray], dict]:
     """Trains the vectors, writes them, and returns them with the numbers of the run."""
     clock = Clock()
-    for name in (METRICS, VECTORS, SUBWORDS):
-        (folder / name).unlink(missing_ok=True)
     if args.method != "glove":
         import_gensim()  # before the text is read, which takes minutes
     text = read_text(args.text, args.max_train_words, args.do_lower_case, args.min_count, args.vocab_size)
     print(f"read: {text.total:,} words, {len(text.words):,} in the vocabulary, {len(text.numbers):,} of them")
     clock.lap("tokenize")
+    for name in (METRICS, VECTORS, SUBWORDS):
+        (folder / name).unlink(missing_ok=True)  # of an earlier run, before this one can fail half-way
     vectors, model = train_method(text, args)
     clock.lap("train")
     if not np.isfinite(vectors).all():

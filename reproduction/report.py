@@ -21,14 +21,18 @@ Values = dict[tuple[Line, str], list[float]]  # (line, column) -> one score for 
 
 
 def scores(table: Table, record: Mapping[str, Any]) -> Values:
-    """The scores of the cells whose rows have run, in the order of the seeds; shares in percent."""
-    runs = {row["name"]: row["runs"] for row in record["rows"]}
-    return {
-        (cell.line, cell.column): [percent(row.script) * run["metrics"][cell.metric] for run in of_row.values()]
-        for row in table.rows
-        for cell in row.cells
-        if (of_row := runs.get(row.name))
-    }
+    """The scores of the cells whose rows have run, in the order of the seeds; shares in percent.
+
+    A run has no score for a phenomenon that its data lack.
+    """
+    runs = {row["name"]: row["runs"].values() for row in record["rows"]}
+    values = {}
+    for row in table.rows:
+        for cell in row.cells:
+            measured = [run["metrics"].get(cell.metric) for run in runs[row.name]]
+            if of_cell := [percent(row.script) * score for score in measured if score is not None]:
+                values[cell.line, cell.column] = of_cell
+    return values
 
 
 def write_report(table: Table, record: Mapping[str, Any], folder: Path) -> str:

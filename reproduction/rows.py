@@ -93,11 +93,6 @@ class Row:
         return {value.name for value in self.flags.values() if isinstance(value, Place) and value.kind == "row"}
 
     @property
-    def models(self) -> set[str]:
-        """The names of the models that its flags name."""
-        return {value.name for value in self.flags.values() if isinstance(value, Place) and value.kind == "model"}
-
-    @property
     def is_run(self) -> bool:
         """Whether a script of the root carries it out, which resumes, and not a converter."""
         return self.script.startswith("run_")

@@ -1,6 +1,7 @@
 """Carries out steps, several at once, and goes on after one that fails."""
 
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import TextIO
 
 from training.command_line import Interrupted, stop_signals
 from training.errors import UserError
+from training.files import writing
 
 from .steps import Step, begin, complete, executable, is_finished
 
@@ -30,7 +32,8 @@ class Job:
     @classmethod
     def start(cls, step: Step, threads: int) -> "Job":
         begin(step)
-        log = step.log.open("a", encoding="utf-8")
+        with writing(step.log):
+            log = step.log.open("a", encoding="utf-8")
         environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
         process = subprocess.Popen(
             executable(step), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
@@ -106,8 +109,11 @@ def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
         try:
             while progress.waiting or running:
                 while len(running) < jobs and not received and (step := progress.next_step(running)):
-                    print(f"{step.name}: {' '.join(step.command)}")
-                    running.append(Job.start(step, threads))
+                    print(f"{step.name}: {shlex.join(step.command)}")
+                    try:
+                        running.append(Job.start(step, threads))
+                    except UserError as error:  # the disk is full
+                        progress.fail(step, str(error))
                 if received:
                     raise Interrupted("interrupted: the same command goes on from here")
                 time.sleep(POLL_SECONDS)
@@ -115,7 +121,7 @@ def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
                     running.remove(job)
                     seconds = time.monotonic() - job.started
                     why = job.failure()
-                    how = f"{seconds / 60:.1f} minutes, {len(progress.waiting) + len(running)} steps left"
+                    how = f"{seconds / 60:.1f} minutes, {len(progress.waiting) + len(running)} left"
                     progress.fail(job.step, why) if why else progress.finish(job.step, how)
         finally:
             for job in running:

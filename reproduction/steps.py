@@ -1,8 +1,10 @@
 """A row with a seed -> the command of a script, and whether it has been carried out."""
 
+import contextlib
 import functools
 import hashlib
 import importlib
+import io
 import json
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import yaml
 from training.arguments import RunArguments
 from training.checksums import SHA256SUMS, write_checksums
 from training.errors import InputError
-from training.files import file_digest, read_json, remove_folder, write_json
+from training.files import file_digest, read_json, remove_folder, write_json, writing
 from training.flags import parse_arguments
 from training.identity import run_digest
 from training.output_folder import CHECKPOINT, METRICS, matching_folders
@@ -136,11 +138,21 @@ def digest(step: Step) -> str:
     For a run it is that of its metrics.json.
     """
     if step.row.is_run:
-        return run_digest(parse_arguments(arguments_of(step.row.script), step.command[2:]))
+        return run_digest(parse(step))
     paths = [Path(word) for word in step.words if Path(word) != step.output]
     files = [file for path in paths for file in (path, path / "config.json", path / SHA256SUMS)]
     contents = [file_digest(path) for path in files if path.is_file()]
     return hashlib.sha256(json.dumps([step.row.script, step.words, contents]).encode()).hexdigest()
+
+
+def parse(step: Step) -> RunArguments:
+    """The arguments of a run. Raises ValueError where the command would end with status 2, such as for a wrong key."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parse_arguments(arguments_of(step.row.script), step.command[2:])
+    except SystemExit as error:
+        raise InputError(printed.getvalue().strip().partition("error: ")[2]) from error
 
 
 def is_finished(step: Step) -> bool:
@@ -165,7 +177,8 @@ def begin(step: Step) -> None:
     """Writes what the step is started with. A conversion with other input is removed: it takes seconds."""
     if not step.row.is_run and step.output.is_dir():
         remove_folder(step.output)
-    step.output.parent.mkdir(parents=True, exist_ok=True)
+    with writing(step.output.parent):
+        step.output.parent.mkdir(parents=True, exist_ok=True)
     write_json(step.mark, {"digest": digest(step), "commit": commit()})
 
 

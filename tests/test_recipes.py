@@ -186,7 +186,18 @@ def run(recipe: Path, **changes: object) -> dict:
     return json.loads((Path(changes["output_dir"]) / "metrics.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=names(RECIPES))
+# Of the small recipes of one family that differ in numbers and in the name of GLUE's task, only CoLA's runs.
+RUNS = [path for path in RECIPES if path.stem not in ("rte_small", "sst2_small")]
+
+
+def test_a_recipe_that_does_not_run_is_like_one_that_does():
+    for recipe in set(RECIPES) - set(RUNS):
+        left_out, runs = read(recipe), read(recipe.with_name("cola_small.yaml"))
+        assert left_out.keys() == runs.keys()
+        assert left_out["config_overrides"] == runs["config_overrides"]
+
+
+@pytest.mark.parametrize("recipe", RUNS, ids=names(RUNS))
 def test_a_recipe_runs(recipe, tmp_path):
     model, data = write_checkpoint(tmp_path, recipe), write_data(tmp_path, recipe)
     record = run(recipe, **model, **data, output_dir=tmp_path / "out")

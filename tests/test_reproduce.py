@@ -9,6 +9,7 @@ import signal
 import statistics
 import sys
 import time
+from dataclasses import replace as changed
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,14 @@ import pytest
 import reproduce
 from modeling import convert_vectors
 from reproduction import report, running, steps
-from reproduction.rows import MODELS, Cell, Gap, Published, Row, Table, data, model, output
+from reproduction.rows import Cell, Gap, Published, Row, Table, data, model, output
 from reproduction.steps import Folders, Step, plan
 from reproduction.tables import TABLES
 from tests.conftest import ROOT
 from tests.processes import fork, wait
 from tests.reproduction_sample import write_data, write_models
 from tests.test_guides import parser_of
-from training.errors import InputError, LaunchError
+from training.errors import FileError, InputError, LaunchError
 
 
 # What stands in for the scripts: a run takes the digest from the driver's mark, and no time. It notes that it ran.
@@ -75,14 +76,16 @@ def fake(tmp_path, monkeypatch) -> Path:
     monkeypatch.setitem(TABLES, "tiny", TABLE)
     monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
     Path("recipe.yaml").write_text("task_name: sst2\ndo_train: true\n", encoding="utf-8")
+    Path("run_glue.py").touch()
     Path("fake.py").write_text(FAKE, encoding="utf-8")
     Path("data/data").mkdir(parents=True)
     Path("bert").mkdir()
 
     def executable(step: Step) -> list[str]:
-        return [sys.executable, "fake.py", *step.words[1:]]
+        return [sys.executable, "-I", "-S", "fake.py", *step.words[1:]]  # starts at once: no packages
 
     monkeypatch.setattr(running, "executable", executable)
+    monkeypatch.setattr(report, "draw", lambda table, values, path: path.touch())
     return Path("data/data")
 
 
@@ -117,7 +120,7 @@ def test_a_table_runs_its_rows_over_seeds_and_shows_mean_and_spread(fake, capsys
         rows = {(row["rate"], row["column"]): row for row in csv.DictReader(file)}
     assert float(rows["high", "score"]["std"]) == pytest.approx(statistics.stdev(scores["high"]))
     assert rows["low", "a paper's"]["seeds"] == "published"
-    assert Path("runs/reproduce/tiny/table.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("runs/reproduce/tiny/table.png").is_file()
     assert read_record() == read_record("docs/tiny.json")
 
 
@@ -222,6 +225,48 @@ def test_a_file_that_changes_during_a_run_fails_that_run_only(fake, capsys):
     assert len(calls(fake)) == 2 and [len(row["runs"]) for row in read_record()["rows"]] == [0, 1]
 
 
+def test_a_step_that_cannot_begin_fails_alone(fake, monkeypatch, capsys):
+    begin = steps.begin
+
+    def disk_is_full_once(step: Step) -> None:
+        if step.row.name == "low":
+            raise FileError("cannot write seed-42.json: No space left on device")
+        begin(step)
+
+    monkeypatch.setattr(running, "begin", disk_is_full_once)
+    with pytest.raises(LaunchError, match="1 of 2 steps failed: low, seed 42"):
+        run("--seeds", "1")
+    assert "low, seed 42: FAILED: cannot write seed-42.json: No space left on device" in capsys.readouterr().out
+    assert calls(fake) == ["42 0.2"]
+
+
+def test_a_recipe_with_a_wrong_key_is_named_before_anything_runs(fake, capsys):
+    Path("recipe.yaml").write_text("task_name: sst2\nnum_train_epocs: 9\n", encoding="utf-8")
+    with pytest.raises(LaunchError, match="2 of 2 steps failed"):
+        run("--seeds", "1")
+    problem = "unknown recipe.yaml: key num_train_epocs; did you mean num_train_epochs?"
+    assert f"low, seed 42: FAILED: {problem}" in capsys.readouterr().out
+    assert not calls(fake)
+
+
+def test_outside_of_the_repository_the_error_says_where_to_go(fake):
+    Path("recipe.yaml").unlink()
+    with pytest.raises(InputError, match="recipe.yaml does not exist: change to the folder of this repository first"):
+        run("--dry_run")
+
+
+def test_a_run_whose_data_lack_a_phenomenon_leaves_its_cell_empty():
+    runs = {seed: {"metrics": metrics} for seed, metrics in (("42", {"eval_accuracy": 0.5}), ("43", {}))}
+    rows = [{"name": "low", "runs": runs}, {"name": "high", "runs": {"42": {"metrics": {}}}}]
+    assert report.scores(TABLE, {"rows": rows}) == {(("low",), "score"): [50.0]}
+
+
+def test_the_scores_of_squad_are_percentages_already():
+    table = changed(TABLE, rows=(changed(TABLE.rows[0], script="run_squad"),))
+    rows = [{"name": "low", "runs": {"42": {"metrics": {"eval_accuracy": 88.5}}}}]
+    assert report.scores(table, {"rows": rows}) == {(("low",), "score"): [88.5]}
+
+
 def test_results_of_another_model_in_the_same_folder_are_not_taken_for_these(fake):
     run("--seeds", "1")
     Path("bert/SHA256SUMS").write_text("0 model.safetensors\n", encoding="utf-8")
@@ -241,6 +286,20 @@ def test_rows_wait_for_those_that_they_need_and_fail_with_them(tmp_path):
     assert progress.next_step([running.Job(one, None, None, 0)]) is None
     progress.fail(one, "no space")
     assert progress.next_step([]) is None and progress.failures["second, seed 42"] == "it needs first"
+
+
+def test_a_conversion_with_other_input_is_made_anew(fake):
+    row = Row("words", "modeling.convert_vectors", flags={"model": model("bert"), "texts": data("text")}, seeded=False)
+    step = steps.make_step(row, None, "tiny", Folders(Path("data"), {"bert": Path("bert")}, Path("runs")), True)
+    for path in ("bert/SHA256SUMS", "bert/config.json", "data/text"):
+        Path(path).write_text("before", encoding="utf-8")
+        steps.begin(step)
+        assert not step.output.exists() and not steps.is_finished(step)
+        step.output.mkdir()
+        steps.complete(step)
+        assert steps.is_finished(step)
+        Path(path).write_text("after", encoding="utf-8")
+        assert not steps.is_finished(step)
 
 
 def test_a_model_that_is_missing_is_named(fake, capsys):
@@ -299,7 +358,6 @@ def test_the_scripts_accept_every_command_of_a_table(name, folders, repository_r
         else:
             assert step.row.script == "modeling.convert_vectors"
             parser_of(convert_vectors).parse_args(step.words)
-        assert step.row.models <= MODELS.keys()
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -316,6 +374,24 @@ def test_each_line_of_a_table_has_a_run_a_reason_or_a_publication(name):
         assert not missing or line in published, (line, missing)
 
 
+def test_the_flags_of_a_row_are_those_of_its_line(folders, repository_root):
+    planned = {name: {step.row.name: step for step in plan(TABLES[name], folders, seeds=1)} for name in TABLES}
+    without = steps.parse(planned["pretraining_pays"]["cola/elmo_no_bilm"])
+    assert {"use_elmo=false", "rnn_size=150"} <= {*without.config_overrides.split(",")}  # the row's and the recipe's
+    assert Path(without.model_name_or_path).name == "config.json"  # random weights
+    pretrained = steps.parse(planned["pretraining_pays"]["cola/elmo_features"])
+    assert "use_elmo" not in pretrained.config_overrides and Path(pretrained.model_name_or_path).name == "elmo_words"
+    masks = planned["ablations"]["wnut17/masks_0_20_80"]
+    assert masks.row.cells[0].line == ("masked 0, same 20, random 80 %",)
+    pretraining = planned["ablations"]["pretraining/masks_0_20_80"]
+    assert masks.words[masks.words.index("--model_name_or_path") + 1] == str(pretraining.output)
+    assert (steps.parse(pretraining).mask_share, steps.parse(pretraining).random_share) == (0, 0.8)
+    for count in range(6):
+        step = planned["layers"][f"cola/gpt_{count}_layers"]
+        assert steps.parse(step).reinit_layers == 5 - count
+        assert step.row.cells[0].line == ("GPT", f"embeddings and {count} of 5 layers")
+
+
 # One run of each kind: table -> rows
 KINDS = {
     "pretraining_pays": [
@@ -323,7 +399,6 @@ KINDS = {
         "cola/elmo_no_bilm",
         "cola/elmo_fine_tuned",
     ],
-    "layers": ["cola/bert_0_layers"],
     "blimp": ["elmo_small"],
     "ablations": ["cola/left_to_right"],
 }
@@ -362,24 +437,25 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
 def prepare_small_pretraining(step: Step, words: list[str]) -> None:
     """A model of a size for tests instead of the recipe's, on the same text."""
     words += ["--per_device_train_batch_size", "2", "--preprocessing_num_workers", "1", "--max_eval_samples", "3"]
-    words += ["--max_seq_length", "24"]
+    words += ["--max_seq_length", "24", "--report_to", "none"]
 
 
 def test_a_command_runs_as_a_user_would_type_it(folders, repository_root, monkeypatch, tmp_path, capsys):
-    row = next(row for row in TABLES["pretraining_pays"].rows if row.name == "cola/bert_fine_tuned")
-    tiny = Table("one", "One row", ("task", "model"), TABLES["pretraining_pays"].columns, (row,))
-    monkeypatch.setitem(TABLES, "one", tiny)
+    row = next(row for row in TABLES["layers"].rows if row.name == "cola/bert_0_layers")
+    monkeypatch.setitem(TABLES, "one", changed(TABLES["layers"], name="one", rows=(row,)))
     words = ["one", "--seeds", "1", "--data_root", str(folders.data), "--output_dir", str(tmp_path)]
     reproduce.main([*words, "--models", f"bert={folders.models['bert']}"])
     reproduce.main([*words, "--models", f"bert={folders.models['bert']}"])
-    assert "cola/bert_fine_tuned, seed 42: had finished before" in capsys.readouterr().out
-    metrics = json.loads((tmp_path / "one/cola/bert_fine_tuned/seed-42/metrics.json").read_text(encoding="utf-8"))
+    assert "cola/bert_0_layers, seed 42: had finished before" in capsys.readouterr().out
+    metrics = json.loads((tmp_path / "one/cola/bert_0_layers/seed-42/metrics.json").read_text(encoding="utf-8"))
     (entry,) = json.loads((tmp_path / "one/record.json").read_text())["rows"][0]["runs"].values()
     assert entry["metrics"].items() <= metrics.items()
     assert entry["environment"] == 0 and re.fullmatch("[0-9a-f]{40}(-dirty)?", entry["commit"] or "0" * 40)
 
 
-def test_a_table_without_matplotlib_has_no_plot(monkeypatch, tmp_path):
+def test_a_table_is_drawn_if_matplotlib_is_there(monkeypatch, tmp_path):
+    values, path = {(("low",), "score"): [1.0, 2.0]}, tmp_path / "table.png"
+    assert report.draw(TABLE, values, path) and path.read_bytes().startswith(b"\x89PNG")
+    path.unlink()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    values = {(("low",), "score"): [1.0, 2.0]}
-    assert report.draw(TABLE, values, tmp_path / "table.png") is False
+    assert not report.draw(TABLE, values, path) and not path.exists()

@@ -17,7 +17,7 @@ import run_ner
 import run_vectors
 from modeling import ElmoModel, ElmoTokenizer, ZooBertConfig, ZooBertForMaskedLM, ZooGPTModel, ZooGPTTokenizer
 from modeling.convert_vectors import convert, read_vectors
-from tasks.pretraining.sources import TextSource
+from tasks.pretraining.sources import TextSource, is_held_out
 from tasks.pretraining.text import read_documents, split_sentences
 from tasks.vectors import glove
 from tasks.vectors.data import read_text
@@ -88,18 +88,22 @@ def test_the_text_ends_after_so_many_words_even_within_a_sentence(file):
 
 
 def test_documents_that_pre_training_holds_out_and_capitals_can_be_left_out(file):
-    all_words, half = read_text(source(file)), read_text(source(file, validation_split_percentage=50.0))
-    assert 0 < half.total < all_words.total
-    assert {"The", "the"} <= {*all_words.words}
+    half = read_text(source(file, validation_split_percentage=50.0))
+    documents = [document for document in read_documents(file) if not is_held_out(document, 0.5)]
+    sentences = [sentence for document in documents for sentence in split_sentences(document)]
+    assert [*half.sentences()] == [ElmoTokenizer().tokenize(sentence) for sentence in sentences] != words_of(file)
+    assert {"The", "the"} <= {*read_text(source(file)).words}
     assert "The" not in read_text(source(file), lower_case=True).words
 
 
 # GloVe
 
 
-def test_neighbours_are_counted_as_by_a_loop_over_all_pairs(file, monkeypatch):
+@pytest.mark.parametrize("window", [4, 300])  # the second one is wider than the text
+def test_neighbours_are_counted_as_by_a_loop_over_all_pairs(window, file, monkeypatch):
     monkeypatch.setattr(glove, "BLOCK", 50)  # so that some pairs are in two blocks
-    text, window = read_text(source(file), min_count=20), 4
+    text = read_text(source(file), max_words=250, min_count=3)
+    assert 2 * glove.BLOCK < len(text.numbers) < 300
     expected = np.zeros((len(text.words),) * 2)
     place = {word: number for number, word in enumerate(text.words)}
     for sentence in text.sentences():
@@ -108,7 +112,6 @@ def test_neighbours_are_counted_as_by_a_loop_over_all_pairs(file, monkeypatch):
                 if 0 < abs(i - j) <= window:
                     expected[place[sentence[i]], place[sentence[j]]] += 1 / abs(i - j)
     np.testing.assert_allclose(count_neighbours(text, window).toarray(), expected, rtol=1e-5)
-    assert count_neighbours(text, 10_000).nnz >= np.count_nonzero(expected)  # wider than the text
 
 
 def test_an_update_of_glove_is_that_of_a_plain_loop():
@@ -167,6 +170,13 @@ def test_the_command_repeats_exactly_and_every_file_is_read_back(method, file, s
     assert first["eval_covered_similar"] == 4
     args = json.loads((tmp_path / "a" / "metrics.json").read_text())["args"]
     assert (args["train_file"], args["similarity_files"]) == ("text.txt", ["similar.txt"])  # without their folders
+
+
+@pytest.mark.parametrize("method, predicts_neighbours", [("skipgram", 1), ("cbow", 0), ("fasttext", 1)])
+def test_each_method_is_the_one_that_it_is_called(method, predicts_neighbours, file):
+    model = train_word2vec(read_text(source(file)), method, 6, 2, 1, 0.05, 1, 1, 10, lambda line: None)
+    assert (model.sg, hasattr(model.wv, "vectors_ngrams")) == (predicts_neighbours, method == "fasttext")
+    assert (model.vector_size, model.window, model.alpha, model.negative) == (6, 2, 0.05, 5)
 
 
 def test_words_with_the_same_neighbours_have_similar_vectors(file):
@@ -272,6 +282,9 @@ def test_what_cannot_be_trained_or_scored_is_one_clear_error(file, similar, tmp_
     assert "give --train_file" in fails(*out)
     assert "--similarity_files" in fails("--vectors", file, *out)
     assert "--window must be positive, not 0" in fails("--train_file", file, "--window", "0", *out)
+    assert "--seed must be at least 0 and below 2**32, not -1" in fails("--train_file", file, "--seed", "-1", *out)
+    other = ["--similarity_files", similar, tmp_path / "other" / similar.name]
+    assert "need different names, not similar, similar" in fails("--vectors", file, *other, *out)
     assert "--workers" in fails("--train_file", file, "--method", "glove", "--workers", "2", *out)
     assert "no such file" in fails("--vectors", file, "--similarity_files", tmp_path / "no.txt", *out)
     (tmp_path / "other.txt").write_text("unheard 0.5 0.25\n")
@@ -295,6 +308,10 @@ def test_a_full_disk_is_one_clear_error_and_leaves_no_half_file(file, tmp_path):
     assert [*(tmp_path / "out").iterdir()] == []
 
 
-def test_without_gensim_the_command_says_what_to_install(file, tmp_path):
+def test_without_gensim_the_command_says_what_to_install_and_leaves_earlier_vectors(file, tmp_path):
+    for name in ("vectors.txt", "metrics.json"):
+        (tmp_path / name).touch()
+    flags = ["--train_file", str(file), "--output_dir", str(tmp_path), "--overwrite_output_dir"]
     with patch.dict(sys.modules, {"gensim": None}), pytest.raises(PackageError, match=r"\.\[vectors\]"):
-        run_vectors.main(["--train_file", str(file), "--output_dir", str(tmp_path / "out")])
+        run_vectors.main(flags)
+    assert (tmp_path / "vectors.txt").exists() and (tmp_path / "metrics.json").exists()

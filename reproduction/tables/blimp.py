@@ -54,7 +54,7 @@ BLIMP = Table(
     ),
     notes=(
         "Lines that name a publication are its figures, not ours. Their models have read other texts. "
-        "BabyLM scores those pairs whose words occur in its own text; its number for all pairs is the mean of the "
-        "phenomena. Guessing gives 50.",
+        "BabyLM scores those pairs whose words occur in its own text; its number for all pairs is a mean of parts "
+        "that count alike. Guessing gives 50.",
     ),
 )

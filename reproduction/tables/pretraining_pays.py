@@ -120,8 +120,7 @@ PRETRAINING_PAYS = Table(
         for column in (WITHOUT, WITH)
     )
     + tuple(
-        Gap((SQUAD.title, ALONG), column, "left out: a run would take an hour and a half")
-        for column in (WITHOUT, WITH)
+        Gap((SQUAD.title, ALONG), column, "left out: a run would take about 45 minutes") for column in (WITHOUT, WITH)
     ),
     notes=(
         "Without pre-training, weights are random: those of the same architecture or, for ELMo's features, those of "

@@ -2,7 +2,9 @@
 word vectors whose products are the logarithms of these counts.
 
 What differs from the released code: it updates the parameters after each count; here, an update sums the gradients of
-many counts, as products of matrices, so that numpy and scipy do the work. The gradients are not clipped.
+many counts, as products of matrices, so that numpy and scipy do the work. Its AdaGrad multiplies gradients by the
+learning rate before it adds up their squares; here, the squares are those of the gradients. Both sums begin with 1.
+Gradients are not clipped.
 
 Memory: a pair of words that are neighbours anywhere takes 16 bytes while the vectors are trained, and about 50 while
 the pairs are divided into batches. With a window of 5, there are about as many pairs as words in the text.
@@ -21,9 +23,7 @@ from training.errors import InputError
 BLOCK = 1 << 20  # words whose neighbours are counted at a time
 X_MAX, ALPHA = 100.0, 0.75  # of the weighting function, section 3 and figure 1
 BATCH = 1 << 14  # pairs of words of an update
-FIRST_SUM = (
-    1.0  # of AdaGrad's squares, as in the released code: from 0, rare words would learn their few counts by heart
-)
+FIRST_SUM = 1.0  # of AdaGrad's squares: from 0, rare words would learn their few counts by heart
 ROWS_AT_ONCE = 4096  # pairs whose vectors are multiplied at a time: both fit into a processor's cache
 
 

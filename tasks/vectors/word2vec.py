@@ -1,7 +1,8 @@
 """word2vec (Mikolov et al. 2013, arXiv 1310.4546) and fastText (Bojanowski et al. 2017, arXiv 1607.04606), by gensim.
 
 Negative sampling with 5 words and the subsampling of words more frequent than 1 in 1,000 are the defaults of gensim
-and of the released word2vec. fastText adds the vectors of subwords of 3 to 6 characters.
+and of the released word2vec. The learning rate falls to 0.0001, gensim's default. fastText adds the vectors of
+subwords of 3 to 6 characters.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +19,6 @@ from training.files import new_file
 
 if TYPE_CHECKING:
     from gensim.models import FastText, Word2Vec
-
-MIN_LEARNING_RATE = 1e-4  # of word2vec's code, where the learning rate falls to it
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def train_word2vec(
             self.epoch += 1
             report(f"epoch {self.epoch}/{epochs}")
 
-    options = {"vector_size": vector_size, "window": window, "alpha": learning_rate, "min_alpha": MIN_LEARNING_RATE}
+    options = {"vector_size": vector_size, "window": window, "alpha": learning_rate}
     options |= {"seed": seed, "workers": workers, "min_count": 1, "sorted_vocab": 0, "sg": int(method != "cbow")}
     model = models.FastText(bucket=buckets, **options) if method == "fasttext" else models.Word2Vec(**options)
     frequencies = dict(zip(text.words, text.counts.tolist(), strict=True))
