@@ -220,7 +220,7 @@ def split_overrides(args: NerArguments) -> tuple[ModelSource, dict[str, Any]]:
     """The model's source with the --config_overrides of the model, and the overrides of the tagger on its states.
 
     Without --features, all overrides are the model's. With it, a field that both have, such as DistilBERT's dropout,
-    is the tagger's, because the model is not trained.
+    is the tagger's.
     """
     overrides = dict(args.source.config_overrides)
     fields = {name: overrides.pop(name) for name in TAGGER_FIELDS if args.features is not None and name in overrides}

@@ -9,16 +9,15 @@ standard deviation. OUTPUT_DIR receives curves.json and, if matplotlib is instal
 """
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.reporting import markdown, png
+from analysis.reporting import markdown, png, write_numbers, write_picture
 from analysis.representations import short_names
 from training.command_line import run_command
 from training.errors import InputError
-from training.files import read_json_object, write_bytes, write_text
+from training.files import read_json_object
 from training.output_folder import CHECKPOINT, METRICS
 
 
@@ -45,8 +44,8 @@ def main(argv: list[str] | None = None) -> list[Row]:
     rows = [{"run": names[parents[run]], **read_point(run, args.score)} for run in args.runs]
     rows.sort(key=lambda row: (row["run"], row["updates"]))
     print(table(rows))
-    write_rows(args.output_dir, "curves", rows)
-    write_picture(args.output_dir, "curves", rows, [args.score], "updates")
+    write_numbers(args.output_dir, "curves", rows)
+    write_picture(args.output_dir, "curves", lambda: draw(rows, [args.score], "updates"))
     return rows
 
 
@@ -71,30 +70,14 @@ def read_point(run: Path, score: str) -> dict[str, float]:
 def table(rows: Sequence[Row]) -> str:
     """All columns of all rows; a cell without a value is empty."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    return markdown([columns, *([shown(row.get(name)) for name in columns] for row in rows)])
+    return markdown([columns, *([cell(row.get(name)) for name in columns] for row in rows)])
 
 
-def shown(value: Any) -> str:
+def cell(value: Any) -> str:
     """As in 1,500 or 0.734."""
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def write_rows(output: Path, name: str, rows: Sequence[Row]) -> None:
-    output.mkdir(parents=True, exist_ok=True)
-    write_text(output / f"{name}.json", json.dumps(rows, indent=2) + "\n")
-
-
-def write_picture(output: Path, name: str, rows: Sequence[Row], scores: Sequence[str], against: str) -> None:
-    """Writes name.png, if matplotlib is installed and a row has its place on the axis."""
-    if not any(row.get(against) for row in rows):
-        print(f"no {name}.png: nothing says after how many {against} the models were saved")
-        return
-    try:
-        write_bytes(output / f"{name}.png", draw(rows, scores, against))
-    except ImportError as error:
-        print(f"no {name}.png: {error}; pip install matplotlib")
 
 
 def draw(rows: Sequence[Row], scores: Sequence[str], against: str) -> bytes:

@@ -11,26 +11,25 @@ layer_weights.json and, if matplotlib is installed, layer_weights.png, a heat ma
 """
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
-from analysis.reporting import markdown, png
+from analysis.reporting import markdown, png, write_numbers, write_picture
 from analysis.representations import short_names
 from modeling import ElmoConfig, FeatureTaggerConfig
 from modeling.feature_tagger.configuration_features import LAYERS
 from training.arguments import ModelSource
 from training.command_line import run_command
-from training.errors import InputError, MissingFileError
-from training.files import write_bytes, write_text
+from training.errors import InputError, MissingFileError, as_user_errors
 from training.launching import choose_implementation
 from training.loading import load_config
+from training.output_folder import CHECKPOINT
 
 
 # What the mixes of a network are for, in their order.
@@ -80,13 +79,9 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, Mix]]:
     names = short_names([str(run.resolve()) for run in args.runs])
     mixes = {name: read_run(run) for name, run in zip(names, args.runs, strict=True)}
     print(table(mixes))
-    args.output_dir.mkdir(parents=True, exist_ok=True)
     values = {name: {place: mix.values() for place, mix in places.items()} for name, places in mixes.items()}
-    write_text(args.output_dir / "layer_weights.json", json.dumps(values, indent=2) + "\n")
-    try:
-        write_bytes(args.output_dir / "layer_weights.png", draw(mixes))
-    except ImportError as error:
-        print(f"no layer_weights.png: {error}; pip install matplotlib")
+    write_numbers(args.output_dir, "layer_weights", values)
+    write_picture(args.output_dir, "layer_weights", lambda: draw(mixes))
     return mixes
 
 
@@ -95,7 +90,9 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, Mix]]:
 
 def read_run(run: Path) -> dict[str, Mix]:
     """place -> mix, of a model folder or of all model folders in `run`. Raises ValueError if there is no mix."""
-    folders = [run] if has_weights(run) else sorted(path for path in run.glob("*") if has_weights(path))
+    folders = [run]
+    if not has_weights(run):  # checkpoints are no seeds, but the same run earlier
+        folders = sorted(path for path in run.glob("*") if has_weights(path) and not CHECKPOINT.fullmatch(path.name))
     if not folders:
         raise MissingFileError(
             f"{run} is no model folder and holds none; --seeds keeps the model of the best seed only"
@@ -124,7 +121,7 @@ def read_folder(folder: Path) -> dict[str, Mix]:
     """place -> mix, of one model folder. Raises ValueError if the model has no mix."""
     config = load_config(ModelSource(str(folder)))
     tensors = read_mixes(folder)
-    if not tensors:
+    if not tensors or "ElmoForPreTraining" in (config.architectures or ()):  # a biLM has a mix, but does not use it
         raise InputError(f"{folder}: {config.model_type} has no mix of layers whose weights were learned")
     places, layers = describe(config, len(tensors), len(next(iter(tensors.values()))[0]))
     top_only = getattr(config, "mix_top_layer_only", False)
@@ -139,11 +136,12 @@ def read_mixes(folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """The module of each mix, in the order of their names -> its weights before the softmax, and its gamma."""
     tensors = {}
     for path in sorted(folder.glob("model*.safetensors")):
-        with safe_open(path, "pt") as file:
+        with as_user_errors(f"{path}: ", SafetensorError), safe_open(path, "pt") as file:
             names = [name for name in file.keys() if name.endswith((".weights", ".gamma"))]  # noqa: SIM118
             tensors |= {name: file.get_tensor(name) for name in names}
-    modules = sorted(name.removesuffix(".gamma") for name in tensors if name.endswith(".gamma"))
-    return {name: (tensors[f"{name}.weights"], tensors[f"{name}.gamma"]) for name in modules}
+    modules = sorted(name.removesuffix(".weights") for name in tensors if name.endswith(".weights"))
+    gammas = {name: f"{name}.gamma" for name in modules if f"{name}.gamma" in tensors}  # old LayerNorms have one, too
+    return {name: (tensors[f"{name}.weights"], tensors[gamma]) for name, gamma in gammas.items()}
 
 
 def describe(config: PreTrainedConfig, mixes: int, layers: int) -> tuple[Sequence[str], range]:

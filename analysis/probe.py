@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from analysis.reporting import layer_table, write_report
+from analysis.reporting import draw_layers, layer_table, write_numbers, write_picture
 from analysis.representations import add_arguments, named_encoders, word_vectors
 from tasks.columns import Sentence, read_columns
 from tasks.rows import read_lines
@@ -49,7 +49,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--label_column_name", metavar="N", help="number of the tags' column, -1 for the last (default)"
     )
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    for flag, number in {"train": args.max_train_samples, "eval": args.max_eval_samples}.items():
+        if number is not None and number < 1:
+            raise InputError(f"--max_{flag}_samples must be at least 1, not {number}")
+    return args
 
 
 def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
@@ -73,7 +77,8 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     print(layer_table(scores, baselines))
     counts = {"train_words": len(tags), "validation_words": len(references), "tags": sorted({*tags})}
     results = {**counts, "penalty": PENALTY, "baselines": baselines, "accuracy": scores}
-    write_report(args.output_dir, "probe", results, scores, baselines, "accuracy of a linear probe")
+    write_numbers(args.output_dir, "probe", results)
+    write_picture(args.output_dir, "probe", lambda: draw_layers(scores, baselines, "accuracy of a linear probe"))
     return scores
 
 

@@ -1,8 +1,8 @@
-"""Scores of layers as a table, a picture and a file."""
+"""Numbers and pictures as files, and scores of layers as a table and a picture."""
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +33,18 @@ def layer_table(scores: LayerScores, references: Mapping[str, float]) -> str:
     return markdown(rows)
 
 
-def write_report(
-    output: Path,
-    name: str,
-    results: Mapping[str, Any],
-    scores: LayerScores,
-    references: Mapping[str, float],
-    measure: str,
-) -> None:
-    """Writes name.json with the `results`, and name.png with the `scores` if matplotlib is installed."""
+def write_numbers(output: Path, name: str, numbers: object) -> None:
+    """Writes name.json."""
     output.mkdir(parents=True, exist_ok=True)
-    write_text(output / f"{name}.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    write_text(output / f"{name}.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_picture(output: Path, name: str, draw: Callable[[], bytes]) -> None:
+    """Writes name.png with what `draw` returns, or says that it needs matplotlib."""
     try:
-        picture = draw_layers(scores, references, measure)
+        write_bytes(output / f"{name}.png", draw())
     except ImportError as error:
         print(f"no {name}.png: {error}; pip install matplotlib")
-        return
-    write_bytes(output / f"{name}.png", picture)
 
 
 def draw_layers(scores: LayerScores, references: Mapping[str, float], measure: str) -> bytes:

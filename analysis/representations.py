@@ -149,6 +149,8 @@ class ElmoEncoder:
 
     def __post_init__(self) -> None:
         self.layers = ["characters", *(f"LSTM {n}" for n in range(1, self.model.config.num_hidden_layers + 1))]
+        if self.model.config.state == "carry":  # the vectors of a sentence would depend on the one read before it
+            self.model.config.state = "warm"
 
     def encode(self, sentences: list[Words]) -> list[np.ndarray]:
         return [states.numpy() for states in self.model.embed(sentences, batch_size=len(sentences), layers="all")]

@@ -32,14 +32,14 @@ from typing import Any
 
 import numpy as np
 
-from analysis.reporting import RANDOM, layer_table, markdown, png, write_report
+from analysis.reporting import RANDOM, draw_layers, layer_table, markdown, png, write_numbers, write_picture
 from analysis.representations import Encoder, add_arguments, named_encoders, occurrence_vectors
 from modeling.elmo.tokenization_elmo import split_words
 from tasks.pretraining.text import read_documents, split_sentences
 from tasks.rows import columns, read_tsv, unbroken
 from training.command_line import run_command
-from training.errors import InputError, PackageError, Parameter
-from training.files import shown, write_bytes
+from training.errors import InputError, Parameter
+from training.files import shown
 
 
 LABELLED = Path(__file__).with_name("word_senses.tsv")
@@ -84,6 +84,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max_occurrences", type=int, default=300, metavar="N", help=most)
     parser.add_argument("--scatter", metavar="WORD", help="draw the labelled occurrences of this word")
     args = parser.parse_args(argv)
+    if args.max_occurrences < 1:
+        raise InputError(f"--max_occurrences must be at least 1, not {args.max_occurrences}")
     if args.sentence and args.text_file is None:
         raise InputError("--sentence needs a --text_file, in which its word's other occurrences are")
     return args
@@ -135,10 +137,11 @@ def report(
         for name, queries in results["neighbours"].items():
             rows += [[name, layer, *nearest] for layer, nearest in queries[number]["neighbours"].items()]
         print(markdown(rows))
-    write_report(args.output_dir, "senses", results, scores, baselines, "accuracy of the nearest sense")
+    write_numbers(args.output_dir, "senses", results)
+    write_picture(args.output_dir, "senses", lambda: draw_layers(scores, baselines, "accuracy of the nearest sense"))
     if args.scatter:
         senses = [each.sense for each in labelled if each.word == args.scatter]
-        write_bytes(args.output_dir / f"{args.scatter}.png", draw_planes(planes, senses))
+        write_picture(args.output_dir, args.scatter, lambda: draw_planes(planes, senses))
 
 
 def best_layers_table(by_word: Mapping, scores: Mapping, baselines: Mapping) -> str:
@@ -172,7 +175,10 @@ def marked(text: str, sense: str | None, source: str) -> Occurrence:
 
 
 def read_labelled(path: Path) -> list[Occurrence]:
-    """The occurrences of a file, by words. Raises ValueError for a row that marks another word, or a single sense."""
+    """The occurrences of a file, by words.
+
+    Raises ValueError for a row that marks another word, for a word of one sense, and for a sense with one sentence.
+    """
     occurrences = []
     for line, row in unbroken(read_tsv(path), path):
         word, sense, sentence = columns(row, ("word", "sense", "sentence"), path, line)
@@ -180,11 +186,15 @@ def read_labelled(path: Path) -> list[Occurrence]:
         if occurrence.word != word.lower():
             raise InputError(f"{path}:{line}: the sentence marks {occurrence.word}, not {word}")
         occurrences.append(occurrence)
-    senses = Counter(word for word, _ in {(each.word, each.sense) for each in occurrences})
+    counts = Counter((each.word, each.sense) for each in occurrences)
+    senses = Counter(word for word, _ in counts)
     if not senses or min(senses.values()) < 2:
         raise InputError(
             f"{path}: {min(senses, key=senses.get, default='it')} has fewer than two senses: add sentences"
         )
+    word, sense = min(counts, key=counts.get)
+    if counts[word, sense] < 2:  # its mean is that of its other occurrences
+        raise InputError(f"{path}: {word} has a single sentence of the sense {sense}: add another, or leave it out")
     return sorted(occurrences, key=lambda occurrence: occurrence.word)
 
 
@@ -214,6 +224,8 @@ def find_occurrences(path: Path | None, column: str, words: set[str], most: int)
             counts[word] += 1
             if counts[word] <= most:
                 occurrences.append(Occurrence(tokens, place))
+        if min(counts[word] for word in words) >= most:
+            break
     if missing := sorted(words - counts.keys()):
         raise InputError(Parameter("text_file"), f" {path} has no sentence with {', '.join(missing)}")
     return occurrences
@@ -267,12 +279,14 @@ def find_neighbours(encoder: Encoder, queries: list[Occurrence], text: list[Occu
         nearest = {}
         for layer, name in enumerate(encoder.layers):
             cosines = of_text[layer, chosen] @ found[layer, number]
-            alike = int((cosines >= cosines.max() - EQUAL).sum())
-            if alike > min(SHOWN, len(cosines) - 1):
-                nearest[name] = [f"{alike} of {len(cosines)} occurrences are equally near", *[""] * (SHOWN - 1)]
-                continue
+            alike = int((cosines >= cosines.max(initial=-1) - EQUAL).sum())
             best = np.argsort(-cosines, kind="stable")[:SHOWN]
-            nearest[name] = [f"{text[chosen[place]].in_context()} ({cosines[place]:.2f})" for place in best]
+            cells = [f"{text[chosen[place]].in_context()} ({cosines[place]:.2f})" for place in best]
+            if not chosen:
+                cells = ["the text has no other occurrence"]
+            elif alike > SHOWN or alike == len(chosen) > 1:
+                cells = [f"{alike} of {len(chosen)} occurrences are equally near"]
+            nearest[name] = cells + [""] * (SHOWN - len(cells))
         rows.append({"sentence": query.in_context(), "sense": query.sense, "neighbours": nearest})
     return rows
 
@@ -288,10 +302,8 @@ def plane(vectors: np.ndarray) -> np.ndarray:
 
 def draw_planes(planes: Mapping[str, Mapping[str, np.ndarray]], senses: list[str]) -> bytes:
     """A PNG with a row for each model and a panel for each layer. Raises ImportError without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PackageError('--scatter needs matplotlib: pip install "elmo-gpt-bert[plots]"') from error
+    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+
     width = max(map(len, planes.values()))
     figure = Figure(figsize=(2.2 * width, 2.3 * len(planes)), layout="constrained")
     panels = figure.subplots(len(planes), width, squeeze=False)

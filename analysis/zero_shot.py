@@ -20,7 +20,8 @@ OUTPUT_DIR receives zero_shot.json and, if matplotlib is installed, zero_shot.pn
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ from accelerate import Accelerator
 from datasets import Dataset, disable_progress_bars
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
-from analysis.curves import table, write_picture, write_rows
+from analysis.curves import cell, draw, table
+from analysis.reporting import write_numbers, write_picture
 from analysis.representations import short_names
 from tasks.glue.data import read_folder as read_glue
 from tasks.glue.table import EVERY_TASK
@@ -43,11 +45,12 @@ from tasks.pretraining.plan import Ramp
 from training.arguments import ModelSource
 from training.command_line import run_command
 from training.errors import InputError, MissingFileError
-from training.files import parse_json, read_json_object, read_text
+from training.files import read_json_object, shown
+from training.history import read_log
 from training.identity import FINAL_LENGTH
 from training.launching import choose_implementation
 from training.loading import load_config, load_model, load_tokenizer, positions
-from training.output_folder import CHECKPOINT, LOG, METRICS, matching_folders
+from training.output_folder import CHECKPOINT, METRICS, matching_folders
 from training.prediction import Outputs, predict
 
 
@@ -103,11 +106,14 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for run, folder in checkpoints:
         rows.append({"run": names[run], **describe(run, folder), **score(folder, data, args.pll)})
-        write_rows(args.output_dir, "zero_shot", rows)  # a long command may be stopped
-        print(table(rows[-1:]).splitlines()[-1], flush=True)
+        write_numbers(args.output_dir, "zero_shot", rows)  # a long command may be stopped
+        print(", ".join(f"{name} {cell(value)}" for name, value in rows[-1].items()), file=sys.stderr)
     print(table(rows))
     scores = list(dict.fromkeys(name for row in rows for name in row if name not in ("run", *PLACES)))
-    write_picture(args.output_dir, "zero_shot", rows, scores, args.against)
+    if any(row.get(args.against) for row in rows):
+        write_picture(args.output_dir, "zero_shot", lambda: draw(rows, scores, args.against))
+    else:
+        print(f"no zero_shot.png: nothing says after how many {args.against} the models were saved")
     return rows
 
 
@@ -152,7 +158,7 @@ def describe(run: Path, folder: Path) -> dict[str, float]:
     identity = read_json_object(records[0])["identity"] if records else {}
     if "samples of an update" in identity:
         values |= read_text_of(identity, updates)
-    losses = [line["eval_loss"] for line in log_of(run) if line["update"] == updates and "eval_loss" in line]
+    losses = [line["eval_loss"] for line in read_log(run) if line["update"] == updates and "eval_loss" in line]
     return values | ({"eval_loss": losses[-1]} if losses else {})
 
 
@@ -165,13 +171,6 @@ def read_text_of(identity: dict[str, Any], updates: int) -> dict[str, float]:
     tokens = before * identity["max_seq_length"] + (samples - before) * (longer or 0)
     epoch = identity["updates an epoch"] * ramp.size * identity["max_seq_length"]
     return {"tokens": tokens, "epochs": tokens / epoch}
-
-
-def log_of(run: Path) -> Iterator[dict[str, Any]]:
-    """The lines of the run's log; a last line that is being written is left out."""
-    path = run / LOG
-    for line in read_text(path).split("\n")[:-1] if path.is_file() else []:
-        yield parse_json(line)
 
 
 # Data
@@ -190,6 +189,8 @@ def read_data(args: argparse.Namespace) -> Data:
         splits = read_glue(args.cola, EVERY_TASK["cola"], ["train", "validation"])
         cola = tuple(spread(splits[name], args.max_samples) for name in ("train", "validation"))
     if args.blimp:
+        if not args.blimp.exists():
+            raise MissingFileError(f"--blimp {args.blimp}: no such file or folder")
         pairs = spread(read_folder(args.blimp) if args.blimp.is_dir() else read_file(args.blimp), args.max_samples)
     return Data(sst2, cola, pairs, tuple(args.verbalizers))
 
@@ -227,7 +228,7 @@ def score_sst2(scorer: Scorer, examples: Dataset, verbalizers: tuple[str, str]) 
     rows = [row for word in verbalizers for row in verbalized_rows(scorer, prompts, word)]
     labels = is_second(examples, "sst2")
     scores = {}
-    for direction, values in log_likelihoods(scorer, rows).items():
+    for direction, values in log_likelihoods(scorer, prompts * len(verbalizers), rows).items():
         negative, positive = values.reshape(2, -1)
         margin = positive - negative
         right = np.where(labels, margin, -margin)
@@ -257,7 +258,8 @@ def check_words(scorer: Scorer, words: Sequence[str]) -> None:
         if reads_words(tokenizer):
             is_unknown = tokenizer.word_targets([word]) == tokenizer.word_targets(["<UNK>"])
         else:
-            is_unknown = tokenizer.unk_token_id in tokenizer(word, add_special_tokens=False)["input_ids"]
+            ids = tokenizer(word, add_special_tokens=False)["input_ids"]
+            is_unknown = not ids or tokenizer.unk_token_id in ids
         if is_unknown:
             raise InputError(f"the model does not know the word {word!r}: choose others with --verbalizers")
 
@@ -266,9 +268,10 @@ def score_cola(scorer: Scorer, train: Dataset, validation: Dataset) -> Scores:
     """Matthews' correlation at the threshold that is best for `train`, and the area under the ROC curve."""
     means = []
     for examples in (train, validation):
-        rows = scorer.encode(examples["text"][:])
-        counts = np.array([max(scorer.count_scored(row), 1) for row in rows])
-        means.append({name: values / counts for name, values in log_likelihoods(scorer, rows).items()})
+        texts = examples["text"][:]
+        rows = scorer.encode(texts)
+        counts = np.array([scorer.count_scored(row) for row in rows])
+        means.append({name: values / counts for name, values in log_likelihoods(scorer, texts, rows).items()})
     labels, references = (is_second(examples, "cola") for examples in (train, validation))
     scores = {}
     for direction in means[0]:
@@ -312,11 +315,15 @@ def is_second(examples: Dataset, task: str) -> np.ndarray:
     return labels
 
 
-def log_likelihoods(scorer: Scorer, rows: list[Row]) -> ByDirection:
-    """Raises ValueError for a row of more tokens than the model reads."""
-    longest, length = positions(scorer.model), max(len(next(iter(row.values()))) for row in rows)
-    if longest is not None and length > longest:
-        raise InputError(f"a sentence has {length} tokens, but the model reads at most {longest}")
+def log_likelihoods(scorer: Scorer, texts: list[str], rows: list[Row]) -> ByDirection:
+    """Those of the rows of texts. Raises ValueError for a row that is too long, or that has no token to score."""
+    longest = positions(scorer.model)
+    for text, row in zip(texts, rows, strict=True):
+        length = len(next(iter(row.values())))
+        if longest is not None and length > longest:
+            raise InputError(f"{shown(text)} has {length} tokens, but the model reads at most {longest}: leave it out")
+        if scorer.count_scored(row) < 1:
+            raise InputError(f"{shown(text)} has no token that can be scored: leave it out")
     features = Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
     return by_direction(compute(scorer, features))
 

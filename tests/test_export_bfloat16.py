@@ -27,7 +27,7 @@ def run(request, tmp_path_factory) -> tuple[str, Path]:
     """The kind of a model, and a folder with the run that trained it, "trained", and its scores, "scores"."""
     folder = tmp_path_factory.mktemp(request.param)
     changes = {"n_positions": 40} if request.param == "causal_lm" else {}  # for the text that the card's code makes
-    length = ["--max_steps", "2", "--save_strategy", "no"]
+    length = ["--max_steps", "2", "--save_strategy", "no", "--report_to", "none"]  # drawing takes longer than the run
     run_pretraining.main([*flags(folder, request.param, **changes), *length, "--output_dir", str(folder / "trained")])
     pairs = ["--data_file", str(write_pairs(folder / "pairs.jsonl"))]
     scores = ["--output_dir", str(folder / "scores")]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
 from analysis import layer_weights
-from modeling import ElmoConfig, ElmoForTokenClassification, FeatureTaggerForTokenClassification
+from modeling import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, FeatureTaggerForTokenClassification
+from training.errors import InputError
 
 
 SIZES = {"filters": [[1, 4], [2, 5]], "char_embedding_size": 3, "hidden_size": 6, "cell_size": 7, "rnn_size": 9}
@@ -53,8 +54,17 @@ def test_the_weights_of_both_mixes_are_the_softmax_of_those_in_the_file(tmp_path
         assert lines[2 + number] == f"| ner | {place} | {' | '.join(cells)} | 1 |"
 
 
+def test_the_gamma_of_an_old_layer_norm_is_no_mix(tmp_path):
+    folder = write_tagger(tmp_path / "ner")
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"norm.LayerNorm.gamma": torch.ones(3)}, folder / "model.safetensors")
+    (folder / "SHA256SUMS").unlink(missing_ok=True)
+    assert [*layer_weights.read_mixes(folder)] == ["elmo.mixes.0"]
+
+
 def test_seeds_are_summed_up_by_their_mean_and_deviation(tmp_path, capsys):
     folders = [write_tagger(tmp_path / "ner" / f"seed-{seed}", seed) for seed in range(3)]
+    write_tagger(tmp_path / "ner" / "checkpoint-7")  # is no seed
     layer_weights.main([str(tmp_path / "ner"), "--output_dir", str(tmp_path / "out")])
     values = json.loads((tmp_path / "out" / "layer_weights.json").read_text())["ner"]["input"]
     shares, gammas = zip(*(by_hand(folder, "elmo.mixes.0") for folder in folders), strict=True)
@@ -95,7 +105,13 @@ def test_folders_without_a_mix_or_of_different_networks_are_one_clear_error(tmp_
     ).save_pretrained(tmp_path / "bert")
     with pytest.raises(ValueError, match="bert has no mix of layers"):
         layer_weights.main([str(tmp_path / "bert"), *output])
+    ElmoForPreTraining(ElmoConfig(lm_vocab_size=5, **SIZES)).save_pretrained(tmp_path / "bilm")
+    with pytest.raises(ValueError, match="elmo has no mix of layers whose weights were learned"):
+        layer_weights.main([str(tmp_path / "bilm"), *output])
     write_tagger(tmp_path / "seeds" / "a")
     write_tagger(tmp_path / "seeds" / "b", num_hidden_layers=3)
     with pytest.raises(ValueError, match="b mixes other layers than .*a: give them as two runs"):
+        layer_weights.main([str(tmp_path / "seeds"), *output])
+    (tmp_path / "seeds" / "a" / "model.safetensors").write_bytes(b"\0" * 50)
+    with pytest.raises(InputError, match="model.safetensors: "):
         layer_weights.main([str(tmp_path / "seeds"), *output])

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 import modeling
 from tests.bert_cases import SIZES, pair, stock_config
 from training.layers import reinitialize_layers
-from training.optimization import BertAdam, MuonWithAdamW, build_optimizer, move_schedule
+from training.optimization import BertAdam, MuonWithAdamW, build_optimizer, decay_updates, move_schedule
 
 
 LAYERS = SIZES["num_hidden_layers"]
@@ -447,6 +447,11 @@ def test_a_model_without_a_list_of_its_layers_is_one_clear_error(run):
     with pytest.raises(ValueError, match="^count needs .* AlbertModel has 0 .*: leave"):
         reinitialize_layers(shared_layers(), 1)
     assert len(build_optimizer(shared_layers(), run()).param_groups) == 2
+
+
+@pytest.mark.parametrize(("ratio", "updates"), [(0.0, 1), (None, 3), (0.5, 15)])
+def test_a_stable_learning_rate_falls_in_a_tenth_of_the_updates_or_as_many_as_are_asked_for(run, ratio, updates):
+    assert decay_updates(run(lr_scheduler_type="warmup_stable_decay", decay_ratio=ratio), 30) == updates
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"])

@@ -78,6 +78,13 @@ def test_a_model_whose_tokenizer_cannot_pad_is_read_too(tmp_path):
     assert encoder.layers == ["embeddings", "layer 1", "layer 2"]
 
 
+def test_elmos_vectors_of_a_sentence_do_not_depend_on_those_read_before_it(tmp_path):
+    encoder = load_encoder(str(write_bilm(tmp_path, state="carry")))
+    first, again = (word_vectors(encoder, SENTENCES) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_allclose(word_vectors(encoder, SENTENCES[1:])[:, :2], first[:, 5:7], atol=1e-6)
+
+
 def test_elmo_gives_its_character_layer_and_both_directions_of_each_lstm_layer(tmp_path):
     folder = write_bilm(tmp_path)
     encoder = load_encoder(str(folder))

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from itertools import groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,28 @@ def test_neighbours_are_the_occurrences_of_the_word_with_the_highest_cosines(tmp
             assert shown == f"{text[place].in_context()} ({cosines[place]:.2f})"
 
 
+def test_a_text_with_one_occurrence_or_none_but_the_query_says_so(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    text = find_occurrences(tmp_path / "text.txt", "text", {"cast"}, 10)[1:]
+    encoder = load_encoder(str(write_bert(tmp_path)))
+    queries = [marked("a dull *cast* .", None, "a test"), marked("The *cast* is not dull .", None, "a test")]
+    single, none = (query["neighbours"]["layer 1"] for query in find_neighbours(encoder, queries, text))
+    assert single[0].startswith("The **cast** is not dull . (") and single[1:] == ["", ""]
+    assert none == ["the text has no other occurrence", "", ""]
+
+
+def test_reading_ends_with_as_many_occurrences_of_each_word_as_are_asked_for(tmp_path):
+    lines = [
+        json.dumps({"text": line}) for line in ("The plot is bad .", "The film is bad .", "A film .", "The plot .")
+    ]
+    (tmp_path / "text.jsonl").write_text("\n".join([*lines, "[]"]), encoding="utf-8")
+    occurrences = find_occurrences(tmp_path / "text.jsonl", "text", {"film"}, 1)
+    assert [each.words for each in occurrences] == [["The", "film", "is", "bad", "."]]
+    assert len(find_occurrences(tmp_path / "text.jsonl", "text", {"film", "plot"}, 2)) == 4
+    with pytest.raises(InputError, match="text.jsonl"):
+        find_occurrences(tmp_path / "text.jsonl", "text", {"film"}, 3)
+
+
 def test_the_plane_is_that_of_the_principal_components(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(9, 5))
     expected = PCA(2).fit_transform(vectors)
@@ -109,6 +132,7 @@ def test_a_word_is_marked_by_asterisks():
         ("play\tgame\tThey *pl*ay .", "'pl' is not a whole word"),
         ("play\tgame\t*They* play .", "marks they, not play"),
         ("play\tgame\tThey *play* .", "play has fewer than two senses"),
+        ("play\tgame\tThey *play* .\nplay\tmusic\tThey *play* it .", "play has a single sentence of the sense game"),
     ],
 )
 def test_a_row_that_cannot_be_measured_is_one_clear_error(row, problem, tmp_path):
@@ -154,6 +178,7 @@ def test_a_sentence_on_the_command_line_is_asked_for_alone(flags, tmp_path):
         (["--sentence", "a *plott* ."], "no sentence with plott"),
         (["--scatter", "plot"], "--scatter plot: .* has no such word"),
         (["--sentence", "a plot ."], "--sentence: .* must mark one word"),
+        (["--max_occurrences", "0"], "--max_occurrences must be at least 1, not 0"),
     ],
 )
 def test_a_word_that_is_nowhere_is_one_clear_error(more, problem, flags, tmp_path):
@@ -174,8 +199,11 @@ def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
     for model, name in zip(models, ["runs/bert", "runs/gpt", "runs/elmo", "glove.txt"], strict=True):
         Path(model).rename(name)
     header, *rows = LABELLED.read_text(encoding="utf-8").splitlines()
-    Path("senses.tsv").write_text("\n".join([header, *rows[:40:5], *rows[-1:200:-9]]) + "\n", encoding="utf-8")
-    monkeypatch.setattr("analysis.senses.LABELLED", Path("senses.tsv"))  # a few occurrences, "bank" among them
+    few = [row for _, of_sense in groupby(rows, lambda row: row.split("\t")[:2]) for row in islice(of_sense, 2)]
+    Path("senses.tsv").write_text("\n".join([header, *few]) + "\n", encoding="utf-8")
+    monkeypatch.setattr("analysis.senses.LABELLED", Path("senses.tsv"))
+    for module in ("probe", "senses"):  # whose pictures other tests draw
+        monkeypatch.setattr(f"analysis.{module}.write_picture", lambda *_: None)
     Path("held_out.txt").write_text("The play is bad . They play . A good play ?", encoding="utf-8")
     for name, rows in {"train": range(9), "dev": range(9, 14)}.items():
         write_tags(Path(f"pos/{name}.tsv"), rows)

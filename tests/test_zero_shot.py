@@ -1,6 +1,7 @@
 """Scores without fine-tuning, against plain loops over a model's probabilities, and their places in pre-training."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 import run_pretraining
 from analysis import curves, zero_shot
 from modeling import ElmoForPreTraining, ZooBertForMaskedLM, ZooGPTLMHeadModel
-from tasks.minimal_pairs.scoring import BidirectionalScorer
+from tasks.minimal_pairs.scoring import BidirectionalScorer, MaskedScorer
 from tests.glue_sample import text, write_task
 from tests.pairs_sample import PAIRS, write_bert, write_bilm, write_gpt, write_pairs
 from tests.pretraining_sample import flags
 from training.arguments import ModelSource
+from training.errors import InputError
+from training.identity import FINAL_LENGTH
 from training.loading import load_tokenizer
 
 
@@ -54,21 +57,26 @@ def log_probabilities(model, ids: list[int]) -> list[float]:
 def test_bert_reads_a_mask_in_the_words_place_one_token_after_the_other(tmp_path):
     folder = write_bert(tmp_path)
     model, tokenizer = ZooBertForMaskedLM.from_pretrained(folder).eval(), tokenizer_of(folder)
-    margins = []
-    for sentence in DEV:
-        sums = {}
-        for word in WORDS:
-            pieces = tokenizer(word, add_special_tokens=False)["input_ids"]
-            start = tokenizer(f"{sentence} very")["input_ids"][:-1]
-            sums[word] = 0.0
+    scorer, prompts = MaskedScorer(model, tokenizer, "original"), [f"{sentence} very" for sentence in DEV]
+    margins = {}
+    for word in WORDS:
+        pieces, expected = tokenizer(word, add_special_tokens=False)["input_ids"], []
+        for prompt in prompts:
+            start, total = tokenizer(prompt)["input_ids"][:-1], 0.0
             for number, piece in enumerate(pieces):
                 masks = [tokenizer.mask_token_id] * (len(pieces) - number)
                 row = torch.tensor([[*start, *pieces[:number], *masks, tokenizer.sep_token_id]])
                 with torch.no_grad():
                     logits = model(row).logits[0, len(start) + number]
-                sums[word] += logits.log_softmax(-1)[piece].item()
-        margins.append(sums["good"] - sums["bad"])
-    check_sst2(scores_of(folder, tmp_path, *sst2(tmp_path)), margins)
+                total += logits.log_softmax(-1)[piece].item()
+            expected.append(total)
+        values = zero_shot.log_likelihoods(scorer, prompts, zero_shot.verbalized_rows(scorer, prompts, word))
+        np.testing.assert_allclose(values[""], expected, rtol=1e-5)
+        margins[word] = np.array(expected)
+    ties = ["--blimp", str(write_pairs(tmp_path / "pairs.jsonl", PAIRS[-1:]))]
+    row = scores_of(folder, tmp_path, *sst2(tmp_path), *ties)
+    check_sst2(row, margins["good"] - margins["bad"])
+    assert row["blimp_accuracy"] == 0.5
 
 
 def test_gpt_compares_the_sentences_with_both_words_and_scores_cola_by_the_mean(tmp_path):
@@ -91,6 +99,26 @@ def test_gpt_compares_the_sentences_with_both_words_and_scores_cola_by_the_mean(
     expected = matthews_corrcoef(labels["dev"], means["dev"] >= threshold)
     assert row["cola_matthews"] == pytest.approx(expected)
     assert row["cola_auc"] == pytest.approx(roc_auc_score(labels["dev"], means["dev"]))
+    row = scores_of(folder, tmp_path, "--sst2", str(tmp_path / "SST-2"), "--verbalizers", "good", "good")
+    assert row["sst2_accuracy"] == row["sst2_auc"] == 0.5
+
+
+def test_the_threshold_of_cola_is_the_best_for_the_training_set(monkeypatch):
+    """A sentence is numbers: the log-probabilities of its tokens."""
+
+    class Reader:
+        def encode(self, texts: list[str]) -> list[list[float]]:
+            return [[float(number) for number in text.split()] for text in texts]
+
+        def count_scored(self, row: list[float]) -> int:
+            return len(row)
+
+    monkeypatch.setattr(zero_shot, "log_likelihoods", lambda _, texts, rows: {"": np.array([*map(sum, rows)])})
+    yes, no = "acceptable", "unacceptable"
+    train = {"text": ["-1 -1", "-2 -2 -2", "-3", "-4"], "label": [yes, yes, no, no]}
+    validation = {"text": ["-1", "-2 -2", "-3", "-5"], "label": [yes, no, yes, no]}
+    scores = zero_shot.score_cola(Reader(), *map(zero_shot.Dataset.from_dict, (train, validation)))
+    assert scores == {"cola_matthews": 0.0, "cola_auc": 0.75}  # from -2 up; from -3 up would be better
 
 
 def test_a_bilm_has_scores_of_each_direction_and_of_their_sum(tmp_path):
@@ -104,6 +132,10 @@ def test_a_bilm_has_scores_of_each_direction_and_of_their_sum(tmp_path):
         with torch.no_grad():
             bad, good = torch.stack([*scorer(**batch).values()], 1)  # (2 words, 2 directions)
         margins.append((good - bad).tolist())
+        texts = [f"{sentence} very {word}" for word in WORDS]
+        values = zero_shot.log_likelihoods(scorer, texts, scorer.encode(texts))
+        for name, expected in {"": sum, "forward_": lambda both: both[0], "backward_": lambda both: both[1]}.items():
+            np.testing.assert_allclose(values[name], [expected(bad), expected(good)], rtol=1e-5)
     check_sst2(row, [sum(both) for both in margins])
     for place, direction in enumerate(("forward_", "backward_")):
         own = {name.removeprefix(direction): value for name, value in row.items() if name.startswith(direction)}
@@ -122,7 +154,9 @@ def test_the_threshold_is_the_best_of_all():
         assert matthews_corrcoef(labels, scores >= threshold) == pytest.approx(best)
 
 
-def test_every_checkpoint_of_a_real_run_is_a_row_with_its_place_in_pre_training(tmp_path, capsys):
+def test_every_checkpoint_of_a_real_run_is_a_row_with_its_place_in_pre_training(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("training.history.draw_curves", lambda *_: True)
+    monkeypatch.setattr("analysis.zero_shot.draw", lambda *_: b"")
     run = tmp_path / "gpt"
     steps = ["--max_steps", "5", "--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "3"]
     steps += ["--eval_steps", "2"]
@@ -143,6 +177,17 @@ def test_every_checkpoint_of_a_real_run_is_a_row_with_its_place_in_pre_training(
     assert json.loads((tmp_path / "out" / "zero_shot.json").read_text()) == rows
     assert "| run | updates | tokens | epochs | eval_loss | blimp_accuracy |" in capsys.readouterr().out
     assert zero_shot.main([str(run / "checkpoint-4"), *data]) == [rows[1]]
+
+
+def test_tokens_read_are_those_of_all_rows_with_a_ramp_and_longer_rows_at_the_end():
+    identity = {"samples of an update": 8, "batch_ramp_steps": 3, "updates an epoch": 5, "max_seq_length": 13}
+    longer = identity | {"final_seq_length": 31, FINAL_LENGTH: 6}
+    for updates in (1, 3, 6, 9):
+        samples = [math.ceil(8 * min(update, 3) / 3) for update in range(1, updates + 1)]
+        tokens = sum(samples) * 13
+        assert zero_shot.read_text_of(identity, updates) == {"tokens": tokens, "epochs": tokens / (5 * 8 * 13)}
+        tokens = sum(samples[:6]) * 13 + sum(samples[6:]) * 31
+        assert zero_shot.read_text_of(longer, updates) == {"tokens": tokens, "epochs": tokens / (5 * 8 * 13)}
 
 
 def test_two_runs_are_two_curves_and_samples_are_spread_evenly(tmp_path):
@@ -169,9 +214,27 @@ def test_what_cannot_be_scored_is_one_clear_error(tmp_path):
         zero_shot.main([str(folder), *task, *output])
     with pytest.raises(ValueError, match="all examples of SST-2 are negative: take more"):
         zero_shot.main([str(folder), *task, "--verbalizers", *WORDS, "--max_samples", "2", *output])
+    with pytest.raises(InputError, match="does not know the word '': choose others"):
+        zero_shot.main([str(write_bert(tmp_path)), *task, "--verbalizers", "", "good", *output])
+    with pytest.raises(FileNotFoundError, match="--blimp .*nowhere: no such file or folder"):
+        zero_shot.main([str(folder), "--blimp", str(tmp_path / "nowhere"), *output])
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="empty is no model folder and holds no checkpoint-N"):
         zero_shot.main([str(tmp_path / "empty"), *task, *output])
+
+
+@pytest.mark.parametrize(
+    "sentence, problem",
+    [
+        ("film " * 17 + ".", "has 20 tokens, but the model reads at most 19: leave it out"),
+        ("\u200b", "has no token that can be scored: leave it out"),
+    ],
+)
+def test_a_sentence_that_cannot_be_scored_is_named(sentence, problem, tmp_path):
+    (tmp_path / "train.tsv").write_text(f"a\t1\t\tthe film\na\t0\t\t{sentence}\n", encoding="utf-8")
+    (tmp_path / "dev.tsv").write_text("a\t1\t\tthe film\na\t0\t\tfilm the\n", encoding="utf-8")
+    with pytest.raises(InputError, match=problem):
+        scores_of(write_bert(tmp_path), tmp_path, "--cola", str(tmp_path))
 
 
 # Curves of fine-tuned models

@@ -28,7 +28,7 @@ class History(GeneralTracker):
         Raises OSError if it may and these are damaged.
         """
         super().__init__()
-        self.output, self.earlier = output, _read(output / LOG) if resumes else []
+        self.output, self.earlier = output, read_log(output) if resumes else []
         self.records: list[dict[str, Any]] | None = None  # None: nothing has been logged in this process
 
     @property
@@ -59,8 +59,12 @@ class History(GeneralTracker):
             print(f"no {CURVES}, which needs matplotlib: pip install matplotlib")
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The lines of an earlier part of the run. A line that was cut by the end of a process is left out."""
+def read_log(output: Path) -> list[dict[str, Any]]:
+    """The lines in the folder of a run, none without a log. A last line that is incomplete is left out.
+
+    Raises OSError if the log is damaged.
+    """
+    path = output / LOG
     if not path.is_file():
         return []
     try:
