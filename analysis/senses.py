@@ -13,8 +13,8 @@ the accuracy of a random guess. Accuracies are means over the words.
 The second command finds the word that a --sentence marks in raw text, and prints for each layer the occurrences that
 are nearest to the one in the sentence. Without --sentence, it does so for the first labelled occurrence of each sense.
 
-OUTPUT_DIR receives senses.json with all of this and, if matplotlib is installed, senses.png and, for a --scatter WORD,
-WORD.png with the occurrences of the word in two dimensions, coloured by sense.
+OUTPUT_DIR receives senses.json with all of this and, if matplotlib is installed, senses.png. For a --scatter WORD it
+also receives occurrences-WORD.png, the occurrences of the word in two dimensions, coloured by sense.
 
 The labelled sentences are from books in the public domain; their senses were labelled by hand for this project and are
 in the public domain, too (CC0).
@@ -141,7 +141,7 @@ def report(
     write_picture(args.output_dir, "senses", lambda: draw_layers(scores, baselines, "accuracy of the nearest sense"))
     if args.scatter:
         senses = [each.sense for each in labelled if each.word == args.scatter]
-        write_picture(args.output_dir, args.scatter, lambda: draw_planes(planes, senses))
+        write_picture(args.output_dir, f"occurrences-{args.scatter}", lambda: draw_planes(planes, senses))
 
 
 def best_layers_table(by_word: Mapping, scores: Mapping, baselines: Mapping) -> str:

@@ -153,7 +153,7 @@ def test_the_command_measures_each_layer_and_shows_the_neighbours_of_each_sense(
     results = main([*flags, *write_models(tmp_path), "--scatter", "film"])
     out = tmp_path / "out"
     assert json.loads((out / "senses.json").read_text(encoding="utf-8")) == results
-    assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in ("senses.png", "film.png"))
+    assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in ("senses.png", "occurrences-film.png"))
     encoder, occurrences = load_encoder(str(tmp_path / "bert")), read_labelled(tmp_path / "senses.tsv")
     expected = accuracies(vectors_of(encoder, occurrences)[-1], occurrences)
     assert results["words"]["bert"]["layer 3"] == expected
