@@ -32,7 +32,7 @@ from transformers.hf_argparser import HfArg
 from tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
 from tasks.minimal_pairs.features import make_features
 from tasks.minimal_pairs.plot import draw
-from tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
+from tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
 from training.arguments import PathOrName, PositiveInt, RunArguments
 from training.clock import Clock
 from training.errors import InputError
@@ -44,9 +44,6 @@ from training.results import NUMBER, Results, Scores
 from training.runs import carry_out, command, repeat
 from training.samples import count_samples, describe_samples, first_examples
 from training.task import Compute, Description, Task
-
-
-REMEDY = "choose a checkpoint that was saved with the head of its language model"
 
 
 @dataclass(frozen=True, kw_only=True)

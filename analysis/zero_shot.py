@@ -40,7 +40,7 @@ from tasks.glue.table import EVERY_TASK
 from tasks.language_models import reads_words
 from tasks.minimal_pairs.data import read_file, read_folder
 from tasks.minimal_pairs.features import make_features
-from tasks.minimal_pairs.scoring import SPECIAL, MaskedScorer, Row, Scorer, choose_head, make_scorer
+from tasks.minimal_pairs.scoring import REMEDY, SPECIAL, MaskedScorer, Row, Scorer, choose_head, make_scorer
 from tasks.pretraining.plan import Ramp
 from training.arguments import ModelSource
 from training.command_line import run_command
@@ -58,7 +58,6 @@ BATCH = 32  # sentences
 PROMPT = " very"  # the paper's
 VERBALIZERS = ("negative", "positive")  # of the labels in their order
 PLACES = ("updates", "tokens", "epochs")
-REMEDY = "choose a checkpoint that was saved with the head of its language model"
 
 Scores = dict[str, float]
 ByDirection = dict[str, np.ndarray]  # "" -> numbers; of a biLM also those of "forward_" and "backward_"

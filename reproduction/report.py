@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from training.files import new_file, write_text
+from analysis.reporting import png
+from training.files import write_bytes, write_text
 from training.results import Spread
 
 from .rows import Line, Table, percent
@@ -111,6 +112,5 @@ def draw(table: Table, values: Values, path: Path) -> bool:
     axes.set_ylim(len(lines) - 0.5, -0.5)  # from top to bottom
     axes.grid(axis="x", alpha=0.3)
     axes.legend(fontsize=8)
-    with new_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150, metadata={"Software": None})
+    write_bytes(path, png(figure))
     return True

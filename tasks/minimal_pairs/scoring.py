@@ -30,6 +30,9 @@ from training.errors import InputError, Parameter, as_user_errors
 from training.loading import has_head
 
 
+# For a model without the head that `choose_head` names.
+REMEDY = "choose a checkpoint that was saved with the head of its language model"
+
 AT_ONCE = 4096  # tokens that a model reads in one call
 SPECIAL = -1  # in place of a word's number
 PLL = Parameter("pll")

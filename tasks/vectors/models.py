@@ -7,12 +7,9 @@ import torch
 from transformers import AutoModel
 
 from tasks.language_models import reads_words
-from tasks.minimal_pairs.scoring import choose_head
+from tasks.minimal_pairs.scoring import REMEDY, choose_head
 from training.arguments import ModelSource
 from training.loading import load_config, load_model, load_tokenizer
-
-
-REMEDY = "choose a checkpoint that was saved with the head of its language model"
 
 
 @torch.no_grad()
