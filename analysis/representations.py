@@ -66,7 +66,12 @@ class Encoder(Protocol):
 
 
 def word_vectors(encoder: Encoder, sentences: list[Words]) -> np.ndarray:
-    """The vectors (L, N, H) of all words, in the order of the sentences."""
+    """The vectors (L, N, H) of all words, in the order of the sentences.
+
+    Raises ValueError if there are no sentences.
+    """
+    if not sentences:
+        raise ValueError("there are no sentences, so there are no vectors")
     ends = np.cumsum([len(words) for words in sentences])
     vectors = None
     for number, states in _in_batches(encoder, sentences):
