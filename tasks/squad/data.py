@@ -7,8 +7,8 @@ them. A mistake in the data is a ValueError that names its place, the value and 
 are read, `tasks.rows.total` still has the number of all.
 
 With `locate`, answers that are not at their answer_start are looked for, as CMRC 2018 needs it. Those that occur
-nowhere have an answer_start of -1: they count in scores, and questions without any other answer are left out of training
-data.
+nowhere have an answer_start of -1: they count in scores, and questions without any other answer are left out of the
+training data.
 """
 
 from collections.abc import Iterable, Mapping
