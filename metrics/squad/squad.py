@@ -25,9 +25,10 @@ left out; if no reference remains, "" is right. In v1.1 they stay, and a predict
 an exact match of 1 and an F1 of 0.
 
 cmrc2018 (Cui et al. 2019, section 3.3, and the official scorer, version 5): for Chinese, where no spaces part words.
-Case and most punctuation do not count, articles and spaces within an answer do. The units of F1 are single Chinese
-characters and, between them, the words that NLTK's word_tokenize finds. What two answers share is the longest run of
-units that both hold, not a bag. average is the mean of exact_match and f1.
+Case and most punctuation do not count, articles do and, in exact_match, spaces within an answer. The units of F1 are
+single Chinese characters and, between them, the words that NLTK's word_tokenize (version 3.10) finds; the ends of
+English sentences within an answer are found by a simpler rule. What two answers share is the longest run of units that
+both hold, not a bag. average is the mean of exact_match and f1.
 """
 CITATION = """\
 @inproceedings{rajpurkar2016squad,
