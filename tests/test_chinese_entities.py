@@ -135,7 +135,7 @@ def bert(tmp_path) -> list[str]:
 def train(tmp_path: Path, model: list[str], files: dict[str, str], *extra: str) -> tuple[dict, list]:
     """A run that learns its files by heart; gives its results and the predictions."""
     flags = [word for name, value in files.items() for word in (f"--{name}", value)]
-    work = ["--do_train", "--do_eval", "--do_predict", "--max_seq_length", "16", "--learning_rate", "0.01"]
+    work = ["--do_train", "--do_eval", "--do_predict", "--max_seq_length", "16", "--learning_rate", "0.02"]
     out = [
         "--per_device_train_batch_size",
         "2",
@@ -152,7 +152,7 @@ def train(tmp_path: Path, model: list[str], files: dict[str, str], *extra: str) 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bert_learns_the_entities_of_a_chinese_folder(tmp_path, bert, layout):
     folder = {"data_dir": str(write_entities(tmp_path / "data", layout))}
-    results, lines = train(tmp_path, bert, folder, "--num_train_epochs", "25", "--tag_scheme", "bioes")
+    results, lines = train(tmp_path, bert, folder, "--num_train_epochs", "14", "--tag_scheme", "bioes")
     assert results["eval_f1"] == results["test_f1"] == 1 and results["eval_number_PER"] == 6
     written = [[line[0] for line in row] for row in lines]
     assert written == [parse(text)[0] for text in SENTENCES]
