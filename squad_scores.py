@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The arguments of the command line. Raises ValueError for arguments that contradict or need each other."""
+    """The arguments of the command line. Raises ValueError as `check` does."""
     parser = argparse.ArgumentParser(description="exact match and F1 of answers to SQuAD or CMRC 2018")
     parser.add_argument("data_file", help="the data: the official .json, or .jsonl with the Hub's columns")
     parser.add_argument("pred_file", help="the predictions: JSON, id -> text")
@@ -112,6 +112,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="the version of SQuAD (default: 2.0 with a --na_prob_file or if a question has no answer; else 1.1)",
     )
     args = parser.parse_args(argv)
+    check(args)
+    return args
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises ValueError for arguments that contradict or need each other."""
     if args.metric == "cmrc2018" and (args.version or args.na_prob_file):
         flag = "--na_prob_file" if args.na_prob_file else "--version"
         raise InputError(f"{flag} is for SQuAD: leave it out, or --metric cmrc2018")
@@ -123,7 +129,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                 raise InputError(f"{flag} {value} needs the probabilities of no answer: add --na_prob_file")
     elif args.version == "1.1":
         raise InputError(f"--na_prob_file {args.na_prob_file} is for SQuAD 2.0: leave it out, or --version 1.1")
-    return args
 
 
 def choose_version(args: argparse.Namespace, references: dict[str, list[str]]) -> str:
