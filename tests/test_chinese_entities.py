@@ -141,6 +141,8 @@ def train(tmp_path: Path, model: list[str], files: dict[str, str], *extra: str) 
         "2",
         "--eval_strategy",
         "no",
+        "--save_strategy",
+        "no",
         "--output_dir",
         str(tmp_path / "out"),
         *extra,
