@@ -14,6 +14,7 @@ import hashlib
 import inspect
 import json
 import sys
+from itertools import compress
 from pathlib import Path
 
 import torch
@@ -112,12 +113,12 @@ def _digest_of(base: PreTrainedModel) -> str:
     return content.hexdigest()
 
 
-def _without_context(example: dict[str, list]) -> dict[str, list]:
+def _without_context(example: dict[str, list | int]) -> dict[str, list | int]:
     mask = example.pop("sentence_mask", None)
     if mask is None:
         return example
     return {
-        name: [value for value, is_marked in zip(values, mask, strict=True) if is_marked]
+        name: list(compress(values, mask)) if isinstance(values, list) else values  # the number of a row's example
         for name, values in example.items()
     }
 
