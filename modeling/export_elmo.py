@@ -24,7 +24,7 @@ from transformers.hf_argparser import HfArg
 from training.errors import InputError, PackageError, as_user_errors
 
 from .conversion import command_line, new_folder, write_folder
-from .convert_elmo import (
+from .conversion_elmo import (
     AS_IS,
     CHARACTERS,
     CONVOLUTION,
@@ -32,11 +32,9 @@ from .convert_elmo import (
     GATE_BIAS,
     INPUT,
     RECURRENT,
-    SOFTMAX,
-    TABLE,
-    TRAINED,
     released_names,
 )
+from .convert_elmo import SOFTMAX, TABLE, TRAINED
 from .elmo.configuration_elmo import ElmoConfig
 from .elmo.modeling_elmo import ElmoModel
 from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
