@@ -39,6 +39,7 @@ from .elmo.configuration_elmo import ElmoConfig
 from .elmo.modeling_elmo import ElmoModel
 from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
 from .elmo.tokenization_elmo import ElmoTokenizer
+from .elmo.tokenization_elmo_spelling import ByteSpelling
 
 
 def tensorflow_gates(rows: np.ndarray) -> np.ndarray:
@@ -76,6 +77,12 @@ def export(model_name_or_path: str, output: str) -> None:
     new_folder(output)
     with as_user_errors(f"{model_name_or_path}: "):
         config = ElmoConfig.from_pretrained(model_name_or_path)
+    if config.lexicon_size or config.vocab_size != len(ByteSpelling.names):
+        raise InputError(
+            f"{model_name_or_path} reads the characters of a language, by {config.vocab_size} ids, but a release has "
+            "bytes: such a model cannot be exported"
+        )
+    with as_user_errors(f"{model_name_or_path}: "):
         has_softmax = config.architectures == ["ElmoForPreTraining"]
         model_class = ElmoForPreTraining if has_softmax else ElmoModel
         model, loading = model_class.from_pretrained(model_name_or_path, output_loading_info=True)

@@ -1,7 +1,7 @@
 """ELMoForManyLangs in miniature: random releases, and their vectors one word and one step at a time, in float64.
 
-Written from the description of the released code, and sharing nothing with the model but the files. `mistake` makes the
-reference wrong in one way, so that a test can show that its sentences would tell.
+Written from the description of the released code, and sharing nothing with the model but the files. `mistake` makes
+the reference wrong in one way, so that a test can show that its sentences would tell.
 """
 
 import json
@@ -26,8 +26,8 @@ SIZES = {
     "classifier": {"name": "sampled_softmax", "n_samples": 8192},
     "dropout": 0.1,
 }
-# In no order, as in the releases; a space before a tab is dropped, and a line of white space is U+3000.
-CHARACTERS = [*"<bos>T", "é", "我", "\U0001f409", ",", "，", "t", "a", "k", "$", "-", "\u3000", "e", "S", "/", "ﬁ", "f", "i"]
+# In no order, as in the releases. In a file, the line of U+3000 is white space and a number.
+CHARACTERS = [*"<bos>T", "é", "我", "\U0001f409", ",", "，", *"tak$-", "\u3000", *"eS/", "ﬁ", *"fi"]
 SPECIALS = ["<bos>", "<eos>", "<oov>", "<pad>", "<bow>", "<eow>"]
 WORDS = ["<oov>", "<bos>", "<eos>", "<pad>", "我", ",", "Tao", "tao", "\u3000", "a b", "katakat", "été", "ete", "fia"]
 
@@ -66,7 +66,10 @@ def random_tensors(given: dict, characters: int, words: int) -> dict[str, dict[s
     layers = {}
     for name in (f"{side}_layer_{n}" for n in range(encoder["n_layers"]) for side in ("forward", "backward")):
         layers |= {f"{name}.input_linearity.weight": (4 * cells, size), f"{name}.state_linearity.bias": (4 * cells,)}
-        layers |= {f"{name}.state_linearity.weight": (4 * cells, size), f"{name}.state_projection.weight": (size, cells)}
+        layers |= {
+            f"{name}.state_linearity.weight": (4 * cells, size),
+            f"{name}.state_projection.weight": (size, cells),
+        }
     generator = torch.Generator().manual_seed(0)
     return {
         file: {name: torch.randn(shape, generator=generator) * 0.6 for name, shape in each.items()}
@@ -78,17 +81,18 @@ def write_pickle(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     torch.save(tensors, path, _use_new_zipfile_serialization=False)  # as torch 0.4 wrote them
 
 
-def write_release(folder: Path, **changes: object) -> Path:
-    """A release with these sizes."""
+def write_release(
+    folder: Path, characters: list[str] = CHARACTERS, words: list[str] = WORDS, **changes: object
+) -> Path:
+    """A release with these characters, words and sizes."""
     given = sizes(**changes)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"seed": 1, "config_path": "/Users/me/sizes.json"}))
     (folder / "sizes.json").write_text(json.dumps(given))
-    for name, tokens in (("char.dic", CHARACTERS + SPECIALS), ("word.dic", WORDS)):
-        # In char.dic the whole line of U+3000 is white space and a number; in word.dic it has its tab.
+    for name, tokens in (("char.dic", characters + SPECIALS), ("word.dic", words)):
         lines = [f"{token}\t{row}\n" for row, token in enumerate(tokens)]
         (folder / name).write_bytes("".join(lines).encode())
-    for file, tensors in random_tensors(given, len(CHARACTERS + SPECIALS), len(WORDS)).items():
+    for file, tensors in random_tensors(given, len(characters + SPECIALS), len(words)).items():
         write_pickle(folder / file, tensors)
     return folder
 

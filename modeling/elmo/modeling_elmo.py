@@ -37,7 +37,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
+from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring, logging
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
@@ -50,6 +50,9 @@ from .modeling_elmo_sentences import Sentences
 from .tokenization_elmo import ElmoTokenizer
 from .tokenization_elmo_spelling import boundary_rows
 
+
+logger = logging.get_logger(__name__)
+ENOUGH_WORDS = 100  # of a text, to judge it by the share that the model has vectors of
 
 # `config.state` is a choice of the user, for any released model:
 # trf-ignore: TRF041 config.state
@@ -452,7 +455,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.config.state, self.carried = "carry", start
         self.eval()
         try:
-            for sentence in _as_list(sentences):
+            for sentence in _as_list(sentences, None if tokenizer is None else tokenizer.split_by):
                 if isinstance(sentence, torch.Tensor):
                     self(sentence.to(self.device)[None])
                 else:
@@ -518,14 +521,22 @@ class ElmoModel(ElmoPreTrainedModel):
         characters or words of a language needs its `tokenizer`, the one in its folder. The model runs in evaluation
         mode. Sentences of similar length share a batch, which saves time and changes no result. With
         `config.state="carry"`, sentences stay in their order.
+
+        A warning is logged if the model has vectors of words (`lexicon_size`), but of less than 80 % of those of a
+        text of 100 words or more. Raises ValueError for a list of strings without spaces, if text is split at spaces:
+        they may be texts of one word, or the words of one sentence.
         """
         if layers not in ("mix", "all"):
             raise ValueError(f'layers={layers!r}: choose "mix" or "all"')
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: a batch has one sentence or more")
-        sentences = _as_list(sentences)
         tokenizer = self.tokenizer_or_default(tokenizer)
+        sentences = _as_list(sentences, tokenizer.split_by)
         words = [tokenizer.tokenize(text) if isinstance(text, str) else list(text) for text in sentences]
+        if tokenizer.has_lexicon and sum(map(len, words)) >= ENOUGH_WORDS:
+            report = tokenizer.count_known(word for sentence in words for word in sentence)
+            if report.are_few:
+                logger.warning(str(report))
         order = range(len(words))
         if self.config.state != "carry":
             order = sorted(order, key=lambda number: len(words[number]), reverse=True)
@@ -562,10 +573,17 @@ class ElmoModel(ElmoPreTrainedModel):
         return tokenizer
 
 
-def _as_list(sentences: Iterable) -> list:
+def _as_list(sentences: Iterable, split_by: str | None) -> list:
     if isinstance(sentences, str):
         raise ValueError(f"sentences are {sentences!r:.80}, one text: give a list, [text]")
-    return list(sentences)
+    sentences = list(sentences)
+    words = [text for text in sentences if isinstance(text, str) and len(text.split()) < 2]
+    if split_by == "spaces" and 1 < len(sentences) == len(words):
+        raise ValueError(
+            f"sentences are {sentences!r:.80}, strings without spaces: give a sentence's words as [[word, word]], and "
+            "texts of one word as [[word], [word]]"
+        )
+    return sentences
 
 
 __all__ = ["ElmoModel", "ElmoModelOutput", "ElmoPreTrainedModel", "ElmoScalarMix"]

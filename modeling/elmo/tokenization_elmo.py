@@ -19,7 +19,8 @@ A row of zeros is padding. The model, not the tokenizer, adds the marks of a sen
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +30,7 @@ from transformers import BatchEncoding, PreTrainedTokenizer
 from transformers.tokenization_utils_base import TruncationStrategy
 from transformers.utils import PaddingStrategy, is_numpy_array, is_torch_tensor, to_numpy, to_py_obj
 
-from .tokenization_elmo_spelling import ByteSpelling, CharacterSpelling, check_words
+from .tokenization_elmo_spelling import ByteSpelling, CharacterSpelling, KnownWords, check_words
 
 
 SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")  # the language model's words 0, 1 and 2
@@ -240,11 +241,34 @@ class ElmoTokenizer(PreTrainedTokenizer):
     def rows(self, words: Sequence[str]) -> np.ndarray:
         """(n, columns) int64: the rows of n words. Raises ValueError for words that are not strings."""
         check_words(words)
+        return self.spelling.rows([self._normalise(word) for word in words])
+
+    def _normalise(self, word: str) -> str:
         if self.full_width_to_ascii:
-            words = [word.translate(FULL_WIDTH) for word in words]
-        if self.nfc:
-            words = [unicodedata.normalize("NFC", word) for word in words]
-        return self.spelling.rows(words)
+            word = word.translate(FULL_WIDTH)
+        return unicodedata.normalize("NFC", word) if self.nfc else word
+
+    @property
+    def reads_bytes(self) -> bool:
+        """Whether words are spelled by the bytes of UTF-8, as in the released ELMo."""
+        return isinstance(self.spelling, ByteSpelling)
+
+    @property
+    def has_lexicon(self) -> bool:
+        """Whether the model has vectors of whole words."""
+        return getattr(self.spelling, "lexicon", None) is not None
+
+    def count_known(self, words: Iterable[str] | Mapping[str, int]) -> KnownWords:
+        """How many of a text's words the model has vectors of or, without such vectors, knows all characters of.
+
+        `words` are all words of the text, or the number of each. Raises ValueError for models that read bytes.
+        """
+        if self.reads_bytes:
+            raise ValueError("this model reads the bytes of UTF-8, of any word: it has no vectors of words to count")
+        counts = Counter()
+        for word, count in Counter(words).items():
+            counts[self._normalise(word)] += count
+        return self.spelling.count_known(counts)
 
     def convert_tokens_to_ids(self, tokens: str | list[str]) -> list[int] | list[list[int]]:
         """The row of a word, or the rows of words."""
