@@ -355,6 +355,7 @@ class ElmoModel(ElmoPreTrainedModel):
         """Raises ValueError if ids (N, K) are none of the letters, or the last one is no place in the lexicon."""
         letters = self.config.max_characters_per_token
         parts = [("input_ids", words[:, :letters], "vocab_size", self.config.vocab_size)]
+        # CODEPATH: only the models of ELMoForManyLangs have vectors of whole words.
         if self.config.lexicon_size:
             last = words[:, letters:]
             parts.append(("the last of each word's input_ids", last, "lexicon_size", self.config.lexicon_size))
