@@ -223,9 +223,8 @@ def embed_language(size: str) -> Build:
         text = Text(tiny)
         batches = [text.sentences(5 if tiny else BATCH_SIZE) for _ in range(BATCHES)]
         lexicon = text.words[: len(text.words) // 2]
-        config = make_config(
-            size, tiny, char_embedding_size=5 if tiny else 50
-        )  # the size of the letters' vectors there
+        sizes = {} if tiny else {"char_embedding_size": 50}  # as in the published models of languages
+        config = make_config(size, tiny, **sizes)
         of_bytes = make_models(ElmoModel, PlainElmo, config)[OURS]
         of_language, tokenizer = make_language(of_bytes, lexicon)
         distinct = [{word for sentence in batch for word in sentence} for batch in batches]
