@@ -323,8 +323,12 @@ def make_tokenizer(
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a pickle by name. Raises ValueError unless all are finite numbers in single precision."""
+    state = read_pickle(path)
+    claimed = 4 * sum(tensor.numel() for tensor in state.values())  # a number may stand for any number of equal ones
+    if claimed > path.stat().st_size:
+        raise InputError(f"{path}: its tensors claim to have {claimed:,} bytes, more than the file: download it again")
     tensors = {}
-    for name, tensor in read_pickle(path).items():
+    for name, tensor in state.items():
         if tensor.dtype != torch.float32 or tensor.layout != torch.strided:
             kind = tensor.dtype if tensor.layout == torch.strided else tensor.layout
             raise InputError(f"{path}: {name!s:.80} is {kind}, but must be torch.float32")

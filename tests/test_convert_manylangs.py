@@ -413,6 +413,10 @@ REFUSED = {
         f"{T}: not all numbers of convolutions.1.bias are finite. Its training diverged",
     ),
     "more than tensors": (pickled({"a": torch.ones(2), "b": [1]}), f"{E} must hold a state dict"),
+    "more numbers than the file": (
+        pickled({"a": torch.ones(1).expand(10**6, 10**6)}),
+        f"{E}: its tensors claim to have 4,000,000,000,000 bytes, more than the file",
+    ),
     "a list": (pickled([torch.ones(2)]), f"{E} must hold a state dict"),
     "code": (pickled({"a": Path("harmless")}), f"{E} is not a state dict that torch.save wrote"),
     "a layer too few": (given(n_layers=3), "lacks backward_layer_2.* and 4 more"),
