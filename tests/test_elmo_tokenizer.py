@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from modeling import ElmoConfig, ElmoTokenizer
-from modeling.elmo.tokenization_elmo_spelling import ByteSpelling
+from modeling.elmo.tokenization_elmo_spelling import ByteSpelling, boundary_rows
 from tests.tiny_run import load_tokenizer
 
 
@@ -66,7 +66,7 @@ def test_a_word_has_the_released_ids_plus_one():
 
 
 def test_the_rows_of_a_sentence_s_begin_and_end_are_the_released_ones():
-    assert ByteSpelling.marks.boundaries(5) == ([259, 257, 260, 261, 261], [259, 258, 260, 261, 261])
+    assert boundary_rows(262, 5, False) == [[259, 257, 260, 261, 261], [259, 258, 260, 261, 261]]
 
 
 def test_no_words_are_no_rows():

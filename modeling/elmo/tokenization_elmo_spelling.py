@@ -44,11 +44,6 @@ class Marks(NamedTuple):
         """The last five ids."""
         return cls(*range(vocab_size - 5, vocab_size))
 
-    def boundaries(self, columns: int) -> tuple[list[int], list[int]]:
-        """The rows of a sentence's begin and end, with one mark each as their only letter."""
-        padding = [self.word_padding] * (columns - 3)
-        return tuple([self.word_begin, mark, self.word_end, *padding] for mark in self[:2])
-
 
 # Places among the vectors of whole words. The place 0 is for padding.
 UNKNOWN_WORD, SENTENCE_BEGIN_WORD, SENTENCE_END_WORD = 1, 2, 3
@@ -97,9 +92,13 @@ class KnownWords:
 
 def boundary_rows(vocab_size: int, max_characters: int, has_lexicon: bool) -> list[list[int]]:
     """The rows of the begin and the end of a sentence, which the model adds to each sentence."""
-    rows = Marks.of(vocab_size).boundaries(max_characters)
-    places = ([SENTENCE_BEGIN_WORD], [SENTENCE_END_WORD]) if has_lexicon else ([], [])
-    return [row + place for row, place in zip(rows, places, strict=True)]
+    # Not a `Marks`, which torch.compile cannot make.
+    sentence_begin, sentence_end, word_begin, word_end, word_padding = range(vocab_size - 5, vocab_size)
+    padding = [word_padding] * (max_characters - 3)
+    rows = []
+    for mark, place in ((sentence_begin, SENTENCE_BEGIN_WORD), (sentence_end, SENTENCE_END_WORD)):
+        rows.append([word_begin, mark, word_end, *padding, *([place] if has_lexicon else [])])
+    return rows
 
 
 class ByteSpelling:
@@ -237,7 +236,7 @@ def _fill(lengths: list[int], letters: np.ndarray, marks: Marks, columns: int) -
 
 def _put_marks(rows: np.ndarray, words: Sequence[str], names: Sequence[str], marks: Marks) -> np.ndarray:
     """The rows, in which those of the words that are a sentence's begin or end have the mark."""
-    boundaries = dict(zip(names, marks.boundaries(rows.shape[1]), strict=True))
+    boundaries = dict(zip(names, boundary_rows(marks.word_padding + 1, rows.shape[1], False), strict=True))
     for index, word in enumerate(words):
         if word in boundaries:
             rows[index] = boundaries[word]
