@@ -19,6 +19,7 @@ from datasets import Dataset, DatasetDict
 from datasets.fingerprint import generate_random_fingerprint
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from tasks.language_models import report_known_words
 from tasks.ner.tags import convert_tags, count_entities, entity_types, label_names
 from tasks.rows import total
 from training.batches import IGNORED
@@ -107,6 +108,7 @@ def make_features(
     features = DatasetDict()
     for split, examples in data.items():
         words, tokens = count_tokens(examples["words"], tokenizer)
+        report_known_words(split, [words], tokenizer)
         examples = place_windows(examples, tokens, room, limits[split], document_context)
         features[split] = examples.map(
             partial(featurize, words=words, tokenizer=tokenizer, **options),
