@@ -63,6 +63,7 @@ from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
 from training.loading import check_length, has_head, load_config, load_model, load_tokenizer
+from training.optimization import samples_of_update
 from training.prediction import Outputs
 from training.results import Results, Scores
 from training.runs import carry_out, command, repeat
@@ -298,7 +299,7 @@ def build_task(
     if text.validation is None:
         _check_needs_no_evaluation(args)
     build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
-    rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * accelerator.num_processes
+    rows = samples_of_update(args, accelerator.num_processes)
     if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
         raise InputError(
             "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"

@@ -21,9 +21,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, set_seed
 from datasets import Dataset
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -33,10 +34,10 @@ from training.checksums import damage, write_checksums
 from training.digests import digest
 from training.errors import DivergedError, FileError, InputError
 from training.files import new_folder, read_json_object, remove_folder, write_json
-from training.identity import FREE, allowed_differences, first_difference, flatten_config
+from training.identity import FREE, SAMPLES, allowed_differences, first_difference, flatten_config, in_todays_words
 from training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_folders
-from training.pickles import danger
-from training.plan import Plan
+from training.pickles import danger, has_random_states
+from training.plan import Plan, sharding
 from training.results import ScoresBySet, flatten_scores, goodness, read_scores
 
 
@@ -227,6 +228,7 @@ class Checkpoints:
         self._compare(identity, self.path(update), update)
         self._print_changes(circumstances, self.path(update))
         self.load(update)
+        self._restore_draws(update, circumstances.get("processes"))
         if self.accelerator.is_main_process:  # checkpoints that the run will write again
             for newer in [other for other in self.saved_updates() if other > update]:
                 remove_folder(self.path(newer))
@@ -234,24 +236,56 @@ class Checkpoints:
 
     def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
         """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
+        saved = in_todays_words(saved)
         ignored = allowed_differences(self.identity, saved, path, update)
         name = first_difference(
             *({name: run[name] for name in run.keys() - ignored} for run in (self.identity, saved))
         )
         if name is not None:
+            product = "--per_device_train_batch_size x --gradient_accumulation_steps x processes"
+            how = f" ({product})" if name == SAMPLES else ""
             raise InputError(
-                f"{path} is of a run with {name} {saved.get(name)}, not {self.identity.get(name)}: --resume continues "
-                "the same run, another needs its own --output_dir"
+                f"{path} is of a run with {name} {saved.get(name)}, not {self.identity.get(name)}{how}: --resume "
+                "continues the same run, another needs its own --output_dir"
             )
 
     def _print_changes(self, saved: dict[str, str | int], path: Path) -> None:
-        """Prints which circumstances differ from those that are `saved` in `path`."""
+        """Prints which circumstances differ from those that are `saved` in `path`.
+
+        Raises ValueError if the model is divided among another number of processes: they could not put it together.
+        """
         current = self.circumstances
+        if sharding(self.accelerator) and saved.get("processes") != current["processes"]:
+            raise InputError(
+                f"{path} holds a model in {saved.get('processes')} parts, for as many processes, not "
+                f"{current['processes']}: start as many"
+            )
         changes = [
-            f"{name} {saved.get(name)}, now {value}" for name, value in current.items() if value != saved.get(name)
+            f"{name} {saved.get(name)}, now {value}"
+            for name, value in current.items()
+            if value != saved.get(name) and name != "processes"  # of which `_restore_draws` tells more
         ]
         if changes:
             self.accelerator.print(f"{path} was written with {'; '.join(changes)}: the last bits may differ")
+
+    def _restore_draws(self, update: int, processes: int | str | None) -> None:
+        """Makes sure that each process draws what it would have drawn, or says that it does not.
+
+        Accelerate passes over random states that are missing or of another device. Then, and for another number of
+        `processes`, all processes begin with new ones, functions of the seed, the update and the process.
+        """
+        path, device = self.path(update), self.accelerator.device
+        states = path / f"random_states_{self.accelerator.process_index}.pkl"
+        lost = torch.tensor(int(not has_random_states(states, device)), device=device)
+        lost = self.accelerator.reduce(lost, "sum").item()
+        if not lost and processes == self.accelerator.num_processes:
+            return
+        reason = f"has no random states for {lost} of the processes"
+        if processes != self.accelerator.num_processes:
+            reason = f"was written by {processes} processes, now there are {self.accelerator.num_processes}"
+        self.accelerator.print(f"{path} {reason}: each update keeps its samples, and dropout draws other numbers")
+        draws = np.random.SeedSequence((self.args.seed, update, self.accelerator.process_index))
+        set_seed(int(draws.generate_state(1)[0]))
 
     def write_identity(self) -> None:
         """Writes, at the end of a run with --seeds, its identity. Every process must call it."""

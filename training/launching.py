@@ -25,7 +25,7 @@ from transformers.integrations import unset_hf_deepspeed_config
 from training.arguments import CURVES, TRACKERS, RunArguments, public_arguments
 from training.errors import ExistingFileError, FileError, FolderInUseError, InputError, LaunchError, PackageError
 from training.history import History
-from training.output_folder import RESULTS
+from training.output_folder import BATCH, RESULTS
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
     output, state = Path(args.output_dir), PartialState()
     with _output_dir_errors(output):
         is_file = output.exists() and not output.is_dir()
-        has_files = output.is_dir() and any(path.name not in (".lock", RESULTS) for path in output.iterdir())
+        has_files = output.is_dir() and any(path.name not in (".lock", RESULTS, BATCH) for path in output.iterdir())
     if is_file:
         raise ExistingFileError(f"--output_dir {output} is a file")
     if has_files and not (args.overwrite_output_dir or args.resume):
@@ -64,8 +64,9 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
     finally:
         (output / ".lock").unlink(missing_ok=True)
         lock.release()
-        if is_new and all(path.name == RESULTS for path in output.iterdir()):  # the run failed before it wrote more
-            (output / RESULTS).unlink(missing_ok=True)
+        if is_new and {path.name for path in output.iterdir()} <= {RESULTS, BATCH}:  # the run failed before
+            for name in (RESULTS, BATCH):
+                (output / name).unlink(missing_ok=True)
             output.rmdir()
 
 

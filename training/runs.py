@@ -18,6 +18,7 @@ from training.command_line import run_command
 from training.ensembles import average, members, save_outputs
 from training.errors import InputError, flags_in_errors
 from training.files import write_bytes
+from training.global_batch import forget_global_batch, keep_global_batch
 from training.launching import check_launch, lock_output_folder
 from training.loop import train
 from training.output_folder import SEED, matching_folders, record_result_files
@@ -46,6 +47,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
         names = ", ".join(map(str, members(args.ensemble, args.output_dir)))
         PartialState().print(f"ensemble: the mean of {names}")
     with lock_output_folder(args):
+        args = keep_global_batch(args)
         pushes = args.push_to_hub and PartialState().is_main_process
         if pushes:  # a missing token is an error before the work
             args = dataclasses.replace(args, hub_model_id=hub.create_repository(args))
@@ -55,6 +57,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
             raise InputError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
         else:
             results = run(args).flat()
+        forget_global_batch(args)
         if pushes:
             hub.push(args)
         return results

@@ -11,6 +11,7 @@ from training.arguments import RunArguments, hub_model_id, public_arguments
 from training.cards import spread_card
 from training.errors import DivergedError, InputError, flags_in_errors
 from training.files import remove_folder, write_json, write_text
+from training.global_batch import with_batch_of
 from training.identity import run_digest
 from training.output_folder import (
     CHECKPOINT,
@@ -93,7 +94,7 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> Results:
     seed_args = dataclasses.replace(args, **changes, hub_model_id=hub_model_id(args))
     if args.resume and (folder / METRICS).is_file():
         record = read_record(folder / METRICS)
-        if record.get("identity") != run_digest(seed_args):
+        if record.get("identity") != run_digest(with_batch_of(record, seed_args)):
             raise InputError(
                 f"{folder} is of a run with other arguments, data or configuration: this one needs its "
                 "own --output_dir"

@@ -1,0 +1,121 @@
+"""Runs that go on with another number of processes, on machines that are lost or share no folder, and that wait."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import run_glue
+from tests.glue_sample import write_model, write_task, write_vocabulary
+from tests.processes import fork, wait
+from tests.test_resume import outcome
+from training import global_batch
+from training.checksums import write_checksums
+
+
+@pytest.fixture
+def flags(tmp_path) -> list[str]:
+    """A run of RTE in miniature: three updates an epoch, of 4, 4 and 1 examples, without dropout."""
+    write_task(tmp_path, "RTE")
+    argv = ["--model_name_or_path", str(write_model(tmp_path)), "--tokenizer_name", str(write_vocabulary(tmp_path))]
+    argv += ["--task_name", "rte", "--data_dir", str(tmp_path), "--do_train", "--max_seq_length", "24"]
+    argv += ["--learning_rate", "0.01", "--adam_epsilon", "0.001", "--lr_scheduler_type", "constant"]
+    return [*argv, "--save_strategy", "steps", "--save_steps", "2", "--output_dir", str(tmp_path / "out")]
+
+
+def with_batch(size: int, *more: str, accumulated: int = 1) -> list[str]:
+    sizes = ["--per_device_train_batch_size", str(size), "--gradient_accumulation_steps", str(accumulated)]
+    return [*sizes, *more]
+
+
+def assert_close(folder: Path, other: Path) -> None:
+    """The weights are equal up to the order of sums."""
+    ours, theirs = (load_file(path / "model.safetensors") for path in (folder, other))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+# Another number of processes
+
+
+def test_a_run_goes_on_with_other_numbers_of_processes_and_says_that_dropout_draws_others(flags, tmp_path, capfd):
+    two = [*flags, *with_batch(2, "--max_steps", "2")]
+    assert wait(fork(partial(run_glue.main, two), 2)) == [0, 0], capfd.readouterr().err
+    run_glue.main([*flags, *with_batch(2, "--max_steps", "4", "--resume", accumulated=2)])
+    said = (
+        "was written by 2 processes, now there are 1: each update keeps its samples, and dropout draws other numbers"
+    )
+    assert capfd.readouterr().out.count(said) == 1
+    four = [*flags, *with_batch(1, "--max_steps", "7", "--resume")]
+    assert wait(fork(partial(run_glue.main, four), 4)) == [0] * 4, capfd.readouterr().err
+    assert capfd.readouterr().out.count("was written by 1 processes, now there are 4") == 1
+    run_glue.main([*flags, *with_batch(4, "--max_steps", "7"), "--output_dir", str(tmp_path / "whole")])
+    assert_close(tmp_path / "out", tmp_path / "whole")
+    with pytest.raises(ValueError, match=r"with samples of an update 4, not 2 \(--per_device_train_batch_size x"):
+        run_glue.main([*flags, *with_batch(2, "--max_steps", "7", "--resume")])
+
+
+@pytest.mark.parametrize("size", [1, 6, 12, 35])
+def test_an_update_has_the_fewest_equal_batches_that_are_not_too_large(size):
+    for largest in range(1, 40):
+        batch, steps = global_batch.share(size, largest)
+        possible = [each for each in range(1, largest + 1) if size % each == 0]
+        assert batch * steps == size and batch == max(possible)
+
+
+def test_a_run_that_is_restarted_by_its_launcher_keeps_its_batch(run, tmp_path, capsys):
+    def began(processes: int, **sizes: int) -> None:
+        (tmp_path / "out").mkdir(exist_ok=True)
+        values = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "processes": processes}
+        (tmp_path / "out" / ".batch.json").write_text(json.dumps(values | sizes), encoding="utf-8")
+
+    def sizes(**changes: object) -> tuple[int, int]:
+        args = global_batch.keep_global_batch(run(**changes))
+        return args.per_device_train_batch_size, args.gradient_accumulation_steps
+
+    began(processes=3)
+    assert sizes(resume=True) == (4, 3)
+    assert "began with 3 processes, now 1" in capsys.readouterr().out
+    assert sizes(resume=True, gradient_accumulation_steps=2) == (4, 2)  # of the user's own
+    assert sizes() == (4, 1)
+    assert json.loads((tmp_path / "out" / ".batch.json").read_text(encoding="utf-8"))["processes"] == 1
+    (tmp_path / "out" / ".batch.json").unlink()
+    (tmp_path / "out" / "checkpoint-2").mkdir()
+    assert sizes(resume=True) == (4, 1) and not (tmp_path / "out" / ".batch.json").exists()
+
+
+def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):
+    def record(batch: int, processes: int) -> dict:
+        sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": 1}
+        return {"args": sizes, "hardware": {"processes": processes}}
+
+    args = run(gradient_accumulation_steps=2)  # eight examples in an update, of one process
+    assert global_batch.with_batch_of(record(2, processes=4), args) == run(per_device_train_batch_size=2)
+    assert global_batch.with_batch_of(record(2, processes=2), args) == args
+    assert global_batch.with_batch_of({"args": {}}, args) == args
+
+
+# Checkpoints of another version
+
+
+def test_a_checkpoint_that_names_its_number_of_processes_goes_on(flags, tmp_path, capsys):
+    run_glue.main([*flags, *with_batch(4, "--max_steps", "2")])
+    path = tmp_path / "out" / "checkpoint-2" / "progress.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    identity = record["identity"]
+    assert identity.pop("samples of an update") == 4 and identity.pop("sharding") is None
+    identity |= {"processes": 1, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}
+    path.write_text(json.dumps(record | {"identity": identity | {"distribution": "NO"}}), encoding="utf-8")
+    write_checksums(path.parent)
+    run_glue.main([*flags, *with_batch(4, "--max_steps", "4", "--resume")])
+    assert "draws other numbers" not in capsys.readouterr().out
+    run_glue.main([*flags, *with_batch(4, "--max_steps", "4"), "--output_dir", str(tmp_path / "whole")])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+    with pytest.raises(ValueError, match="with samples of an update 4, not 3"):
+        run_glue.main([*flags, *with_batch(3, "--max_steps", "4", "--resume")])
+    (tmp_path / "out" / "checkpoint-4" / "random_states_0.pkl").unlink()  # of a machine without a shared folder
+    write_checksums(tmp_path / "out" / "checkpoint-4")
+    run_glue.main([*flags, *with_batch(2, "--max_steps", "4", "--resume", accumulated=2)])
+    assert "checkpoint-4 has no random states for 1 of the processes: each update" in capsys.readouterr().out
