@@ -63,6 +63,7 @@ from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
 from training.loading import check_length, has_head, load_config, load_model, load_tokenizer
+from training.machines import in_turn
 from training.optimization import samples_of_update
 from training.prediction import Outputs
 from training.results import Results, Scores
@@ -238,7 +239,7 @@ def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerat
     has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
-    with accelerator.main_process_first():
+    with in_turn(accelerator):
         return prepare(Path(args.corpus_dir), args.text, config, tokenizer, lower_case, processes=processes)
 
 

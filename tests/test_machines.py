@@ -1,6 +1,9 @@
 """Runs that go on with another number of processes, on machines that are lost or share no folder, and that wait."""
 
 import json
+import os
+import re
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -95,6 +98,44 @@ def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):
     assert global_batch.with_batch_of(record(2, processes=4), args) == run(per_device_train_batch_size=2)
     assert global_batch.with_batch_of(record(2, processes=2), args) == args
     assert global_batch.with_batch_of({"args": {}}, args) == args
+
+
+# Machines without a shared folder
+
+
+def as_on_two_machines(tmp_path: Path, argv: list[str]) -> None:
+    """What one of two processes does, each on a machine with a folder of its own, in which the runs' folders are."""
+    rank = int(os.environ["RANK"])
+    os.environ["LOCAL_RANK"] = "0"
+
+    def main(*more: str, folder: Path) -> None:
+        run_glue.main([*argv, *more, "--output_dir", str(folder / "out")])
+
+    machines = [tmp_path / "first", tmp_path / "second"]
+    main("--max_steps", "4", folder=machines[rank])
+    with pytest.raises(FileExistsError, match="--output_dir .*first/out exists and is not empty"):
+        main("--max_steps", "4", folder=machines[rank])
+    shutil.copytree(tmp_path / "first", tmp_path / f"of-{rank}")  # as it was
+    with pytest.raises(ValueError, match=r"checkpoint-4 is with .* \(process 1\), and the run would go on from what"):
+        main("--max_steps", "7", "--resume", folder=[tmp_path / "empty", tmp_path / "of-1"][rank])
+    main("--max_steps", "7", "--resume", folder=machines[rank])
+    main("--max_steps", "7", folder=tmp_path / "shared")
+
+
+def test_machines_without_a_shared_folder_save_and_resume_through_the_first(flags, tmp_path, capfd):
+    write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+    run = partial(as_on_two_machines, tmp_path, [*flags, *with_batch(2)])
+    assert wait(fork(run, 2)) == [0, 0], capfd.readouterr().err
+    assert outcome(tmp_path / "first" / "out") == outcome(tmp_path / "shared" / "out")
+    assert not (tmp_path / "second").exists() and not (tmp_path / "empty" / "out").exists()
+    hidden = [path for path in tmp_path.rglob(".*") if path.name.startswith(".")]
+    assert hidden == []
+    said = capfd.readouterr().out
+    places = (
+        r"--output_dir \S+first/out of \S+ \(process 0\) is not shared: .* none with \S+ \(process 1\); to --resume"
+    )
+    assert len(re.findall(places, said)) == 2 and "shared/out of" not in said
+    assert "draws other numbers" not in said
 
 
 # Checkpoints of another version

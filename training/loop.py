@@ -292,8 +292,10 @@ class _Training:
 
     def diverged(self, problem: str) -> None:
         """Raises FloatingPointError with the problem, its remedies and the last checkpoint."""
-        saved = self.checkpoints.saved_updates()
-        last = f"{self.checkpoints.path(saved[0])} is the last good checkpoint" if saved else "no checkpoint was saved"
+        newest = self.checkpoints.newest
+        last = "no checkpoint was saved"
+        if newest is not None:
+            last = f"{self.checkpoints.path(newest)} is the last good checkpoint"
         raise DivergedError(
             f"{problem} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
             f"--mixed_precision with a wider range; {last}, for --model_name_or_path of another run"

@@ -65,6 +65,11 @@ def _check_tensors(path: Path) -> None:
         torch.load(path, map_location="meta", mmap=True, weights_only=True)  # reads no tensor
 
 
+def random_states(folder: Path, process: int) -> Path:
+    """The file of a checkpoint with the random states of a process."""
+    return folder / f"random_states_{process}.pkl"
+
+
 def has_random_states(path: Path, device: torch.device) -> bool:
     """Whether the random states of a process are there, and can be used on its device.
 

@@ -21,6 +21,7 @@ from training.files import write_bytes
 from training.global_batch import forget_global_batch, keep_global_batch
 from training.launching import check_launch, lock_output_folder
 from training.loop import train
+from training.machines import on_main
 from training.output_folder import SEED, matching_folders, record_result_files
 from training.reporting import remove_earlier_results, write_results
 from training.results import Results
@@ -48,17 +49,16 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
         PartialState().print(f"ensemble: the mean of {names}")
     with lock_output_folder(args):
         args = keep_global_batch(args)
-        pushes = args.push_to_hub and PartialState().is_main_process
-        if pushes:  # a missing token is an error before the work
-            args = dataclasses.replace(args, hub_model_id=hub.create_repository(args))
+        if args.push_to_hub:  # a missing token is an error before the work
+            args = dataclasses.replace(args, hub_model_id=on_main(partial(hub.create_repository, args)))
         if args.seeds > 1 or args.max_restarts:
             results = run_seeds(run, args)
-        elif args.resume and matching_folders(Path(args.output_dir), SEED):
+        elif args.resume and on_main(lambda: bool(matching_folders(Path(args.output_dir), SEED))):
             raise InputError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
         else:
             results = run(args).flat()
         forget_global_batch(args)
-        if pushes:
+        if args.push_to_hub and PartialState().is_main_process:
             hub.push(args)
         return results
 
