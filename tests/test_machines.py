@@ -4,9 +4,13 @@ import json
 import os
 import re
 import shutil
+import signal
+import time
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,8 +19,9 @@ import run_glue
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.test_resume import outcome
-from training import global_batch
+from training import global_batch, loop, waiting
 from training.checksums import write_checksums
+from training.errors import LaunchError
 
 
 @pytest.fixture
@@ -136,6 +141,54 @@ def test_machines_without_a_shared_folder_save_and_resume_through_the_first(flag
     )
     assert len(re.findall(places, said)) == 2 and "shared/out of" not in said
     assert "draws other numbers" not in said
+
+
+# Waiting
+
+
+def stopped_in_turn(tmp_path: Path, argv: list[str]) -> None:
+    """What one of two processes does: in the first run, each stops in one update; in the last, the second is lost."""
+    rank, update = int(os.environ["RANK"]), loop._Training.update
+    waiting.PATIENCE, waiting.PULSE = 1.0, 0.1
+
+    def update_and_stop(self, *parts):
+        update(self, *parts)
+        if self.progress.update == 1 + 2 * rank:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def update_and_end(self, *parts):
+        update(self, *parts)
+        if self.progress.update == 2 and rank == 1:
+            os._exit(3)
+
+    loop._Training.update = update_and_stop
+    run_glue.main([*argv, "--output_dir", str(tmp_path / "stopped")])
+    group = torch.distributed.distributed_c10d._get_default_group()
+    assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=77)
+    loop._Training.update = update
+    run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
+    loop._Training.update = update_and_end
+    with pytest.raises(LaunchError, match=r"process 0 lost another one, or waited for it for more than 77 s \(--ddp"):
+        run_glue.main([*argv, "--output_dir", str(tmp_path / "lost")])
+
+
+def test_a_process_that_waits_says_for_whom_and_goes_on_to_the_same_bits(flags, tmp_path, capfd):
+    argv = [*flags, *with_batch(2, "--max_steps", "5", "--ddp_timeout", "77")]
+    processes = fork(partial(stopped_in_turn, tmp_path, argv), 2)
+    for process in map(psutil.Process, (each.pid for each in processes)):
+        while process.status() != psutil.STATUS_STOPPED:
+            assert process.status() != psutil.STATUS_ZOMBIE, capfd.readouterr().err
+            time.sleep(0.05)
+        time.sleep(1.8)  # a process that waits says so after one second, and again after two
+        process.send_signal(signal.SIGCONT)
+    assert wait(processes) == [0, 3]
+    said = capfd.readouterr().err
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
+    waits = r"process (\d) of \S+ has been at (update \d) for \d+ s: it waits for process (\d)[^;]* does not answer"
+    said_so = {*re.findall(waits + r".* gives up after 77 s, --ddp_timeout\n", said)}
+    assert {("1", "update 1", "0"), ("0", "update 3", "1")} <= said_so  # or more, on a busy machine
+    assert all(rank != peer for rank, _, peer in said_so)
+    assert {*re.findall(r"process (\d) of \S+ goes on after \d+ s\n", said)} == {"0", "1"}
 
 
 # Checkpoints of another version

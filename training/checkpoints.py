@@ -43,6 +43,7 @@ from training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_
 from training.pickles import danger, has_random_states, random_states
 from training.plan import Plan, sharding
 from training.results import ScoresBySet, flatten_scores, goodness, read_scores
+from training.waiting import arrive
 
 
 @dataclass
@@ -193,11 +194,13 @@ class Checkpoints:
     def _save_state(self, folder: Path) -> None:
         """Writes this process's part of the state, and waits for the other processes to write theirs."""
         try:
+            arrive("a checkpoint")
             self.accelerator.wait_for_everyone()  # for the main process to empty the folder
             self.accelerator.save_state(str(folder))
             self.plan.save_state(folder)
             if not sharding(self.accelerator):
                 self._gather_random_states(folder)
+            arrive()
             self.accelerator.wait_for_everyone()
         except RuntimeError as error:  # raised by torch if the disk is full, or if another process has ended
             raise OSError(" ".join(str(error).split())) from error

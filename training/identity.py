@@ -20,7 +20,7 @@ from training.files import file_digest
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
 FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples"}
-FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_cache", "window_cache"}
+FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_cache", "window_cache", "ddp_timeout"}
 # Fields of a configuration that no result depends on.
 IGNORED_FIELDS = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
 DATA_FILES = ("train_file", "validation_file", "test_file", "data_file")

@@ -31,6 +31,7 @@ from training.plan import Stretch
 from training.results import Results, ScoresBySet, flatten_scores, goodness
 from training.speed import Speed
 from training.task import Compute, Evaluation, Task, evaluate
+from training.waiting import arrive
 
 
 STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
@@ -201,6 +202,8 @@ class _Training:
             for loss, share in zip(losses, shares, strict=True)
         ]
         loss = sum(part * weight for part, weight in zip(parts, plan.loss_weights, strict=True))
+        if self.accelerator.sync_gradients:
+            arrive(f"update {self.progress.update + 1}")
         # Gradients are averaged over processes.
         self.accelerator.backward(loss * (plan.gradient_scale * self.accelerator.num_processes))
         return torch.stack(parts).detach()

@@ -16,6 +16,7 @@ from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 
 from training.errors import UserError
+from training.waiting import arrive
 
 
 Value = TypeVar("Value")
@@ -38,6 +39,7 @@ def on_main(function: Callable[[], Value]) -> Value:
             value = function()
         except UserError as problem:
             error = problem
+    arrive()
     value, error = broadcast_object_list([value, error])
     if error is not None:
         raise error
@@ -63,8 +65,12 @@ def in_turn(accelerator: Accelerator) -> Iterator[None]:
 
     So what a process writes is there for those after it, if they share its folder, or else for those on its machine.
     """
+    if not accelerator.is_main_process:
+        arrive("what the first process prepares")
     with accelerator.main_process_first(), accelerator.local_main_process_first():
         yield
+        if accelerator.is_main_process:
+            arrive()
 
 
 # Folders
