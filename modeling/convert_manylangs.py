@@ -157,7 +157,7 @@ def remarks(folder: Path, characters: list[str], tokenizer: ElmoTokenizer) -> li
     if is_chinese and not {*map(chr, FULL_WIDTH)} & {*characters} and not tokenizer.full_width_to_ascii:
         lines.append(
             f"{folder / 'char.dic'} has no full-width punctuation, so the model does not know it: convert with "
-            "--full_width_to_ascii, unless your text has ASCII's"
+            "full_width_to_ascii, unless your text has ASCII's"
         )
     return lines
 
