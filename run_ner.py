@@ -8,11 +8,13 @@
     python run_ner.py --model_name_or_path runs/mine --test_file c.conll --do_predict --output_dir runs/predictions
 
 The folder --data_dir holds train.txt, valid.txt and test.txt; or CoNLL-2003's eng.train, eng.testa and eng.testb; or
-train.conll, dev.conll and test.conll. Your own files hold CoNLL columns too, the word in the first and its tag in the
-last, or JSON lines with the lists words and tags. The tags of the data are IOB1, IOB2 or BIOES. The model learns
---tag_scheme; its predictions are converted back to the scheme of the data before they are scored and written.
-The first sub-word of a word carries its tag. A word without sub-words, because the tokenizer drops it or the text is
-cut before it, is predicted as O. Scores are those of conlleval, over all entities and for each type.
+train.conll, dev.conll and test.conll; or, for Chinese, train.char.bmes and so on. Your own files hold CoNLL columns
+too, the word in the first and its tag in the last, or JSON lines with the lists words and tags. The tags of the data
+are IOB1, IOB2, BIOES or BMES. The model learns --tag_scheme; its predictions are converted back to the scheme of the
+data before they are scored and written.
+The first sub-word of a word carries its tag. A word that the tokenizer drops is read as its unknown token, and a
+sentence that is longer than --max_seq_length in several parts. Scores are those of conlleval, over all entities and
+for each type.
 OUTPUT_DIR receives metrics.json, predictions.conll, and the trained model with its model card.
 """
 
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoModel,
@@ -58,6 +60,7 @@ from training.task import Description, Task
 
 # The languages of data sets, by their names on the Hub or the names of their folders.
 LANGUAGES = {"conll2003": "en", "lhoestq/conll2003": "en", "wnut17": "en", "wnut_17": "en", "msra_ner": "zh"}
+LANGUAGES |= {"msra": "zh", "ontonotes4": "zh", "ResumeNER": "zh"}
 TAGGER_FIELDS = ("rnn_size", "rnn_layers", "dropout", "freeze_encoder")  # of the tagger on --features
 
 
@@ -148,7 +151,7 @@ class Tagging(Task):
             return None
         references = self.data[split]["tags"][: len(predictions)]
         values, types = scores_and_types(predictions, references)
-        labels = self.features[split]["labels"][: len(predictions)]
+        labels = self.features[split]["labels"][: len(outputs["logits"])]
         losses = [
             torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.tensor(row), reduction="sum").item()
             for logits, row in zip(outputs["logits"], labels, strict=True)
@@ -188,6 +191,8 @@ def run(args: NerArguments) -> Results:
     clock.lap("load")
     options = {"length": args.max_seq_length, "limits": args.limits, "document_context": args.document_context}
     features = make_features(data, tokenizer, model, names, scheme, **options)
+    for split, rows in features.items():
+        accelerator.print(f"{split}: {describe_words(data[split], rows)}")
     clock.lap("tokenize")
     collator = partial(collate, tokenizer=tokenizer, **args.padding)
     if args.state_cache is not None:
@@ -196,6 +201,14 @@ def run(args: NerArguments) -> Results:
         clock.lap("features")
     task = Tagging(data, features, collator, samples, describe_data(args), names, data_scheme or scheme)
     return carry_out(task, model, tokenizer, args, accelerator, clock)
+
+
+def describe_words(examples: Dataset, rows: Dataset) -> str:
+    """For the console: how many words of the sentences have a token, and in how many rows they are."""
+    sentences = list(dict.fromkeys(rows["example"]))
+    words = sum(map(len, examples.select(sentences)["words"]))
+    labelled = sum(word >= 0 for of_tokens in rows["word"] for word in of_tokens)
+    return f"{labelled:,} of {words:,} words have a token; {len(sentences):,} sentences in {len(rows):,} rows"
 
 
 def build_model(

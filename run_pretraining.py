@@ -63,6 +63,8 @@ from training.errors import InputError
 from training.flags import parse_arguments
 from training.launching import make_accelerator
 from training.loading import check_length, has_head, load_config, load_model, load_tokenizer
+from training.machines import in_turn
+from training.optimization import samples_of_update
 from training.prediction import Outputs
 from training.results import Results, Scores
 from training.runs import carry_out, command, repeat
@@ -237,7 +239,7 @@ def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerat
     has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
-    with accelerator.main_process_first():
+    with in_turn(accelerator):
         return prepare(Path(args.corpus_dir), args.text, config, tokenizer, lower_case, processes=processes)
 
 
@@ -298,7 +300,7 @@ def build_task(
     if text.validation is None:
         _check_needs_no_evaluation(args)
     build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
-    rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * accelerator.num_processes
+    rows = samples_of_update(args, accelerator.num_processes)
     if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
         raise InputError(
             "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"

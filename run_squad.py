@@ -1,8 +1,9 @@
-"""Fine-tunes and evaluates a model that answers questions about texts: SQuAD 1.1 and 2.0 (Rajpurkar et al.).
+"""Fine-tunes and evaluates a model that answers questions about texts, as in SQuAD 1.1 and 2.0 and CMRC 2018.
 
     python run_squad.py configs/bert/squad.yaml                               # the paper's recipe, data from the Hub
     python run_squad.py configs/bert/squad_v2_large.yaml --data_dir squad     # train-v2.0.json and dev-v2.0.json
     python run_squad.py configs/elmo/squad.yaml                               # ELMo's BiDAF, which reads words
+    python run_squad.py configs/bert/cmrc2018.yaml                            # Chinese, scored as in CMRC 2018
     python run_squad.py --model_name_or_path runs/bert/squad --test_file questions.json --do_predict \\
         --output_dir runs/answers
 
@@ -21,6 +22,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from datasets import Dataset, DatasetDict
@@ -58,6 +60,14 @@ class SquadArguments(DataArguments):
     max_seq_length: int = HfArg(default=384, help="tokens of question and context together, in one window")
     doc_stride: NonNegativeInt = HfArg(default=128, help="tokens that two neighbouring windows share")
     max_query_length: PositiveInt = HfArg(default=64, help="tokens of a question; longer ones are cut")
+    locate_answers: bool = HfArg(
+        default=False,
+        help="look for answers that are not at their answer_start: the nearest place where the text occurs; for CMRC "
+        "2018, where those that occur nowhere have -1: they are scored, and not learned",
+    )
+    metric: Literal["squad", "cmrc2018"] = HfArg(
+        default="squad", help="the official scorer; cmrc2018 counts Chinese characters, and is for DRCD, too"
+    )
     n_best_size: PositiveInt = HfArg(default=20, help="answers for each question in nbest_predictions.json")
     max_answer_length: PositiveInt = HfArg(default=30, help="tokens of an answer")
     null_score_diff_threshold: float | None = HfArg(
@@ -77,6 +87,8 @@ class SquadArguments(DataArguments):
             raise InputError(
                 "--null_score_diff_threshold is for questions without answers: add --version_2_with_negative"
             )
+        if self.metric == "cmrc2018" and self.version_2_with_negative:
+            raise InputError("--metric cmrc2018 is for questions with answers: leave --version_2_with_negative out")
 
     @property
     def window_shape(self) -> dict[str, int]:
@@ -90,15 +102,15 @@ def load_data(args: SquadArguments) -> DatasetDict:
     The file of a split takes precedence over --data_dir, and --data_dir over --dataset_name, so that flags can replace
     the data of a recipe.
     """
-    version_2 = args.version_2_with_negative
+    options = {"version_2": args.version_2_with_negative, "limits": args.limits, "locate": args.locate_answers}
     data = DatasetDict()
     for split, file in args.files.items():
         if file is None and split != "test" and args.data_dir is not None:
-            data |= read_folder(Path(args.data_dir), [split], version_2, args.limits)
+            data |= read_folder(Path(args.data_dir), [split], **options)
         elif file is None and split != "test" and args.dataset_name is not None:
-            data |= read_hub(args.dataset_name, [split], version_2, args.limits)
+            data |= read_hub(args.dataset_name, [split], **options)
         else:
-            data |= read_files({split: file}, version_2, args.limits)
+            data |= read_files({split: file}, **options)
     return data
 
 
@@ -108,6 +120,7 @@ class Answering(Task):
 
     windows: the windows of each split
     version_2: whether a question may have no answer
+    metric: the official scorer, squad or cmrc2018
     n_best_size: how many answers to a question are written
     max_answer_length: the tokens that an answer may have
     threshold: "" is predicted where "no answer" scores more than this above the best answer; None: 0 or, for the test
@@ -117,6 +130,7 @@ class Answering(Task):
 
     windows: dict[str, Windows]
     version_2: bool
+    metric: str
     n_best_size: int
     max_answer_length: int
     threshold: float | None
@@ -138,7 +152,7 @@ class Answering(Task):
         """The percentages of the official scorer."""
         if "answers" not in self.data[split].column_names:
             return None
-        return score_answers(predictions, self.data[split], self.version_2)
+        return score_answers(predictions, self.data[split], self.version_2, self.metric)
 
     def write(self, split: str, predictions: Answers) -> dict[str, str]:
         """The official files; those of the validation set have _validation in their names."""
@@ -193,6 +207,7 @@ def run(args: SquadArguments) -> Results:
     collator = partial(collate, tokenizer=tokenizer, **args.padding)
     decoding = {
         "version_2": args.version_2_with_negative,
+        "metric": args.metric,
         "n_best_size": args.n_best_size,
         "max_answer_length": args.max_answer_length,
         "threshold": args.null_score_diff_threshold,
@@ -210,12 +225,13 @@ def describe_windows(windows: Windows) -> str:
     return text
 
 
-def score_answers(answers: Answers, examples: Dataset, version_2: bool) -> Scores:
+def score_answers(answers: Answers, examples: Dataset, version_2: bool, metric_name: str = "squad") -> Scores:
     """The percentages of the official scorer. For SQuAD 2.0 also the best scores of any threshold, with the threshold.
 
     The best scores are computed from the best answers to all questions, whether or not "no answer" is predicted.
     """
-    metric = metrics.load("squad", "v2.0" if version_2 else "v1.1")
+    version = "v2.0" if version_2 else "v1.1"
+    metric = metrics.load("squad", version if metric_name == "squad" else metric_name)
     references = list(examples.select_columns(["id", "answers"]))
 
     def compute(texts: dict[str, str]) -> dict[str, float]:

@@ -1,8 +1,9 @@
-"""Scores a file of answers to SQuAD 1.1 or 2.0, with the options and the results of the official scorers.
+"""Scores a file of answers to SQuAD 1.1, SQuAD 2.0 or CMRC 2018, with the results of the official scorers.
 
     python squad_scores.py dev-v1.1.json runs/bert/squad/predictions_validation.json
     python squad_scores.py dev-v2.0.json runs/bert/squad2/predictions_validation.json \\
         --na_prob_file runs/bert/squad2/null_odds_validation.json --out_image_dir plots
+    python squad_scores.py cmrc2018_dev.json runs/bert/cmrc2018/predictions_validation.json --metric cmrc2018
 
 Predictions are one JSON object, id -> text, with "" for no answer. The --na_prob_file is one JSON object too, id ->
 probability or log odds of no answer; it adds the best thresholds and the average precisions (pr_exact_ap, pr_f1_ap,
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from metrics.squad.cmrc2018 import cmrc2018_scores
 from metrics.squad.scores import Marks, best_thresholds, mark, precision_recall, squad1_scores, squad2_scores
 from tasks.rows import plain, read_json
 from tasks.squad.files import read_questions
@@ -49,11 +51,14 @@ CURVES = {
 def main(argv: list[str] | None = None) -> None:
     """Prints the scores that `argv`, by default the command line, asks for, and writes the files that it names."""
     args = parse(argv)
-    questions, _ = read_questions(Path(args.data_file), "validation", version_2=True)
+    is_cmrc = args.metric == "cmrc2018"
+    questions, _ = read_questions(Path(args.data_file), "validation", version_2=not is_cmrc, locate=is_cmrc)
     references = {question["id"]: [text for text, _ in question["answers"]] for question in questions}
-    version = choose_version(args, references)
+    version = "1.1" if is_cmrc else choose_version(args, references)
     predictions = read_predictions(Path(args.pred_file), references, version)
-    if version == "1.1":
+    if is_cmrc:
+        scores = cmrc2018_scores(predictions, references)
+    elif version == "1.1":
         scores = squad1_scores(predictions, references)
     else:
         no_answer = read_no_answer(args.na_prob_file, predictions, references) if args.na_prob_file else None
@@ -70,8 +75,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The arguments of the command line. Raises ValueError for arguments that contradict or need each other."""
-    parser = argparse.ArgumentParser(description="exact match and F1 of answers to SQuAD 1.1 or 2.0")
+    """The arguments of the command line. Raises ValueError as `check` does."""
+    parser = argparse.ArgumentParser(description="exact match and F1 of answers to SQuAD or CMRC 2018")
     parser.add_argument("data_file", help="the data: the official .json, or .jsonl with the Hub's columns")
     parser.add_argument("pred_file", help="the predictions: JSON, id -> text")
     parser.add_argument(
@@ -96,11 +101,26 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         help="write images of precision-recall curves and histograms into this folder",
     )
     parser.add_argument(
+        "--metric",
+        choices=("squad", "cmrc2018"),
+        default="squad",
+        help="the official scorer; cmrc2018 counts Chinese characters (default: squad)",
+    )
+    parser.add_argument(
         "--version",
         choices=list(WITHOUT_PREDICTION),
         help="the version of SQuAD (default: 2.0 with a --na_prob_file or if a question has no answer; else 1.1)",
     )
     args = parser.parse_args(argv)
+    check(args)
+    return args
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises ValueError for arguments that contradict or need each other."""
+    if args.metric == "cmrc2018" and (args.version or args.na_prob_file):
+        flag = "--na_prob_file" if args.na_prob_file else "--version"
+        raise InputError(f"{flag} is for SQuAD: leave it out, or --metric cmrc2018")
     if args.na_prob_thresh is not None and math.isnan(args.na_prob_thresh):
         raise InputError("--na_prob_thresh nan is not a number: inf leaves all predictions as they are")
     if not args.na_prob_file:
@@ -109,7 +129,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                 raise InputError(f"{flag} {value} needs the probabilities of no answer: add --na_prob_file")
     elif args.version == "1.1":
         raise InputError(f"--na_prob_file {args.na_prob_file} is for SQuAD 2.0: leave it out, or --version 1.1")
-    return args
 
 
 def choose_version(args: argparse.Namespace, references: dict[str, list[str]]) -> str:

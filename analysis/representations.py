@@ -30,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from analysis.reporting import RANDOM
-from modeling import ElmoModel
+from modeling import ElmoModel, ElmoTokenizer
 from modeling.convert_vectors import read_vectors
 from tasks.minimal_pairs.scoring import choose_head
 from tasks.ner.features import encode, space_before_words
@@ -151,6 +151,7 @@ class ElmoEncoder:
     """A biLM, which reads words."""
 
     model: ElmoModel
+    tokenizer: ElmoTokenizer
 
     def __post_init__(self) -> None:
         self.layers = ["characters", *(f"LSTM {n}" for n in range(1, self.model.config.num_hidden_layers + 1))]
@@ -158,7 +159,10 @@ class ElmoEncoder:
             self.model.config.state = "warm"
 
     def encode(self, sentences: list[Words]) -> list[np.ndarray]:
-        return [states.numpy() for states in self.model.embed(sentences, batch_size=len(sentences), layers="all")]
+        return [states.numpy() for states in self._embed(sentences)]
+
+    def _embed(self, sentences: list[Words]) -> list[torch.Tensor]:
+        return self.model.embed(sentences, batch_size=len(sentences), layers="all", tokenizer=self.tokenizer)
 
 
 class StaticVectors:
@@ -204,7 +208,7 @@ def load_encoder(
         with contextlib.redirect_stdout(sys.stderr):  # the table has standard output for itself
             model = load_model(AutoModel, source, config, tokenizer, train=True)  # a new pooler is no error, unused
     if isinstance(model, ElmoModel):
-        return ElmoEncoder(model.eval())
+        return ElmoEncoder(model.eval(), tokenizer)
     if pieces is None:
         pieces = "last" if choose_head(config, tokenizer, source) is AutoModelForCausalLM else "first"
     return SubwordEncoder(model.eval(), tokenizer, pieces)

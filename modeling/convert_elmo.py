@@ -7,6 +7,8 @@
 
 - the HDF5 file of a release, or of the `dump_weights` of https://github.com/allenai/bilm-tf;
 - a TensorFlow checkpoint of its training, by the path its files share, e.g. .../model.ckpt-935588;
+- the folder of a release of ELMoForManyLangs, as it was unzipped: see modeling/convert_manylangs.py. `--options` is
+  then only needed if the file of sizes is not in the folder and the sizes are not the published ones;
 - a state dict that AllenNLP saved (.th): that of its biLM, of its `Elmo` with its mixes, or of a whole model with an
   ELMo in it, of which only the ELMo is converted. The file does not say whether AllenNLP normalised the layers before
   mixing them. If it did, write "mix_layer_norm": true into config.json. The means are then those of the words, as in
@@ -17,15 +19,15 @@ The softmax of the language model is part of the checkpoints. Some releases have
 
 The released code starts each batch from the state in which the batch before ended, so the vectors of a text depend on
 the texts before it. Here, every text starts from one stored state instead: that of a model which has just read a few
-sentences (WARM_UP). This is nearer to the released vectors than zeros. `--state` chooses one of these three.
+sentences (WARM_UP). This is nearer to the released vectors than zeros. `--state` chooses one of these three. Those
+sentences are English, so models of ELMoForManyLangs start from zeros.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,51 +36,29 @@ from transformers.hf_argparser import HfArg
 
 from training.errors import FileError, InputError, MissingFileError, PackageError, Parameter, as_user_errors
 
-from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, write_model
+from . import convert_manylangs
+from .conversion import command_line, new_folder, read_checkpoint, read_json, write_model
+from .conversion_elmo import (
+    AS_IS,
+    CARRY,
+    CHARACTERS,
+    CONVOLUTION,
+    DENSE,
+    GATE_BIAS,
+    INPUT,
+    RECURRENT,
+    SCALAR,
+    TRANSFORM,
+    Table,
+    fill,
+    read_pickle,
+    released_names,
+)
 from .elmo.configuration_elmo import ElmoConfig
 from .elmo.modeling_elmo import ElmoModel
 from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
 from .elmo.tokenization_elmo import ElmoTokenizer, read_targets
 
-
-Shape = tuple[int, ...]
-
-
-class Conversion(NamedTuple):
-    """How a tensor of a release becomes a parameter of our model."""
-
-    shape: Callable[[Shape], Shape]  # the parameter's shape -> the released tensor's
-    values: Callable[[np.ndarray], np.ndarray]  # the released tensor -> the parameter
-
-
-def torch_gates(rows: np.ndarray) -> np.ndarray:
-    """The rows in torch's order of gates, forget second. TensorFlow's order is input, candidate, forget, output."""
-    i, j, f, o = np.split(rows, 4)
-    return np.concatenate([i, f, j, o])
-
-
-def gate_bias(bias: np.ndarray) -> np.ndarray:
-    """The bias in torch's order, plus 1 for the forget gate, which TensorFlow adds at each step (`forget_bias`)."""
-    i, f, j, o = np.split(torch_gates(bias), 4)
-    return np.concatenate([i, f + np.float32(1), j, o])
-
-
-# TensorFlow multiplies from the right, x W, so its kernels are (in, out) where torch's weights are (out, in). The
-# kernels of its convolutions, over images of height 1, are (1, width, in, out). The kernel of an LSTM multiplies
-# [x; h]: it has the rows of the input, then as many rows of the state.
-AS_IS = Conversion(lambda ours: ours, lambda tensor: tensor)
-DENSE = Conversion(lambda ours: ours[::-1], lambda kernel: kernel.T)
-CONVOLUTION = Conversion(lambda ours: (1, *ours[::-1]), lambda kernel: kernel[0].T)
-INPUT = Conversion(lambda ours: (2 * ours[1], ours[0]), lambda kernel: torch_gates(np.split(kernel, 2)[0].T))
-RECURRENT = Conversion(lambda ours: (2 * ours[1], ours[0]), lambda kernel: torch_gates(np.split(kernel, 2)[1].T))
-GATE_BIAS = Conversion(lambda ours: ours, gate_bias)
-# Our table begins with a row of zeros, which the release lacks: that of the id 0, no character.
-CHARACTERS = Conversion(lambda ours: (ours[0] - 1, ours[1]), lambda table: np.pad(table, ((1, 0), (0, 0))))
-# AllenNLP keeps the two maps of a highway layer in one tensor. In y = g x + (1 - g) relu(..), its gate g weights the
-# input x. The gate of the release, and ours, weights the other term: 1 - g = 1 - sigmoid(a) = sigmoid(-a).
-TRANSFORM = Conversion(lambda ours: (2 * ours[0], *ours[1:]), lambda rows: np.split(rows, 2)[0])
-CARRY = Conversion(lambda ours: (2 * ours[0], *ours[1:]), lambda rows: -np.split(rows, 2)[1])
-SCALAR = Conversion(lambda ours: (1,), lambda tensor: tensor.reshape(()))
 
 DIRECTIONS = ("forward", "backward")
 # The release's name, ours in ElmoModel, and how to convert. {} is the number of a convolution or a layer.
@@ -187,16 +167,18 @@ WARM_UP = (
 
 
 def convert(
-    options: str,
+    options: str | None,
     weights: str,
     output: str,
     vocab: str | None = None,
     softmax: str | None = None,
-    state: str = "warm",
+    state: str | None = None,
+    full_width_to_ascii: bool = False,
+    nfc: bool = False,
 ) -> None:
     """Writes the folder `output`, which must be new or empty: the model, its tokenizer, and our code.
 
-    If a file is broken, no folder is written.
+    If a file is broken, no folder is written. The last two are options of the tokenizer.
 
     Raises:
         ImportError: when h5py or TensorFlow is not installed, but the file needs it.
@@ -204,15 +186,25 @@ def convert(
         ValueError: when a file differs from the release's, or the files do not fit together.
     """
     new_folder(output)
+    reading = {"full_width_to_ascii": full_width_to_ascii, "nfc": nfc}
+    if Path(weights).is_dir():
+        for flag, value in (("vocab", vocab), ("softmax", softmax)):
+            if value is not None:
+                raise InputError(Parameter(flag), f" {value}: {weights} is a folder, which has no softmax: drop it")
+        convert_manylangs.convert(Path(weights), output, options, state or "zero", **reading)
+        return
+    if options is None:
+        raise InputError(f"{weights} comes with an options.json: give it as ", Parameter("options"))
     config = read_options(Path(options))
-    config.state = state
+    config.state = state or "warm"
     tensors, table = read_weights(weights)
     if softmax is not None:
         tensors |= read_hdf5(Path(softmax))
         table += SOFTMAX
     config.num_mixes = max(1, sum(name.startswith("scalar_mix_") and name.endswith(".gamma") for name in tensors))
     with as_user_errors():  # the tokenizer names the file if it is not a vocabulary
-        tokenizer = ElmoTokenizer(vocab_file=vocab, max_characters_per_token=config.max_characters_per_token)
+        width = config.max_characters_per_token
+        tokenizer = ElmoTokenizer(vocab_file=vocab, max_characters_per_token=width, **reading)
     number_words(vocab, tokenizer, tensors)
     if vocab is not None:
         config.lm_vocab_size = len(tokenizer.targets)
@@ -319,9 +311,6 @@ def _check_keys(section: dict[str, Any], keys: tuple[str, ...], where: str) -> N
 # The weights
 
 
-Table = tuple[tuple[str, str, Conversion], ...]
-
-
 def read_weights(path: str) -> tuple[dict[str, np.ndarray], Table]:
     """Every tensor of the biLM by its original name, and the table that has these names."""
     prefix = Path(re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path))  # the path that a checkpoint's files share
@@ -395,14 +384,7 @@ def _problem(items: dict[str, Any], outside: list[str], size: int) -> str | None
 
 def read_state_dict(path: Path) -> dict[str, np.ndarray]:
     """The tensors of the biLM in AllenNLP's state dict, by their names in `_ElmoBiLm`, and of mixes, as in `Elmo`."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)  # tensors only: a pickle could run any code
-    except Exception as error:  # torch raises many: OSError, pickle's, zipfile's, KeyError, EOFError
-        raise FileError(
-            f"{path} is not a state dict that torch.save wrote, or is damaged ({type(error).__name__}): copy it again"
-        ) from error
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise InputError(f"{path} must hold a state dict, from names to tensors")
+    state = read_pickle(path)
     first = ALLENNLP_TABLE[0][0]
     prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
     if len(prefixes) != 1:
@@ -444,22 +426,10 @@ def _released(tensors: dict[str, np.ndarray], characters: str) -> dict[str, np.n
     return released
 
 
-def released_names(table: Table, parameters: Iterable[str]) -> dict[str, tuple[str, Conversion]]:
-    """The original name, and the conversion, of each parameter that the table has."""
-    parameters = set(parameters)
-    return {
-        name: (original.format(number), conversion)
-        for original, ours, conversion in table
-        for number in range(len(parameters))
-        if (name := ours.format(number)) in parameters
-    }
-
-
 def load(
     model: ElmoModel | ElmoForPreTraining, tensors: dict[str, np.ndarray], table: Table, weights: str, options: str
 ) -> None:
     """Copies all of `tensors` into the model by means of the table. Errors name the files `weights` and `options`."""
-    mismatch = f"{weights} does not fit {options}:"
     prefix = f"{model.base_model_prefix}."
     parameters = {name.removeprefix(prefix): value for name, value in model.named_parameters()}
     mixes = {name for name in parameters if name.startswith("mixes.")}
@@ -468,43 +438,33 @@ def load(
         rows = {name: row for name, row in rows.items() if name not in mixes}
     if parameters.keys() - rows.keys() - mixes:
         raise ValueError(f"the table and {type(model).__name__} do not name the same parameters")
-    originals = {original for original, _ in rows.values()}
-    check_names(
-        originals - tensors.keys(),
-        tensors.keys() - originals,
-        mismatch,
-        "Take both from the same release, of a biLM in both directions over characters",
-    )
-    with torch.no_grad():
-        for name, (original, conversion) in rows.items():
-            tensor, parameter = tensors[original], parameters[name]
-            expected = conversion.shape(tuple(parameter.shape))
-            if tensor.shape != expected or tensor.dtype != np.float32:
-                raise InputError(
-                    f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, but the options need float32 {expected}"
-                )
-            if not np.isfinite(tensor).all():
-                raise InputError(
-                    f"{weights}: not all numbers of {original} are finite. Its training diverged, or the file is "
-                    "damaged: download it again"
-                )
-            parameter.copy_(torch.from_numpy(conversion.values(tensor)))
+    remedy = "Take both from the same release, of a biLM in both directions over characters"
+    fill(parameters, rows, tensors, weights, options, remedy)
 
 
 @dataclass(frozen=True)
 class ConvertArguments:
     """The arguments of the command, those of `convert`."""
 
-    options: str = HfArg(help="options.json")
-    weights: str = HfArg(help="the HDF5 file, the path that a TensorFlow checkpoint's files share, or AllenNLP's .th")
+    weights: str = HfArg(
+        help="the HDF5 file, the path that a TensorFlow checkpoint's files share, AllenNLP's .th, or the folder of "
+        "ELMoForManyLangs"
+    )
     output: str = HfArg(help="the folder to write; must be new or empty")
+    options: str | None = HfArg(
+        default=None, help="options.json; for ELMoForManyLangs, the file of sizes if the folder lacks it"
+    )
     vocab: str | None = HfArg(default=None, help="the words of the softmax, one a line")
     softmax: str | None = HfArg(default=None, help="the softmax, if it is in a separate HDF5 file")
-    state: Literal["zero", "warm", "carry"] = HfArg(
-        default="warm",
+    state: Literal["zero", "warm", "carry"] | None = HfArg(
+        default=None,
         help="the state that sentences start from: zeros, the stored state or, as in the released code, the state "
-        "in which the same row of the batch before ended (default: warm)",
+        "in which the same row of the batch before ended (default: zero for ELMoForManyLangs, else warm)",
     )
+    full_width_to_ascii: bool = HfArg(
+        default=False, help="whether the tokenizer reads full-width forms (U+FF01 to U+FF5E) as ASCII's characters"
+    )
+    nfc: bool = HfArg(default=False, help="whether the tokenizer composes letters and accents (Unicode's NFC)")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -26,7 +26,7 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -85,7 +85,7 @@ def convert(
         ValueError: when a file does not have its format, or arguments contradict each other.
     """
     new_folder(output)
-    counts = None if texts is None else count_words([Path(path) for path in texts])
+    counts = None if texts is None else count_words([Path(path) for path in texts], splitter(model))
     if vectors is not None:
         wanted = None if counts is None else counts.keys() | {word.lower() for word in counts}
         words, table = read_vectors(Path(vectors), wanted)
@@ -166,13 +166,23 @@ def make_tokenizer(model: str, config: ElmoConfig, words: list[str]) -> ElmoToke
 
 # The texts
 
+Split = Callable[[str], list[tuple[int, int]]]  # a text -> the begin and end of each word
 
-def count_words(paths: list[Path]) -> Counter[str]:
+
+def splitter(model: str) -> Split:
+    """How the tokenizer of the model folder splits text, or a new one for a configuration JSON."""
+    if model.endswith(".json"):
+        return split_words
+    with as_user_errors():
+        return ElmoTokenizer.from_pretrained(model).split
+
+
+def count_words(paths: list[Path], split: Split = split_words) -> Counter[str]:
     """How often each word occurs in the files."""
     counts = Counter()
     for path in paths:
         with _opened(path) as file:
-            counts.update(_words(_decoded(file, path), path))
+            counts.update(_words(_decoded(file, path), path, split))
     if not counts:
         raise InputError(f"no word in {', '.join(map(str, paths))}")
     return counts
@@ -187,7 +197,7 @@ def _decoded(file: BinaryIO, path: Path) -> Iterator[tuple[int, str]]:
             raise InputError(f"{path}: line {number} is not text: {error}") from error
 
 
-def _words(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[str]:
+def _words(lines: Iterator[tuple[int, str]], path: Path, split: Split) -> Iterator[str]:
     """Yields the words of a file: of its first column, of JSON's strings with escapes undone, or of all its text."""
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix in (".json", ".jsonl"):
@@ -202,7 +212,7 @@ def _words(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[str]:
             return
         texts = (line for _, line in lines)
     for text in texts:
-        for begin, end in split_words(text):
+        for begin, end in split(text):
             yield text[begin:end]
 
 

@@ -24,7 +24,7 @@ from transformers.hf_argparser import HfArg
 from training.errors import InputError, PackageError, as_user_errors
 
 from .conversion import command_line, new_folder, write_folder
-from .convert_elmo import (
+from .conversion_elmo import (
     AS_IS,
     CHARACTERS,
     CONVOLUTION,
@@ -32,15 +32,14 @@ from .convert_elmo import (
     GATE_BIAS,
     INPUT,
     RECURRENT,
-    SOFTMAX,
-    TABLE,
-    TRAINED,
     released_names,
 )
+from .convert_elmo import SOFTMAX, TABLE, TRAINED
 from .elmo.configuration_elmo import ElmoConfig
 from .elmo.modeling_elmo import ElmoModel
 from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
 from .elmo.tokenization_elmo import ElmoTokenizer
+from .elmo.tokenization_elmo_spelling import ByteSpelling
 
 
 def tensorflow_gates(rows: np.ndarray) -> np.ndarray:
@@ -78,6 +77,12 @@ def export(model_name_or_path: str, output: str) -> None:
     new_folder(output)
     with as_user_errors(f"{model_name_or_path}: "):
         config = ElmoConfig.from_pretrained(model_name_or_path)
+    if config.lexicon_size or config.vocab_size != len(ByteSpelling.names):
+        raise InputError(
+            f"{model_name_or_path} reads the characters of a language, by {config.vocab_size} ids, but a release has "
+            "bytes: such a model cannot be exported"
+        )
+    with as_user_errors(f"{model_name_or_path}: "):
         has_softmax = config.architectures == ["ElmoForPreTraining"]
         model_class = ElmoForPreTraining if has_softmax else ElmoModel
         model, loading = model_class.from_pretrained(model_name_or_path, output_loading_info=True)

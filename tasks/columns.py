@@ -15,7 +15,7 @@ from training.errors import InputError, Parameter
 # A line with one of these in the first column begins a document; BREAK only does so between sentences. CoNLL-2003 uses
 # DOCUMENT, which conlleval counts as a word outside entities. It takes BREAK for the end of a sentence.
 DOCUMENT, BREAK = "-DOCSTART-", "-X-"
-TAG = re.compile("O|[BIES](-.+)?")
+TAG = re.compile("O|[BIMES](-.+)?")  # M is another name for I, in BMES
 TEXT_COLUMN = Parameter("text_column", "text_column_name")
 LABEL_COLUMN = Parameter("label_column", "label_column_name")
 

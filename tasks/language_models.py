@@ -1,5 +1,9 @@
-"""Which language model a configuration is one of: masked, causal or bidirectional."""
+"""Which language model a configuration is one of: masked, causal or bidirectional; which words of a text it knows."""
 
+from collections.abc import Iterable
+from itertools import chain, islice
+
+from accelerate import PartialState
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -12,6 +16,17 @@ from transformers import (
 def reads_words(tokenizer: PreTrainedTokenizerBase | type) -> bool:
     """Whether the tokenizer, or its class, is one of words rather than of subwords."""
     return hasattr(tokenizer, "word_targets")
+
+
+def report_known_words(split: str, texts: Iterable[str | list[str]], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Says of how many words of a split's first texts, which may be split into words, the model has vectors.
+
+    Only models with such vectors need it: those of ELMoForManyLangs.
+    """
+    if getattr(tokenizer, "has_lexicon", False):
+        texts = islice(texts, 10_000)
+        words = (tokenizer.tokenize(text) if isinstance(text, str) else text for text in texts)
+        PartialState().print(f"{split}: {tokenizer.count_known(chain.from_iterable(words))}")
 
 
 def candidate_heads(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase | type) -> list[type]:

@@ -20,6 +20,7 @@ from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
 from modeling import ElmoModel, ZooGPTLMHeadModel
 from modeling.elmo import modeling_elmo, modeling_elmo_characters
+from modeling.elmo.tokenization_elmo_spelling import CharacterSpelling
 from modeling.gpt import modeling_gpt, modeling_gpt_tasks
 from modeling.shared import modeling_word_loss
 
@@ -228,7 +229,7 @@ def without_highways(self, inputs: torch.Tensor) -> torch.Tensor:
     return inputs
 
 
-@pytest.mark.parametrize("row", [row for row in elmo.ROWS if row != "elmo-sorted"])
+@pytest.mark.parametrize("row", [row for row in elmo.ROWS if row not in ("elmo-sorted", "elmo-language")])
 @pytest.mark.parametrize("setting", ["fp32", "bf16"])
 def test_a_row_stops_when_our_elmo_computes_something_else(row, setting, monkeypatch):
     monkeypatch.setattr(modeling_elmo_characters.ElmoHighway, "forward", without_highways)
@@ -254,6 +255,13 @@ def test_an_elmo_row_stops_when_sorted_sentences_are_not_put_back(monkeypatch):
     monkeypatch.setattr(ElmoModel, "embed", lambda *args, **options: embed(*args, **options)[::-1])
     with pytest.raises(DifferentResults):
         tiny_run("elmo-sorted", "--settings", "fp32")
+
+
+def test_a_row_stops_when_the_words_of_a_language_are_not_read_right(monkeypatch):
+    rows = CharacterSpelling.rows
+    monkeypatch.setattr(CharacterSpelling, "rows", lambda self, words: np.maximum(rows(self, words), 3))  # a as b
+    with pytest.raises(DifferentResults):
+        tiny_run("elmo-language", "--settings", "fp32")
 
 
 @pytest.mark.parametrize("row", ["elmo-training", "elmo-pretraining"])

@@ -13,7 +13,7 @@ import modeling.elmo.modeling_elmo_characters as characters
 from modeling import ElmoModel
 from modeling.convert_elmo import convert
 from modeling.elmo.configuration_elmo import LEAST
-from modeling.elmo.tokenization_elmo import words_to_ids
+from modeling.elmo.tokenization_elmo_spelling import ByteSpelling
 from tests.elmo_reference import Reference, batch_of, small_config, small_model
 
 
@@ -234,7 +234,7 @@ def test_without_onednn_the_results_are_the_same():
 def test_columns_that_are_left_out_decide_nothing():
     encoder = small_model(filters=[[1, 4], [2, 3], [4, 30]]).token_encoder
     words = ["x" * number for number in range(11)] * 20 + ["yz", "é"] * 30  # in groups of like length
-    rows = torch.tensor(words_to_ids(words, K))
+    rows = torch.tensor(ByteSpelling(K).rows(words))
     whole = encoder.pool(rows)
     only_padding = encoder.pool(torch.full((1, K), 261))
     assert (whole == only_padding).any(0)[7:].sum() > 5  # of the widest filter's maxima, some are of no character

@@ -24,9 +24,11 @@ from transformers import (
 
 import modeling
 from modeling import ElmoConfig, ElmoModel, ElmoTokenizer
+from modeling.convert_elmo import convert
 from modeling.elmo import modeling_elmo
 from modeling.elmo.configuration_elmo import AUTO_MAP
 from modeling.elmo.modeling_elmo_lstm import run_both
+from tests.manylangs_reference import SENTENCES, write_release
 from tests.strangers import code_followed, code_in, load_and_save_again
 
 
@@ -198,7 +200,14 @@ def test_the_first_weights_are_the_released_codes(way, tmp_path):
 def test_folders_load_and_are_saved_again_where_this_package_is_not_installed(tmp_path):
     for head in HEADS:
         ElmoTokenizer(max_characters_per_token=CHARACTERS).save_pretrained(tmp_path / f"Auto{head}")
-    load_and_save_again(tmp_path, {f"Auto{head}": (build(head), batch(head)) for head in HEADS})
+    cases = {f"Auto{head}": (build(head), batch(head)) for head in HEADS}
+    language = "language AutoModel"  # one that reads the characters and the words of a language
+    convert(None, str(write_release(tmp_path / "release")), str(tmp_path / "converted"))
+    tokenizer = ElmoTokenizer.from_pretrained(tmp_path / "converted")
+    tokenizer.save_pretrained(tmp_path / language)
+    inputs = tokenizer(SENTENCES, is_split_into_words=True, padding=True, return_tensors="pt")
+    cases[language] = (ElmoModel.from_pretrained(tmp_path / "converted"), dict(inputs))
+    load_and_save_again(tmp_path, cases)
     for auto, reference in AUTO.items():
         again = tmp_path / f"{auto} again"
         assert code_in(tmp_path / auto) > code_in(again) > {f"{reference.split('.')[0]}.py"}

@@ -6,9 +6,10 @@ from torch import nn
 
 from modeling import ElmoConfig
 from modeling.elmo.modeling_elmo_layers import BiLSTM, ElmoTaskCharacters, ElmoTaskModel, VariationalDropout
-from modeling.elmo.tokenization_elmo import WORD_PADDING
+from modeling.elmo.tokenization_elmo_spelling import ByteSpelling
 
 
+WORD_PADDING = ByteSpelling.marks.word_padding
 SIZES = {
     "max_characters_per_token": 9,
     "char_embedding_size": 4,

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import AutoModelForTokenClassification
 
 from modeling import ElmoConfig, ElmoForTokenClassification
-from modeling.elmo.tokenization_elmo import WORD_BEGIN, WORD_END, WORD_PADDING
+from modeling.elmo.tokenization_elmo_spelling import ByteSpelling
 
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -279,8 +279,7 @@ def test_a_compiled_training_step_computes_the_same(whole):
 
 
 def spell(word: str) -> list[int]:
-    letters = [WORD_BEGIN, *(byte + 1 for byte in word.encode()), WORD_END]
-    return letters + [WORD_PADDING] * (12 - len(letters))
+    return ByteSpelling(12).rows([word])[0].tolist()
 
 
 def make_sentences(count: int) -> list[dict[str, torch.Tensor]]:

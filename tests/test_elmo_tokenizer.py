@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from modeling import ElmoConfig, ElmoTokenizer
-from modeling.elmo.tokenization_elmo import sentence_boundary_ids, words_to_ids
+from modeling.elmo.tokenization_elmo_spelling import ByteSpelling, boundary_rows
 from tests.tiny_run import load_tokenizer
 
 
@@ -62,15 +62,15 @@ def test_a_word_has_the_released_ids_plus_one():
     drawn = random.Random(0)
     words = WORDS + ["".join(drawn.choices(letters, k=drawn.randint(0, 60))) for _ in range(300)]
     for width in (3, 7, 50):
-        assert words_to_ids(words, width).tolist() == [released_row(word, width) for word in words]
+        assert ByteSpelling(width).rows(words).tolist() == [released_row(word, width) for word in words]
 
 
 def test_the_rows_of_a_sentence_s_begin_and_end_are_the_released_ones():
-    assert sentence_boundary_ids(5) == ([259, 257, 260, 261, 261], [259, 258, 260, 261, 261])
+    assert boundary_rows(262, 5, False) == [[259, 257, 260, 261, 261], [259, 258, 260, 261, 261]]
 
 
 def test_no_words_are_no_rows():
-    assert words_to_ids([], 50).shape == (0, 50)
+    assert ByteSpelling(50).rows([]).shape == (0, 50)
 
 
 @pytest.mark.parametrize("word", [None, 1.5, b"film", ["film"]])
@@ -102,7 +102,7 @@ def test_decoding_takes_a_word_an_example_or_a_batch(tokenizer):
 
 def test_rows_of_another_width_are_refused(tokenizer):
     with pytest.raises(ValueError, match="a row of 20 ids is no word of this tokenizer, whose words have 50"):
-        tokenizer.decode(words_to_ids(["film"], 20))
+        tokenizer.decode(ByteSpelling(20).rows(["film"]))
 
 
 def test_the_vocabulary_is_that_of_the_characters(tokenizer):

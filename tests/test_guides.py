@@ -16,9 +16,11 @@ from transformers import BertTokenizer
 
 import modeling
 from modeling import ZooBertConfig, ZooBertForPreTraining, ZooBertForQuestionAnswering
+from modeling.convert_elmo import convert
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
+from tests.manylangs_reference import write_release
 from tests.ner_sample import write_elmo
 from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
 from training.aliases import NAMES
@@ -26,7 +28,7 @@ from training.arguments import RunArguments
 from training.flags import parse_arguments
 
 
-OTHERS = {"export", "make", "pip", "ruff", "source", "transformers"}  # programs whose flags are theirs
+OTHERS = {"export", "make", "pip", "ruff", "sky", "source", "transformers"}  # programs whose flags are theirs
 OTHERS_MODULES = {"pip", "pytest", "venv"}
 
 
@@ -160,6 +162,7 @@ def checkpoints(tmp_path, monkeypatch) -> None:
     gpt.rename("openai-community/openai-gpt")
     for name in ("elmo", "runs/elmo/conll2003"):
         write_elmo(Path(name))
+    convert(None, str(write_release(tmp_path / "zh.model")), "elmo-zh")
 
 
 @pytest.mark.parametrize("guide", EXAMPLES, ids=names(EXAMPLES))

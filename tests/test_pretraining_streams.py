@@ -10,7 +10,7 @@ from transformers import AutoModelForPreTraining
 import modeling
 from modeling import ElmoForPreTraining, ElmoTokenizer
 from modeling.elmo import modeling_elmo_pretraining as pretraining
-from modeling.elmo.tokenization_elmo import words_to_ids
+from modeling.elmo.tokenization_elmo_spelling import ByteSpelling
 from run_pretraining import LanguageModelling, PretrainingArguments, describe_data
 from tasks.pretraining import streams
 from tasks.pretraining.corpus import Corpus
@@ -39,7 +39,7 @@ def small_pieces(monkeypatch):
 
 
 def word_corpus(folder, documents) -> Corpus:
-    characters = words_to_ids(["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, WORDS))], K)
+    characters = ByteSpelling(K).rows(["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, WORDS))])
     return write_corpus(folder, documents, VOCABULARY, characters.astype(np.uint16))
 
 

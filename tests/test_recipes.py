@@ -19,6 +19,7 @@ import run_swag
 from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
 from modeling.feature_tagger.configuration_features import LAYERS
 from reproduction.tables import TABLES
+from tests.chinese_sample import make_cmrc, make_drcd, write_entities, write_json
 from tests.choices_sample import write_task as write_choices
 from tests.conftest import ROOT
 from tests.glue_sample import FOLDERS, WORDS, text, write_model, write_task, write_vocabulary
@@ -33,6 +34,8 @@ from training.flags import parse_arguments
 FAMILIES = ("bert", "elmo", "gpt")
 RECIPES = sorted(path for family in FAMILIES for path in ROOT.glob(f"configs/{family}/*.yaml"))
 RECIPES = [path for path in RECIPES if not path.stem.startswith("pretraining")]  # in test_pretraining_recipes.py
+TRAIN_FILES = {"cmrc2018": "cmrc2018/cmrc2018_train.json", "drcd": "drcd/DRCD_training.json"}
+TRAIN_FILES |= {"triviaqa_large": "triviaqa-train.json"}
 ARCHITECTURES = sorted(path for family in FAMILIES for path in ROOT.glob(f"configs/{family}/*.json"))
 # Millions of parameters with both pre-training heads, as Turc et al. 2019 (arXiv 1908.08962) count them.
 MILLIONS = {"tiny": 4.4, "mini": 11.3, "small": 29.1, "medium": 41.7, "base": 110.1}
@@ -119,7 +122,8 @@ def test_a_recipe_fits_its_script(recipe):
         assert args.version_2_with_negative == ("_v2" in recipe.stem)
         is_local = recipe.stem.endswith(("_scratch", "_small"))
         squad = "rajpurkar/squad_v2" if args.version_2_with_negative else "rajpurkar/squad"
-        expected = "triviaqa-train.json" if "squad" not in recipe.stem else "squad" if is_local else squad
+        expected = TRAIN_FILES.get(recipe.stem, "squad" if is_local else squad)
+        assert args.metric == ("cmrc2018" if recipe.stem in ("cmrc2018", "drcd") else "squad")
         assert (args.dataset_name or args.data_dir or args.train_file) == expected
     else:
         assert recipe.stem.split("_")[0] == (args.task_name or Path(args.train_file).parent.name)
@@ -128,11 +132,21 @@ def test_a_recipe_fits_its_script(recipe):
         assert load_config(args).max_position_embeddings >= args.max_seq_length
 
 
+# Chinese tasks: of entities the layout, of questions the content of a file.
+CHINESE = {"msra": "msra", "ontonotes4": "bmes", "cmrc2018": make_cmrc(), "drcd": make_drcd()}
+CHINESE |= {"xquad": {"version": "1.1", "data": make_drcd()["data"]}}
+
+
 def write_data(folder: Path, recipe: Path) -> dict[str, Path | str]:
     """The recipe's task in its published layout, or files of the user's own; returns the flags that name them."""
     content = read(recipe)
+    if script(recipe) is run_ner and recipe.stem in CHINESE:
+        return {"data_dir": write_entities(folder / "data", CHINESE[recipe.stem])}
     if script(recipe) is run_ner:
         return {"data_dir": write_folder(folder / "data")}
+    if recipe.stem in CHINESE:
+        flags = {"train_file", "validation_file"} & content.keys()
+        return {flag: write_json(folder / f"{flag}.json", CHINESE[recipe.stem]) for flag in flags}
     if "dataset_name" in content:
         return {}  # the Hub's
     if script(recipe) is run_squad and "data_dir" in content:
@@ -166,7 +180,7 @@ def write_checkpoint(folder: Path, recipe: Path) -> dict[str, Path]:
         return {"model_name_or_path": model, "tokenizer_name": write_vocabulary(folder)}
     sizes = {"filters": [[1, 4], [2, 5]], "char_embedding_size": 3, "hidden_size": 6, "cell_size": 7}
     without = "small" not in recipe.stem and any(
-        name in recipe.stem for name in ("baseline", "codah", "wnut17", "squad_scratch")
+        name in recipe.stem for name in ("baseline", "codah", "wnut17", "squad_scratch", "ontonotes4")
     )
     sizes |= {"use_elmo": not without, "rnn_size": 5}
     config = ElmoConfig(**sizes, num_word_vectors=len(WORDS) + 2, word_vector_size=3)

@@ -427,7 +427,7 @@ def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(flags, tmp_path, sho
             "it evaluated its model after update 7, its last, where a longer run does not. To train further",
         ),
         ("", "--max_steps 9 --per_device_train_batch_size 3", "--lr_scheduler_type linear"),
-        ("", "--per_device_train_batch_size 3", "with per_device_train_batch_size 2, not 3"),
+        ("", "--per_device_train_batch_size 3", "with samples of an update 2, not 3 (--per_device_train_batch_size x"),
     ],
 )
 def test_a_run_whose_past_depends_on_its_length_says_what_to_do_instead(flags, tmp_path, shorter, longer, message):

@@ -133,21 +133,56 @@ def test_a_test_file_without_tags_is_predicted_and_not_scored(tmp_path, flags, c
     assert all(len(line) == 2 for row in rows for line in row)
 
 
-# Words that the model does not see
+# Every word has a token
 
 
-def test_words_that_vanish_or_are_cut_count_as_errors(tmp_path, flags):
-    """U+FE0F has no sub-word; of six words, [CLS] and [SEP] leave room for four tokens of a window of six."""
-    lost = (["\ufe0f", "bad", "the", "bad", "bad", "cast"], ["B-PER", "B-PER", "O", "B-PER", "B-PER", "B-PER"])
-    seen = (lost[0][1:], lost[1][1:])
-    train = write_json(tmp_path / "train.json", [sentence(row) for row in range(12)] + [seen] * 4)
-    test = write_json(tmp_path / "test.json", [lost, (["\ufe0f"], ["B-PER"])])
+def test_words_that_vanish_and_the_ends_of_long_sentences_are_learned_and_found(tmp_path, flags, capsys):
+    """U+FE0F has no sub-word; of six words, [CLS] and [SEP] leave room for four tokens in a row of six."""
+    odd = (["\ufe0f", "bad", "the", "bad", "bad", "cast"], ["B-PER", "B-PER", "O", "B-PER", "B-PER", "B-PER"])
+    odds = [odd, (["\ufe0f"], ["B-PER"])]
+    train = write_json(tmp_path / "train.json", [sentence(row) for row in range(12)] + odds * 4)
+    test = write_json(tmp_path / "test.json", odds)
     files = ["--train_file", train, "--validation_file", test, "--test_file", test]
     results = run_ner.main([*flags, *files, *ALL, "--max_seq_length", "6", "--num_train_epochs", "25"])
+    assert "validation: 7 of 7 words have a token; 2 sentences in 3 rows" in capsys.readouterr().out
     predicted = [[line[2] for line in row] for row in read_columns(tmp_path / "out" / "predictions.conll")]
-    assert predicted == [["O", "B-PER", "O", "B-PER", "B-PER", "O"], ["O"]]
-    assert results["eval_number_PER"] == 6 and results["eval_recall"] == results["test_recall"] == 0.5
-    assert results["eval_precision"] == 1
+    assert predicted == [tags for _, tags in odds]
+    assert results["eval_number_PER"] == 6 and results["eval_f1"] == results["test_f1"] == 1
+
+
+def test_a_limit_counts_sentences_not_their_rows(tmp_path, flags, capsys):
+    rows = [(["bad"] * 9, ["B-PER"] * 9), (["the"], ["O"]), (["film"], ["O"])]
+    file = write_json(tmp_path / "a.json", rows)
+    args = [
+        *flags,
+        "--train_file",
+        file,
+        "--validation_file",
+        file,
+        "--do_train",
+        "--do_eval",
+        "--max_seq_length",
+        "6",
+    ]
+    results = run_ner.main([*args, "--max_steps", "1", "--max_eval_samples", "1"])
+    assert "validation: 9 of 9 words have a token; 1 sentences in 3 rows" in capsys.readouterr().out
+    assert results["eval_number_PER"] == 9 and results["eval_samples"] == 1
+
+
+@pytest.mark.parametrize("context", [False, True])
+def test_the_parts_of_a_long_sentence_are_whole_words_in_order(tmp_path, flags, context):
+    words = ["bad.film", "the", "plot", "not", "good.bad.dull", "a", "cast", "is"]
+    row = json.dumps({"words": words, "tags": ["O"] * 8, "document": 1})
+    (tmp_path / "a.json").write_text(f"{row}\n", encoding="utf-8")
+    args = [*flags, "--validation_file", str(tmp_path / "a.json"), "--do_eval", "--max_seq_length", "6"]
+    features, tokens = features_of([*args, *["--document_context"] * context])
+    numbers = [[word for word in row if word >= 0] for row in features["word"]]
+    assert numbers == [[0, 1], [2, 3], [4], [5, 6, 7]] and features["example"] == [0] * 4
+    # The word of five tokens is cut; with the document around it, a part fills its row.
+    expected = ["bad . film the", "plot not", "good . bad .", "a cast is"]
+    if context:
+        expected = ["bad . film the", "the plot not", "good . bad .", "a cast is"]
+    assert [" ".join(row[1:-1]) for row in tokens] == expected
 
 
 def features_of(args: list[str], split: str = "validation"):
@@ -167,9 +202,9 @@ def make(args: run_ner.NerArguments, tokenizer, model, names: list[str]) -> Data
 def test_the_first_sub_word_carries_the_tag(tmp_path, flags):
     file = write_json(tmp_path / "a.json", [(["bad.film", "\ufe0f", "plot"], ["B-WORK", "I-WORK", "I-WORK"])])
     features, tokens = features_of([*flags, "--validation_file", file, "--do_eval"])
-    assert tokens == [["[CLS]", "bad", ".", "film", "plot", "[SEP]"]]
-    assert features["word"] == [[-1, 0, -1, -1, 2, -1]]
-    assert features["labels"] == [[-100, 3, -100, -100, 4, -100]]
+    assert tokens == [["[CLS]", "bad", ".", "film", "[UNK]", "plot", "[SEP]"]]
+    assert features["word"] == [[-1, 0, -1, -1, 1, 2, -1]]
+    assert features["labels"] == [[-100, 3, -100, -100, 4, 4, -100]]
 
 
 def test_a_pure_python_tokenizer_finds_the_same_words(tmp_path, flags, monkeypatch):
@@ -178,7 +213,7 @@ def test_a_pure_python_tokenizer_finds_the_same_words(tmp_path, flags, monkeypat
     fast = features_of(args)[0]
     monkeypatch.setattr(BertTokenizer, "is_fast", False)
     slow = features_of(args)[0]
-    assert slow["word"] == fast["word"] == [[-1, 0, -1, -1, 2, -1], [-1, 0, -1]]
+    assert slow["word"] == fast["word"] == [[-1, 0, -1, -1, 1, -1], [-1, 2, 3, -1], [-1, 0, -1]]
 
 
 def test_byte_level_words_are_those_after_a_space(tmp_path):
@@ -512,7 +547,8 @@ def test_a_length_beyond_the_encoders_positions_is_an_error_under_features_too(f
         run_ner.main([*flags, *conll, "--do_train", "--features", "last", "--max_seq_length", "41"])
 
 
-def test_training_data_of_which_nothing_is_left_is_an_error(tmp_path, flags):
+def test_training_data_of_which_nothing_is_left_is_an_error(tmp_path, flags, monkeypatch):
+    monkeypatch.setattr(BertTokenizer, "unk_token", None, raising=False)
     file = write_json(tmp_path / "a.json", [(["\ufe0f"], ["B-PER"])])
     with pytest.raises(ValueError, match="no word of the training data has a token"):
         run_ner.main([*flags, "--train_file", file, "--do_train"])

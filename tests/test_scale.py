@@ -86,6 +86,7 @@ def test_each_configuration_starts_its_kind_of_processes():
     assert found == {
         "cpu": ["multi_gpu"],
         "multi_gpu": ["multi_gpu"],
+        "multi_node": ["multi_gpu"],
         "fsdp2": ["use_fsdp"],
         "tpu": ["tpu"],
         **deepspeed,

@@ -77,7 +77,7 @@ HINTS: dict[str, str] = {
         ("torch_compile torch_compile_backend torch_compile_mode torchdynamo jit_mode_eval", COMPILE),
         ("use_cpu no_cuda use_mps_device use_ipex", CPU),
         ("fsdp fsdp_config deepspeed parallelism_config accelerator_config local_rank tpu_num_cores", LAUNCH),
-        ("ddp_backend ddp_bucket_cap_mb ddp_broadcast_buffers ddp_find_unused_parameters ddp_timeout", LAUNCH),
+        ("ddp_backend ddp_bucket_cap_mb ddp_broadcast_buffers ddp_find_unused_parameters", LAUNCH),
         ("ddp_static_graph fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap sharded_ddp xpu_backend", LAUNCH),
         ("mp_parameters ray_scope dispatch_batches split_batches", LAUNCH),
         ("dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor", LOADER),

@@ -197,6 +197,9 @@ class RunArguments:
     dataloader_num_workers: NonNegativeInt = HfArg(
         default=0, help="processes that prepare batches, for each process that trains; 0: none"
     )
+    ddp_timeout: PositiveInt = HfArg(
+        default=1800, help="seconds that one of several processes waits for another before it gives up"
+    )
     logging_steps: PositiveInt = HfArg(default=50, help="updates between two reports of the training loss")
     report_to: str = HfArg(
         default="none",

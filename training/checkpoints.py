@@ -13,17 +13,21 @@ protect against an attacker, who can change SHA256SUMS, too. So no file is read 
     OUTPUT_DIR/seed-N/.identity.json    with --seeds, the identity of this run or, until it has finished, of another
 """
 
+import contextlib
 import dataclasses
 import json
 import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, set_seed
 from datasets import Dataset
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -32,12 +36,14 @@ from training.arguments import RunArguments
 from training.checksums import damage, write_checksums
 from training.digests import digest
 from training.errors import DivergedError, FileError, InputError
-from training.files import new_folder, read_json_object, remove_folder, write_json
-from training.identity import FREE, allowed_differences, first_difference, flatten_config
+from training.files import new_folder, read_json_object, remove_folder, write_json, writing
+from training.identity import FREE, SAMPLES, allowed_differences, first_difference, flatten_config, in_todays_words
+from training.machines import from_all, name_of_process, on_main, processes_without, received, together
 from training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_folders
-from training.pickles import danger
-from training.plan import Plan
+from training.pickles import danger, has_random_states, random_states
+from training.plan import Plan, sharding
 from training.results import ScoresBySet, flatten_scores, goodness, read_scores
+from training.waiting import arrive
 
 
 @dataclass
@@ -103,6 +109,9 @@ class Progress:
         return cls(**{name: value for name, value in values.items() if name not in ("results", "best_results")})
 
 
+Saved = tuple[Progress, dict[str, Any], dict[str, Any]]  # what progress.json holds, with identity and circumstances
+
+
 class Checkpoints:
     """The checkpoints in the output folder of one run."""
 
@@ -125,6 +134,12 @@ class Checkpoints:
         self.folder = Path(args.output_dir)
         # Before training, because the model may record the type of its loss in its configuration.
         self.config = flatten_config(model.config.to_dict())
+        self.newest: int | None = None  # the update after which this run saved or found a checkpoint
+        if sharding(accelerator) and (without := processes_without(self.folder)):
+            raise InputError(
+                f"--output_dir {self.folder} is not shared by the machines: process {without[0]} does not see it, but "
+                "each process writes its part of the model there. Choose a folder that all machines see"
+            )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -156,23 +171,48 @@ class Checkpoints:
         if not self._is_finite():
             raise DivergedError(f"a weight is not finite after update {progress.update}")
         is_main = self.accelerator.is_main_process
-        with new_folder(path, remedy=self.how_to_resume(), renames=is_main) as temporary:
+        with self._new_folder(path) as temporary:
             self._save_state(temporary)
             if is_main:
                 self._complete(temporary, progress)
+        self.newest = progress.update
         if is_main:
             self._remove_old()
         self.accelerator.wait_for_everyone()
 
+    @contextlib.contextmanager
+    def _new_folder(self, path: Path) -> Iterator[Path]:
+        """Gives the folder that becomes `path`. A process that writes no weights gets one that only it sees."""
+        is_main, remedy = self.accelerator.is_main_process, self.how_to_resume()
+        if is_main or sharding(self.accelerator):
+            with new_folder(path, remedy, renames=is_main) as temporary:
+                yield temporary
+        else:
+            with writing(path, remedy), tempfile.TemporaryDirectory() as temporary:
+                yield Path(temporary)
+
     def _save_state(self, folder: Path) -> None:
         """Writes this process's part of the state, and waits for the other processes to write theirs."""
         try:
+            arrive("a checkpoint")
             self.accelerator.wait_for_everyone()  # for the main process to empty the folder
             self.accelerator.save_state(str(folder))
             self.plan.save_state(folder)
+            if not sharding(self.accelerator):
+                self._gather_random_states(folder)
+            arrive()
             self.accelerator.wait_for_everyone()
         except RuntimeError as error:  # raised by torch if the disk is full, or if another process has ended
             raise OSError(" ".join(str(error).split())) from error
+
+    def _gather_random_states(self, folder: Path) -> None:
+        """Completes the main process's folder by the files of the others, whose folders it does not see."""
+        rank = self.accelerator.process_index
+        for process in range(1, self.accelerator.num_processes):
+            path = random_states(folder, process)
+            (content,) = broadcast_object_list([path.read_bytes() if process == rank else None], from_process=process)
+            if self.accelerator.is_main_process:
+                path.write_bytes(content)
 
     def _is_finite(self) -> bool:
         """Whether the weights on all processes are finite. Waits for the device only once."""
@@ -200,7 +240,7 @@ class Checkpoints:
         for update in set(saved) - kept:
             remove_folder(self.path(update))
 
-    def _read(self, update: int) -> tuple[Progress, dict[str, Any], dict[str, Any]]:
+    def _read(self, update: int) -> Saved:
         """(progress, identity, circumstances). Raises ValueError, TypeError or KeyError if one of them is missing."""
         values = read_json_object(self.path(update) / "progress.json")
         identity, circumstances = dict(values.pop("identity")), dict(values.pop("circumstances"))
@@ -214,44 +254,97 @@ class Checkpoints:
         """
         if not self.args.resume:
             return None
-        if self.accelerator.is_main_process:
-            for half_written in matching_folders(self.folder, HALF_WRITTEN):
-                shutil.rmtree(half_written)
-        seed_identity = read_json_object(self.folder / IDENTITY) if (self.folder / IDENTITY).is_file() else {}
+        seed_identity, saved = on_main(self._find)
         if seed_identity:
-            self._compare(seed_identity | {"seed": self.args.seed}, self.folder.parent, update=0)
-        (update,) = broadcast_object_list([self._newest() if self.accelerator.is_main_process else None])
-        if update is None:
+            together(partial(self._compare, seed_identity | {"seed": self.args.seed}, self.folder.parent, update=0))
+        self.newest = None if saved is None else saved[0].update
+        self._check_place()
+        if saved is None:
             return None
-        progress, identity, circumstances = self._read(update)
-        self._compare(identity, self.path(update), update)
-        self._print_changes(circumstances, self.path(update))
-        self.load(update)
+        progress, identity, circumstances = saved
+        path = self.path(progress.update)
+        together(partial(self._compare, identity, path, progress.update))
+        self._print_changes(circumstances, path)
+        self.load(progress.update, written_by=circumstances.get("processes"))
         if self.accelerator.is_main_process:  # checkpoints that the run will write again
-            for newer in [other for other in self.saved_updates() if other > update]:
+            for newer in [other for other in self.saved_updates() if other > progress.update]:
                 remove_folder(self.path(newer))
         return progress
 
+    def _find(self) -> tuple[dict[str, Any], Saved | None]:
+        """(the identity of a finished seed, what the newest complete checkpoint says), each empty if there is none."""
+        for half_written in matching_folders(self.folder, HALF_WRITTEN):
+            shutil.rmtree(half_written)
+        seed_identity = read_json_object(self.folder / IDENTITY) if (self.folder / IDENTITY).is_file() else {}
+        update = self._newest()
+        return seed_identity, None if update is None else self._read(update)
+
+    def _check_place(self) -> None:
+        """Raises ValueError, on all processes, if one that sees another folder has newer checkpoints there.
+
+        That is so if the machines share no folder, and another of them was the first.
+        """
+        without = processes_without(self.folder)
+        places = from_all((max(self.saved_updates(), default=-1), name_of_process()))
+        newest, name = max(place for process, place in enumerate(places) if process in (0, *without))
+        if newest > places[0][0]:
+            raise InputError(
+                f"{self.path(newest)} is with {name}, and the run would go on from what {places[0][1]} has: start the "
+                "machine with the checkpoint as the first, or copy its --output_dir"
+            )
+
     def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
         """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
+        saved = in_todays_words(saved)
         ignored = allowed_differences(self.identity, saved, path, update)
         name = first_difference(
             *({name: run[name] for name in run.keys() - ignored} for run in (self.identity, saved))
         )
         if name is not None:
+            product = "--per_device_train_batch_size x --gradient_accumulation_steps x processes"
+            how = f" ({product})" if name == SAMPLES else ""
             raise InputError(
-                f"{path} is of a run with {name} {saved.get(name)}, not {self.identity.get(name)}: --resume continues "
-                "the same run, another needs its own --output_dir"
+                f"{path} is of a run with {name} {saved.get(name)}, not {self.identity.get(name)}{how}: --resume "
+                "continues the same run, another needs its own --output_dir"
             )
 
     def _print_changes(self, saved: dict[str, str | int], path: Path) -> None:
-        """Prints which circumstances differ from those that are `saved` in `path`."""
+        """Prints which circumstances differ from those that are `saved` in `path`.
+
+        Raises ValueError if the model is divided among another number of processes: they could not put it together.
+        """
         current = self.circumstances
+        if sharding(self.accelerator) and saved.get("processes") != current["processes"]:
+            raise InputError(
+                f"{path} holds a model in {saved.get('processes')} parts, for as many processes, not "
+                f"{current['processes']}: start as many"
+            )
         changes = [
-            f"{name} {saved.get(name)}, now {value}" for name, value in current.items() if value != saved.get(name)
+            f"{name} {saved.get(name)}, now {value}"
+            for name, value in current.items()
+            if value != saved.get(name) and name != "processes"  # of which `_restore_draws` tells more
         ]
         if changes:
             self.accelerator.print(f"{path} was written with {'; '.join(changes)}: the last bits may differ")
+
+    def _restore_draws(self, folder: Path, update: int, written_by: int) -> None:
+        """Makes sure that each process draws what it would have drawn, or says that it does not.
+
+        Accelerate passes over random states that are missing or of another device. Then, and for another number of
+        processes, all of them begin with new ones, functions of the seed, the update and the process.
+        """
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        states = random_states(folder, rank)
+        lost = from_all(has_random_states(states, self.accelerator.device)).count(False)
+        if not lost and written_by == processes:
+            return
+        reason = f"has no random states for {lost} of the processes"
+        if written_by != processes:
+            reason = f"was written by {written_by} processes, now there are {processes}"
+        self.accelerator.print(
+            f"{self.path(update)} {reason}: each update keeps its samples, and dropout draws other numbers"
+        )
+        set_seed(int(np.random.SeedSequence((self.args.seed, update, rank)).generate_state(1)[0]))
 
     def write_identity(self) -> None:
         """Writes, at the end of a run with --seeds, its identity. Every process must call it."""
@@ -287,20 +380,25 @@ class Checkpoints:
         problem = None if best is None else self._damage_of(best)
         return problem and f"in the best before it, {self.path(best)}, {problem}"
 
-    def load(self, update: int) -> None:
+    def load(self, update: int, written_by: int | None = None) -> None:
         """Loads the weights, optimizer and random states of the checkpoint after `update`, on every process.
 
+        written_by: the number of processes that wrote it, if training goes on from it
         Raises OSError if it is damaged.
         """
-        (problem,) = broadcast_object_list([self._damage_of(update) if self.accelerator.is_main_process else None])
-        if problem:
+        on_main(partial(self._check, update))
+        with received(self.path(update)) as folder:
+            self.accelerator.load_state(str(folder))
+            self.plan.load_state(folder)
+            if written_by is not None:
+                self._restore_draws(folder, update, written_by)
+
+    def _check(self, update: int) -> None:
+        if problem := self._damage_of(update):
             raise FileError(f"{self.path(update)}: {problem}. Remove it, and --resume continues from the one before")
-        self.accelerator.load_state(str(self.path(update)))
-        self.plan.load_state(self.path(update))
 
     def how_to_resume(self) -> str:
         """For messages: the newest checkpoint, and how to continue from it."""
-        saved = self.saved_updates()
-        if not saved:
+        if self.newest is None:
             return "No checkpoint has been saved yet."
-        return f"{self.path(saved[0])} is complete: the same command with --resume continues from it."
+        return f"{self.path(self.newest)} is complete: the same command with --resume continues from it."

@@ -20,11 +20,12 @@ from training.files import file_digest
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
 FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples"}
-FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_cache", "window_cache"}
+FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_cache", "window_cache", "ddp_timeout"}
 # Fields of a configuration that no result depends on.
 IGNORED_FIELDS = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
 DATA_FILES = ("train_file", "validation_file", "test_file", "data_file")
 LENGTH = ("max_steps", "num_train_epochs", "updates")
+SAMPLES = "samples of an update"  # of all processes
 FINAL_LENGTH = "first update of the final length"  # of the rows of a language model
 RATES = ("warmup_ratio", "warmup_steps", "warm-up", "decay_ratio", "decay")
 
@@ -54,6 +55,17 @@ def flatten_config(config: dict[str, Any], prefix: str = "config") -> dict[str, 
         elif name not in IGNORED_FIELDS:
             values[f"{prefix}.{name}"] = value
     return values
+
+
+def in_todays_words(saved: dict[str, Any]) -> dict[str, Any]:
+    """A saved identity, also one that has the number of processes, from when a run could not go on with another."""
+    if "processes" not in saved:
+        return saved
+    earlier = ("processes", "per_device_train_batch_size", "gradient_accumulation_steps", "distribution")
+    processes, batch, accumulation, distribution = (saved[name] for name in earlier)
+    sharding = distribution if distribution in ("FSDP", "DEEPSPEED") else None
+    rest = {name: value for name, value in saved.items() if name not in earlier}
+    return {**rest, SAMPLES: processes * batch * accumulation, "sharding": sharding}
 
 
 def first_difference(identity: dict[str, Any], saved: dict[str, Any]) -> str | None:

@@ -25,20 +25,38 @@ from transformers.integrations import unset_hf_deepspeed_config
 from training.arguments import CURVES, TRACKERS, RunArguments, public_arguments
 from training.errors import ExistingFileError, FileError, FolderInUseError, InputError, LaunchError, PackageError
 from training.history import History
-from training.output_folder import RESULTS
+from training.machines import from_all, name_of_process, on_main, processes_without
+from training.output_folder import BATCH, RESULTS
 
 
 @contextlib.contextmanager
 def lock_output_folder(args: RunArguments) -> Iterator[None]:
-    """Locks the output folder within the context, so that no other run writes to it.
+    """Locks the main process's output folder within the context, so that no other run writes to it.
 
-    Raises FileExistsError if the folder is not empty and neither --resume nor --overwrite_output_dir is given,
-    BlockingIOError if another run is writing to it, and OSError if it cannot be written to.
+    A line on the console says where the files will be if other machines do not share the folder. Every process must
+    call it. It raises FileExistsError on all of them if the folder is not empty and neither --resume nor
+    --overwrite_output_dir is given, BlockingIOError if another run is writing to it, and OSError if it cannot be
+    written to.
     """
-    output, state = Path(args.output_dir), PartialState()
+    output = Path(args.output_dir)
+    with contextlib.ExitStack() as run:
+        on_main(lambda: run.enter_context(_locked(output, args)))
+        without, names = processes_without(output), from_all(name_of_process())
+        if without:
+            others = ", ".join(names[process] for process in without)
+            PartialState().print(
+                f"--output_dir {output} of {names[0]} is not shared: model, checkpoints and results will be there, "
+                f"and none with {others}; to --resume, start that machine as the first again"
+            )
+        yield
+
+
+@contextlib.contextmanager
+def _locked(output: Path, args: RunArguments) -> Iterator[None]:
+    """Checks and locks the folder, in the main process."""
     with _output_dir_errors(output):
         is_file = output.exists() and not output.is_dir()
-        has_files = output.is_dir() and any(path.name not in (".lock", RESULTS) for path in output.iterdir())
+        has_files = output.is_dir() and any(path.name not in (".lock", RESULTS, BATCH) for path in output.iterdir())
     if is_file:
         raise ExistingFileError(f"--output_dir {output} is a file")
     if has_files and not (args.overwrite_output_dir or args.resume):
@@ -46,10 +64,6 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
         raise ExistingFileError(
             f"--output_dir {output} exists and is not empty: choose another,{resume} or --overwrite_output_dir"
         )
-    state.wait_for_everyone()  # no process writes before all have checked
-    if not state.is_main_process:
-        yield
-        return
     is_new = not output.exists()
     lock = FileLock(output / ".lock", blocking=False)
     try:
@@ -64,8 +78,9 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
     finally:
         (output / ".lock").unlink(missing_ok=True)
         lock.release()
-        if is_new and all(path.name == RESULTS for path in output.iterdir()):  # the run failed before it wrote more
-            (output / RESULTS).unlink(missing_ok=True)
+        if is_new and {path.name for path in output.iterdir()} <= {RESULTS, BATCH}:  # the run failed before
+            for name in (RESULTS, BATCH):
+                (output / name).unlink(missing_ok=True)
             output.rmdir()
 
 

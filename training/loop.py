@@ -31,6 +31,7 @@ from training.plan import Stretch
 from training.results import Results, ScoresBySet, flatten_scores, goodness
 from training.speed import Speed
 from training.task import Compute, Evaluation, Task, evaluate
+from training.waiting import arrive
 
 
 STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
@@ -201,6 +202,8 @@ class _Training:
             for loss, share in zip(losses, shares, strict=True)
         ]
         loss = sum(part * weight for part, weight in zip(parts, plan.loss_weights, strict=True))
+        if self.accelerator.sync_gradients:
+            arrive(f"update {self.progress.update + 1}")
         # Gradients are averaged over processes.
         self.accelerator.backward(loss * (plan.gradient_scale * self.accelerator.num_processes))
         return torch.stack(parts).detach()
@@ -292,8 +295,10 @@ class _Training:
 
     def diverged(self, problem: str) -> None:
         """Raises FloatingPointError with the problem, its remedies and the last checkpoint."""
-        saved = self.checkpoints.saved_updates()
-        last = f"{self.checkpoints.path(saved[0])} is the last good checkpoint" if saved else "no checkpoint was saved"
+        newest = self.checkpoints.newest
+        last = "no checkpoint was saved"
+        if newest is not None:
+            last = f"{self.checkpoints.path(newest)} is the last good checkpoint"
         raise DivergedError(
             f"{problem} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
             f"--mixed_precision with a wider range; {last}, for --model_name_or_path of another run"

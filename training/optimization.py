@@ -18,10 +18,14 @@ from training.layers import layers_of, parameters_below
 OPTIM = Parameter("optim")
 
 
+def samples_of_update(args: RunArguments, processes: int) -> int:
+    """The number of samples, or examples, that all processes together train on in an update."""
+    return args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
+
+
 def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[int, int]:
     """(updates of the whole run, updates of an epoch) for this number of `examples`."""
-    per_update = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
-    per_epoch = math.ceil(examples / per_update)
+    per_epoch = math.ceil(examples / samples_of_update(args, processes))
     total = args.max_steps if args.max_steps > 0 else math.ceil(round(args.num_train_epochs * per_epoch, 6))
     return total, per_epoch
 

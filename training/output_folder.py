@@ -2,6 +2,7 @@
 
 OUTPUT_DIR/metrics.json, predictions*.*, outputs-*.safetensors     results
 OUTPUT_DIR/.results.json                                           the names of the files of results
+OUTPUT_DIR/.batch.json                                             the batch that the run began with, until its end
 OUTPUT_DIR/log.jsonl, curves.png                                   the lines of the log, with --report_to curves
 OUTPUT_DIR/config.json, model.safetensors, README.md, SHA256SUMS   the model folder
 OUTPUT_DIR/checkpoint-UPDATES/                                     what --resume reads
@@ -21,6 +22,7 @@ from training.files import read_json, remove_folder, shown, write_json
 METRICS = "metrics.json"
 IDENTITY = ".identity.json"
 RESULTS = ".results.json"
+BATCH = ".batch.json"
 LOG, CURVES = "log.jsonl", "curves.png"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)\.new")

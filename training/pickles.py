@@ -65,6 +65,21 @@ def _check_tensors(path: Path) -> None:
         torch.load(path, map_location="meta", mmap=True, weights_only=True)  # reads no tensor
 
 
+def random_states(folder: Path, process: int) -> Path:
+    """The file of a checkpoint with the random states of a process."""
+    return folder / f"random_states_{process}.pkl"
+
+
+def has_random_states(path: Path, device: torch.device) -> bool:
+    """Whether the random states of a process are there, and can be used on its device.
+
+    Those of GPUs can be used on as many GPUs. A file that `danger` has checked is complete.
+    """
+    if not path.is_file() or device.type != "cuda":
+        return path.is_file()
+    return len(load(path).get("torch_cuda_manual_seed", ())) == torch.cuda.device_count()
+
+
 def _deepspeed_classes() -> list[type]:
     """The classes in DeepSpeed's files; none if it is not installed."""
     if not is_deepspeed_available():

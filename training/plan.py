@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from datasets import Dataset
 from transformers import PreTrainedModel
 
 from training.arguments import RunArguments
 from training.batches import Collate, count_items, count_tokens, epoch_updates
-from training.optimization import count_updates, schedule
+from training.identity import SAMPLES
+from training.optimization import count_updates, samples_of_update, schedule
 
 
 Update = Sequence[Sequence[int]]  # micro-batches -> the indices of the examples of all processes
 Batch = Mapping[str, torch.Tensor]
+SHARDED = {DistributedType.FSDP, DistributedType.DEEPSPEED}  # each process holds a part of the model
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,17 @@ class Counts:
     totals: Sequence[int] | torch.Tensor
 
 
+def sharding(accelerator: Accelerator) -> str | None:
+    """How the model is divided among the processes; None where each holds all of it."""
+    kind = accelerator.distributed_type
+    return kind.value if kind in SHARDED else None
+
+
 class Plan(ABC):
     """The updates of a run.
+
+    An update reads the same samples whatever the number of processes and of accumulation steps, so a run may go on
+    with others.
 
     updates: their number in the whole run
     seconds: the time after which the run ends, with the learning rate scheduled by time; None: no limit
@@ -62,7 +73,7 @@ class Plan(ABC):
     loss_weights: tuple[float, ...] = (1.0,)
     gradient_scale: float = 1.0
     measures_peak: bool = False
-    free: frozenset[str] = frozenset()
+    free: frozenset[str] = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
 
     @abstractmethod
     def stretch(self, update: int) -> Stretch:
@@ -127,8 +138,8 @@ class EpochPlan(Plan):
     @property
     def identity(self) -> dict[str, Any]:
         return {
-            "processes": self.accelerator.num_processes,
-            "distribution": self.accelerator.distributed_type.value,
+            SAMPLES: samples_of_update(self.args, self.accelerator.num_processes),
             **schedule(self.args, self.updates),
             "updates an epoch": self.per_epoch,
+            "sharding": sharding(self.accelerator),
         }

@@ -12,6 +12,7 @@ from torch import nn
 
 from training.batches import Collate, count_tokens, in_pieces, load_batches, padding_options
 from training.errors import DivergedError, Parameter, as_user_errors
+from training.waiting import arrive
 
 
 Outputs = dict[str, list[np.ndarray]]  # name -> one array for each example, in the order of the data set
@@ -58,6 +59,7 @@ def predict(
 def _gather(computed: dict[int, dict[str, np.ndarray]], accelerator: Accelerator) -> Outputs:
     """The outputs of all processes, in the order of the examples."""
     by_index = {}
+    arrive("the outputs of an evaluation")
     for process in range(accelerator.num_processes):  # accelerate's gather_object does not know XLA
         (outputs,) = broadcast_object_list([computed], from_process=process)
         by_index |= outputs

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 from accelerate import Accelerator, PartialState
-from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training import hub
@@ -18,13 +17,16 @@ from training.command_line import run_command
 from training.ensembles import average, members, save_outputs
 from training.errors import InputError, flags_in_errors
 from training.files import write_bytes
+from training.global_batch import forget_global_batch, keep_global_batch
 from training.launching import check_launch, lock_output_folder
 from training.loop import train
+from training.machines import on_main
 from training.output_folder import SEED, matching_folders, record_result_files
 from training.reporting import remove_earlier_results, write_results
 from training.results import Results
 from training.seeds import Run, run_seeds
 from training.task import Compute, Evaluation, Task, evaluate
+from training.waiting import peers_watched
 
 
 def command(main: Callable[[], object]) -> None:
@@ -40,24 +42,29 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
 
     Returns the results as metrics.json has them.
     """
-    PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))  # as Accelerator does, which reuses this state
-    check_launch()
-    if args.ensemble is not None:  # a missing folder is an error before the work
-        names = ", ".join(map(str, members(args.ensemble, args.output_dir)))
-        PartialState().print(f"ensemble: the mean of {names}")
-    with lock_output_folder(args):
-        pushes = args.push_to_hub and PartialState().is_main_process
-        if pushes:  # a missing token is an error before the work
-            args = dataclasses.replace(args, hub_model_id=hub.create_repository(args))
-        if args.seeds > 1 or args.max_restarts:
-            results = run_seeds(run, args)
-        elif args.resume and matching_folders(Path(args.output_dir), SEED):
-            raise InputError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
-        else:
-            results = run(args).flat()
-        if pushes:
-            hub.push(args)
-        return results
+    with peers_watched(args.ddp_timeout):
+        check_launch()
+        if args.ensemble is not None:  # a missing folder is an error before the work
+            names = ", ".join(map(str, members(args.ensemble, args.output_dir)))
+            PartialState().print(f"ensemble: the mean of {names}")
+        with lock_output_folder(args):
+            return _repeat(run, args)
+
+
+def _repeat(run: Run, args: RunArguments) -> dict[str, float]:
+    args = keep_global_batch(args)
+    if args.push_to_hub:  # a missing token is an error before the work
+        args = dataclasses.replace(args, hub_model_id=on_main(partial(hub.create_repository, args)))
+    if args.seeds > 1 or args.max_restarts:
+        results = run_seeds(run, args)
+    elif args.resume and on_main(lambda: bool(matching_folders(Path(args.output_dir), SEED))):
+        raise InputError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
+    else:
+        results = run(args).flat()
+    forget_global_batch(args)
+    if args.push_to_hub and PartialState().is_main_process:
+        hub.push(args)
+    return results
 
 
 def carry_out(

@@ -11,7 +11,9 @@ from training.arguments import RunArguments, hub_model_id, public_arguments
 from training.cards import spread_card
 from training.errors import DivergedError, InputError, flags_in_errors
 from training.files import remove_folder, write_json, write_text
+from training.global_batch import with_batch_of
 from training.identity import run_digest
+from training.machines import on_main
 from training.output_folder import (
     CHECKPOINT,
     CURVES,
@@ -91,22 +93,32 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> Results:
     folder = Path(args.output_dir, f"seed-{seed}")
     changes = {"seed": seed, "seeds": 1, "max_restarts": 0, "output_dir": str(folder), "push_to_hub": False}
     seed_args = dataclasses.replace(args, **changes, hub_model_id=hub_model_id(args))
-    if args.resume and (folder / METRICS).is_file():
-        record = read_record(folder / METRICS)
-        if record.get("identity") != run_digest(seed_args):
-            raise InputError(
-                f"{folder} is of a run with other arguments, data or configuration: this one needs its "
-                "own --output_dir"
-            )
-        for flag, files in (("do_predict", "predictions"), ("save_outputs", "saved outputs")):
-            if getattr(args, flag) and not record["args"].get(flag):
-                raise InputError(f"{folder} has no {files}: --{flag} with --model_name_or_path {args.output_dir}")
-        return Results.read(record)
-    folder.mkdir(parents=True, exist_ok=True)
+    finished = on_main(lambda: _read_finished(folder, seed_args)) if args.resume else None
+    if finished is not None:
+        return finished
     if PartialState().is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
         _write_finished_identity(folder, args)
     PartialState().wait_for_everyone()
     return run(seed_args)
+
+
+def _read_finished(folder: Path, args: RunArguments) -> Results | None:
+    """The results of a seed that has finished in `folder`, where its run has these arguments; None if none has.
+
+    Raises ValueError if they are of another run, or lack what this one writes.
+    """
+    if not (folder / METRICS).is_file():
+        return None
+    record = read_record(folder / METRICS)
+    if record.get("identity") != run_digest(with_batch_of(record, args)):
+        raise InputError(
+            f"{folder} is of a run with other arguments, data or configuration: this one needs its own --output_dir"
+        )
+    for flag, files in (("do_predict", "predictions"), ("save_outputs", "saved outputs")):
+        if getattr(args, flag) and not record["args"].get(flag):
+            raise InputError(f"{folder} has no {files}: --{flag} with --model_name_or_path {folder.parent}")
+    return Results.read(record)
 
 
 def _write_finished_identity(folder: Path, args: RunArguments) -> None:

@@ -14,6 +14,7 @@ import hashlib
 import inspect
 import json
 import sys
+from itertools import compress
 from pathlib import Path
 
 import torch
@@ -28,10 +29,12 @@ from training.batches import Collate
 from training.digests import digest
 from training.errors import InputError, Parameter, as_user_errors
 from training.files import load_tensors, save_tensors, writing
+from training.machines import processes_without
 
 
 STATES = "layer_states"
 CACHE = Parameter("state_cache")
+SHARE = "choose a folder that all machines see, or leave out the cache"
 FILE = 256  # examples in a file
 # Fields of a configuration that the states of its base model do not depend on.
 UNRELATED = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
@@ -112,12 +115,12 @@ def _digest_of(base: PreTrainedModel) -> str:
     return content.hexdigest()
 
 
-def _without_context(example: dict[str, list]) -> dict[str, list]:
+def _without_context(example: dict[str, list | int]) -> dict[str, list | int]:
     mask = example.pop("sentence_mask", None)
     if mask is None:
         return example
     return {
-        name: [value for value, is_marked in zip(values, mask, strict=True) if is_marked]
+        name: list(compress(values, mask)) if isinstance(values, list) else values  # the number of a row's example
         for name, values in example.items()
     }
 
@@ -135,7 +138,10 @@ def _write_missing(
     folder = next(iter(paths)).parent
     remedy = ("Make room, or give another ", CACHE, "; the next run uses the states that are already there")
     with writing(folder, remedy):
-        folder.mkdir(parents=True, exist_ok=True)
+        if accelerator.is_main_process:
+            folder.mkdir(parents=True, exist_ok=True)
+        if without := processes_without(folder):
+            raise InputError(CACHE, f" {folder.parent} is not shared: process {without[0]} does not see it: ", SHARE)
         with FileLock(folder / ".lock") if accelerator.is_main_process else contextlib.nullcontext():
             accelerator.wait_for_everyone()
             share = list(paths.items())[accelerator.process_index :: accelerator.num_processes]

@@ -1,10 +1,11 @@
-"""Exact match and F1 of answers to questions, as in the official scorers of SQuAD 1.1 and SQuAD 2.0."""
+"""Exact match and F1 of answers to questions, as in the official scorers of SQuAD 1.1, SQuAD 2.0 and CMRC 2018."""
 
 from collections import Counter
 
 import datasets
 import evaluate
 
+from .cmrc2018 import cmrc2018_scores
 from .scores import best_thresholds, mark, squad1_scores, squad2_scores
 
 
@@ -22,6 +23,12 @@ is above best_exact_thresh or best_f1_thresh.
 The versions differ as the official scorers do. In v2.0, references that consist only of articles and punctuation are
 left out; if no reference remains, "" is right. In v1.1 they stay, and a prediction that is empty in the same way has
 an exact match of 1 and an F1 of 0.
+
+cmrc2018 (Cui et al. 2019, section 3.3, and the official scorer, version 5): for Chinese, where no spaces part words.
+Case and most punctuation do not count, articles do and, in exact_match, spaces within an answer. The units of F1 are
+single Chinese characters and, between them, the words that NLTK's word_tokenize (version 3.10) finds; the ends of
+English sentences within an answer are found by a simpler rule. What two answers share is the longest run of units that
+both hold, not a bag. average is the mean of exact_match and f1.
 """
 CITATION = """\
 @inproceedings{rajpurkar2016squad,
@@ -36,17 +43,23 @@ CITATION = """\
   booktitle={Annual Meeting of the Association for Computational Linguistics},
   year={2018}
 }
+@inproceedings{cui2019span,
+  title={A Span-Extraction Dataset for {C}hinese Machine Reading Comprehension},
+  author={Cui, Yiming and Liu, Ting and Che, Wanxiang and Xiao, Li and Chen, Zhipeng and Ma, Wentao and others},
+  booktitle={Conference on Empirical Methods in Natural Language Processing},
+  year={2019}
+}
 """
 INPUTS = """\
 predictions: for each question of the references {"id", "prediction_text"}; in v2.0 also "no_answer_probability", which
 may be any number that grows with the probability. `evaluate` takes no fewer predictions than references;
-squad_scores.py scores such files as the official scorers do: a question without a prediction counts 0 in v1.1, and is
-ignored in v2.0.
+squad_scores.py scores such files as the official scorers do: a question without a prediction counts 0 in v1.1
+and cmrc2018, and is ignored in v2.0.
 references: for each question {"id", "answers": {"text": [...], "answer_start": [...]}}, in any order.
 no_answer_threshold (v2.0): "" is predicted if no_answer_probability is above it. By default, none is changed.
 """
 
-VERSIONS = ("v1.1", "v2.0")
+VERSIONS = ("v1.1", "v2.0", "cmrc2018")
 
 
 class Squad(evaluate.Metric):
@@ -74,10 +87,10 @@ class Squad(evaluate.Metric):
         answers = {name: answer["text"] for name, answer in _by_id(references, "answers", "references").items()}
         if unknown := [name for name in texts if name not in answers]:
             raise ValueError(f"{len(unknown):,} predictions have no references, the first is {unknown[0]}")
-        if self.config_name == "v1.1":
+        if self.config_name != "v2.0":
             if no_answer_threshold is not None:
-                raise ValueError("no_answer_threshold is of v2.0: in v1.1 every question has an answer")
-            return squad1_scores(texts, answers)
+                raise ValueError(f"no_answer_threshold is of v2.0: in {self.config_name} every question has an answer")
+            return (squad1_scores if self.config_name == "v1.1" else cmrc2018_scores)(texts, answers)
         marks = mark(texts, answers, _by_id(predictions, "no_answer_probability", "predictions"))
         return squad2_scores(marks, no_answer_threshold) | best_thresholds(marks)
 

@@ -43,9 +43,11 @@ PIPELINES = {
 }
 # The smallest value of each field; 0 means none.
 LEAST = {
-    "max_characters_per_token": 3,  # begin, a byte and end
+    "vocab_size": 7,  # no word, a letter, and the five marks
+    "max_characters_per_token": 3,  # begin, a letter and end
     "lm_vocab_size": 3,  # <S>, </S> and <UNK>
     **dict.fromkeys(("char_embedding_size", "cell_size", "num_hidden_layers", "num_mixes"), 1),
+    "lexicon_vector_size": 1,
     **dict.fromkeys(("word_vector_size", "rnn_size", "rnn_layers", "classifier_size"), 1),
     **dict.fromkeys(("task_char_width", "task_char_embedding_size"), 1),
     **dict.fromkeys(("num_highway_layers", "num_sampled", "num_word_vectors", "task_char_filters", "mix_l2"), 0),
@@ -59,11 +61,19 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
     The defaults are the published model (Peters et al. 2018, arXiv 1802.05365, section 3.4; its options.json).
 
     vocab_size (`int`, *optional*, defaults to 262):
-        Number of character ids: 256 bytes, begin and end of sentence and word, padding in a word, and 0 for no word.
+        Number of ids of letters: 0 for no word, the letters (256 bytes), and the five marks: begin and end of a
+        sentence, begin and end of a word, padding in a word. Models of a language (ELMoForManyLangs) have characters
+        in place of bytes.
     max_characters_per_token (`int`, *optional*, defaults to 50):
-        Number of ids of a word, with its begin and end marks.
+        Number of letters of a word, with its begin and end marks.
     char_embedding_size (`int`, *optional*, defaults to 16):
         Size of a character's embedding.
+    lexicon_size (`int`, *optional*, defaults to 0):
+        Number of the biLM's vectors of whole words, which ELMoForManyLangs has; 0 for none. With them, each row of
+        `input_ids` has one more number, the word's place among the vectors: 0 for padding, 1 for unknown words, 2 and
+        3 for a sentence's begin and end. The word layer always has a projection then.
+    lexicon_vector_size (`int`, *optional*, defaults to 100):
+        Size of such a vector.
     filters (`list[list[int]]`, *optional*):
         [width in characters, number of filters] of each convolution over the characters.
     char_activation (`str`, *optional*, defaults to `"relu"`):
@@ -153,6 +163,8 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
     vocab_size: int = 262
     max_characters_per_token: int = 50
     char_embedding_size: int = 16
+    lexicon_size: int = 0
+    lexicon_vector_size: int = 100
     filters: list[list[int]] | tuple = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
     char_activation: Literal["relu", "tanh"] = "relu"
     num_highway_layers: int = 2
@@ -194,11 +206,21 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
         """The size of one direction's states."""
         return self.hidden_size // 2
 
+    @property
+    def ids_per_word(self) -> int:
+        """Number of columns of `input_ids`."""
+        return self.max_characters_per_token + (self.lexicon_size > 0)
+
     def validate_sizes(self):
         """Checks the sizes and probabilities: no filter is wider than a word, and the hidden size is even."""
         for name, least in LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be {least} or more.")
+        if self.lexicon_size < 0 or 0 < self.lexicon_size < 4:
+            raise ValueError(
+                f"lexicon_size={self.lexicon_size}: it must be 0, or 4 or more, for padding, unknown words, and a "
+                "sentence's begin and end."
+            )
         for name in ("hidden_dropout_prob", "mix_dropout", "task_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)}: a probability is from 0 to 1.")

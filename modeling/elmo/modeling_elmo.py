@@ -37,7 +37,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
+from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring, logging
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
@@ -47,8 +47,12 @@ from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both
 from .modeling_elmo_sentences import Sentences
-from .tokenization_elmo import ElmoTokenizer, sentence_boundary_ids, words_to_ids
+from .tokenization_elmo import ElmoTokenizer
+from .tokenization_elmo_spelling import boundary_rows
 
+
+logger = logging.get_logger(__name__)
+ENOUGH_WORDS = 100  # of a text, to judge it by the share that the model has vectors of
 
 # `config.state` is a choice of the user, for any released model:
 # trf-ignore: TRF041 config.state
@@ -157,8 +161,13 @@ class ElmoPreTrainedModel(SavedWithCode, PreTrainedModel):
 
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
-        rows = sentence_boundary_ids(self.config.max_characters_per_token)
-        return {"input_ids": torch.tensor([rows], device=self.device)}
+        return {"input_ids": self.boundaries(self.device)[None]}
+
+    def boundaries(self, device: torch.device) -> torch.Tensor:
+        """(2, K): the rows of the begin and the end of a sentence."""
+        config = self.config
+        rows = boundary_rows(config.vocab_size, config.max_characters_per_token, config.lexicon_size > 0)
+        return torch.tensor(rows, device=device)
 
     def wants_layers(self, output_hidden_states: bool | None = None, **kwargs) -> bool:
         """Whether a call with these arguments returns the layers of the biLM."""
@@ -296,7 +305,7 @@ class ElmoModel(ElmoPreTrainedModel):
         layer_states: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """(B, T) booleans, True at words. Raises ValueError for inputs of a wrong shape."""
-        columns = self.config.max_characters_per_token
+        columns = self.config.ids_per_word
         layers = (self.config.num_hidden_layers + 1, self.config.hidden_size)
         inputs = input_ids if layer_states is None else layer_states
         if inputs is None or inputs.dim() != (3 if layer_states is None else 4):
@@ -308,7 +317,7 @@ class ElmoModel(ElmoPreTrainedModel):
         if layer_states is None and inputs.shape[-1] != columns:
             raise ValueError(
                 f"input_ids have {inputs.shape[-1]} character ids a word, but the model is configured for {columns} "
-                "(max_characters_per_token)"
+                "(max_characters_per_token, and one more for lexicon_size): use the tokenizer in the model's folder"
             )
         if layer_states is not None and inputs.shape[2:] != layers:
             raise ValueError(
@@ -334,30 +343,40 @@ class ElmoModel(ElmoPreTrainedModel):
 
     def encode_words(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The (U, P) vectors of the distinct rows of <S>, </S> and words (N, K), and the index (N + 2,) of each."""
-        boundaries = torch.tensor(sentence_boundary_ids(self.config.max_characters_per_token), device=words.device)
         if len(words) and words.device.type == "cpu":  # elsewhere, reading the values would wait for the device
-            low, high = (int(end) for end in words.aminmax())
-            if low < 0 or high >= self.config.vocab_size:
-                raise ValueError(
-                    f"input_ids go from {low} to {high}, but vocab_size is {self.config.vocab_size}: ElmoTokenizer "
-                    "makes ids from 0 to 261"
-                )
-        rows, indices = distinct(torch.cat([boundaries, words]))
+            self._check_range(words)
+        rows, indices = distinct(torch.cat([self.boundaries(words.device), words]))
         learns = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.token_encoder.parameters())
         if self.word_cache is None or learns:
             return self.token_encoder(rows), indices
         return self.word_cache.look_up(self.token_encoder, rows), indices
 
-    def know_words(self, words: Iterable[str]) -> None:
+    def _check_range(self, words: torch.Tensor) -> None:
+        """Raises ValueError if ids (N, K) are none of the letters, or the last one is no place in the lexicon."""
+        letters = self.config.max_characters_per_token
+        parts = [("input_ids", words[:, :letters], "vocab_size", self.config.vocab_size)]
+        # CODEPATH: only the models of ELMoForManyLangs have vectors of whole words.
+        if self.config.lexicon_size:
+            last = words[:, letters:]
+            parts.append(("the last of each word's input_ids", last, "lexicon_size", self.config.lexicon_size))
+        for name, ids, field, size in parts:
+            low, high = (int(end) for end in ids.aminmax())
+            if low < 0 or high >= size:
+                raise ValueError(
+                    f"{name} go from {low} to {high}, but {field} is {size}: they come from another model's "
+                    "tokenizer. Use the one in this model's folder"
+                )
+
+    def know_words(self, words: Iterable[str], tokenizer: ElmoTokenizer | None = None) -> None:
         """Computes the word layer of a vocabulary once and caches it, instead of computing it in each batch.
 
         Results do not change. Words outside the vocabulary are computed from their characters as before, and so are
         all words while the word layer is trained. If its weights change, the cache is computed again. The cache is
-        not saved with the model; a call without words deletes it.
+        not saved with the model; a call without words deletes it. `tokenizer` is as for `embed`.
         """
         if isinstance(words, str):
             raise ValueError(f"words are {words!r:.80}, one text: give a list of words")
-        rows = torch.from_numpy(words_to_ids(list(words), self.config.max_characters_per_token))
+        rows = torch.from_numpy(self.tokenizer_or_default(tokenizer).rows(list(words)))
         self.word_cache = ElmoWordCache(rows) if len(rows) else None
         if self.word_cache is not None:
             self.word_cache.update(self.token_encoder)
@@ -418,25 +437,30 @@ class ElmoModel(ElmoPreTrainedModel):
         self.carried = None
 
     @torch.no_grad()
-    def warm_up(self, sentences: Iterable[list[str] | str | torch.Tensor], start: State | None = None) -> None:
+    def warm_up(
+        self,
+        sentences: Iterable[list[str] | str | torch.Tensor],
+        start: State | None = None,
+        tokenizer: ElmoTokenizer | None = None,
+    ) -> None:
         """Reads a few sentences one after another, carrying the state, and stores the last state in the model.
 
         The first sentence starts from zeros, or from `start`: (L, 2, 1, P) hidden states and (L, 2, 1, C) cells.
 
-        A sentence is as for `embed`, or the character ids (words, K) of its words. With `config.state="warm"`, the
-        default, every sentence then starts from the stored state. This is close to the released code, which carries
-        the state from batch to batch, but vectors do not depend on earlier calls. The stored state is saved with the
-        model.
+        A sentence is as for `embed`, as is `tokenizer`, or the ids (words, K) of its words. With
+        `config.state="warm"`, the default, every sentence then starts from the stored state. This is close to the
+        released code, which carries the state from batch to batch, but vectors do not depend on earlier calls. The
+        stored state is saved with the model.
         """
         training, configured = self.training, self.config.state
         self.config.state, self.carried = "carry", start
         self.eval()
         try:
-            for sentence in _as_list(sentences):
+            for sentence in _as_list(sentences, None if tokenizer is None else tokenizer.split_by):
                 if isinstance(sentence, torch.Tensor):
                     self(sentence.to(self.device)[None])
                 else:
-                    self.embed([sentence])
+                    self.embed([sentence], tokenizer=tokenizer)
             if self.carried is start:
                 raise ValueError("warm_up needs at least one sentence")
             self.initial_hidden.copy_(self.carried[0][:, :, 0])
@@ -464,8 +488,8 @@ class ElmoModel(ElmoPreTrainedModel):
         masks = torch.cat(sentence_masks).T[..., None]  # (T, S, 1), S = B, or 2 B with the second sentences
         masks = torch.cat([torch.ones_like(masks[:1]), masks])
         words = self.token_encoder(input_ids)  # (B, T, P)
-        boundaries = torch.tensor(sentence_boundary_ids(input_ids.shape[-1]), device=input_ids.device)
-        starts = self.token_encoder(boundaries)[:, None, None].expand(-1, -1, masks.shape[1], -1)  # (2, 1, S, P)
+        starts = self.token_encoder(self.boundaries(input_ids.device))[:, None, None]
+        starts = starts.expand(-1, -1, masks.shape[1], -1)  # (2, 1, S, P)
         columns = words.transpose(0, 1).repeat(1, len(sentence_masks), 1)  # (T, S, P)
         inputs = (torch.cat([starts[0], columns]), torch.cat([starts[1], columns.flip(0)]))
         state = self.first_state(torch.arange(masks.shape[1], device=mask.device))
@@ -486,21 +510,34 @@ class ElmoModel(ElmoPreTrainedModel):
 
     @torch.no_grad()
     def embed(
-        self, sentences: Iterable[list[str] | str], batch_size: int = 64, layers: str = "mix"
+        self,
+        sentences: Iterable[list[str] | str],
+        batch_size: int = 64,
+        layers: str = "mix",
+        tokenizer: ElmoTokenizer | None = None,
     ) -> list[torch.Tensor]:
         """The vectors of each sentence's words, on the CPU: (words, H), or (L + 1, words, H) with `layers="all"`.
 
-        A sentence is a list of words, or text that `ElmoTokenizer` splits. The model runs in evaluation mode.
-        Sentences of similar length share a batch, which saves time and changes no result. With `config.state="carry"`,
-        sentences stay in their order.
+        A sentence is a list of words, or text that the tokenizer splits as its `split_by` says. A model that reads the
+        characters or words of a language needs its `tokenizer`, the one in its folder. The model runs in evaluation
+        mode. Sentences of similar length share a batch, which saves time and changes no result. With
+        `config.state="carry"`, sentences stay in their order.
+
+        A warning is logged if the model has vectors of words (`lexicon_size`), but of less than 80 % of those of a
+        text of 100 words or more. Raises ValueError for a list of strings without spaces, if text is split at spaces:
+        they may be texts of one word, or the words of one sentence.
         """
         if layers not in ("mix", "all"):
             raise ValueError(f'layers={layers!r}: choose "mix" or "all"')
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: a batch has one sentence or more")
-        sentences = _as_list(sentences)
-        tokenizer = ElmoTokenizer(max_characters_per_token=self.config.max_characters_per_token)
+        tokenizer = self.tokenizer_or_default(tokenizer)
+        sentences = _as_list(sentences, tokenizer.split_by)
         words = [tokenizer.tokenize(text) if isinstance(text, str) else list(text) for text in sentences]
+        if tokenizer.has_lexicon and sum(map(len, words)) >= ENOUGH_WORDS:
+            report = tokenizer.count_known(word for sentence in words for word in sentence)
+            if report.are_few:
+                logger.warning(str(report))
         order = range(len(words))
         if self.config.state != "carry":
             order = sorted(order, key=lambda number: len(words[number]), reverse=True)
@@ -519,11 +556,35 @@ class ElmoModel(ElmoPreTrainedModel):
             self.train(training)
         return vectors
 
+    def tokenizer_or_default(self, tokenizer: ElmoTokenizer | None) -> ElmoTokenizer:
+        """The tokenizer, by default that of bytes. Raises ValueError if the model reads other ids than it makes."""
+        config = self.config
+        given = tokenizer
+        if tokenizer is None:
+            tokenizer = ElmoTokenizer(max_characters_per_token=config.max_characters_per_token)
+        expected = (config.ids_per_word, config.vocab_size)
+        made = (tokenizer.spelling.columns, tokenizer.vocab_size)
+        if made != expected:
+            name = "the tokenizer of bytes" if given is None else "this tokenizer"
+            raise ValueError(
+                f"the model reads {expected[0]} ids of a word, the letters below {expected[1]}, but {name} makes "
+                f"{made[0]}, below {made[1]}: give the one in the model's folder, "
+                "tokenizer=ElmoTokenizer.from_pretrained(folder)"
+            )
+        return tokenizer
 
-def _as_list(sentences: Iterable) -> list:
+
+def _as_list(sentences: Iterable, split_by: str | None) -> list:
     if isinstance(sentences, str):
         raise ValueError(f"sentences are {sentences!r:.80}, one text: give a list, [text]")
-    return list(sentences)
+    sentences = list(sentences)
+    words = [text for text in sentences if isinstance(text, str) and len(text.split()) < 2]
+    if split_by == "spaces" and 1 < len(sentences) == len(words):
+        raise ValueError(
+            f"sentences are {sentences!r:.80}, strings without spaces: give a sentence's words as [[word, word]], and "
+            "texts of one word as [[word], [word]]"
+        )
+    return sentences
 
 
 __all__ = ["ElmoModel", "ElmoModelOutput", "ElmoPreTrainedModel", "ElmoScalarMix"]

@@ -14,11 +14,14 @@
 """ELMo's word layer: a word's characters -> convolutions -> maximum over positions -> highway layers -> projection.
 
 Section 3.4 of the paper, and Kim et al. 2016 (arXiv 1508.06615); released code: allenai/bilm-tf, `bilm/model.py`. No
-step looks beyond a word, so each distinct word of a batch is computed once. Of the 50 ids of a word, only as many are
-computed as the longest word has characters, since all windows of padding give the same number.
+step looks beyond a word, so each distinct word of a batch is computed once. Of the 50 letters of a word, only as many
+are computed as the longest word has, since all windows of padding give the same number.
 
-Letters: N words, U distinct words, K ids of a word, E size of a character's embedding, F filters in all, P size of the
-projection.
+Models of ELMoForManyLangs (Che et al. 2018, K18-2005; HIT-SCIR/ELMoForManyLangs, `modules/token_embedder.py`) have
+vectors of whole words, too: the last number of a word's row is its place among them, and the projection reads both.
+
+Letters: N words, U distinct words, K ids of a word, E size of a character's embedding, F filters in all, D size of a
+whole word's vector or 0, P size of the projection.
 """
 
 import torch
@@ -28,7 +31,7 @@ from transformers.utils.import_utils import is_tracing
 
 from ..shared.modeling_onednn import is_transformed, linear
 from .configuration_elmo import ElmoConfig
-from .tokenization_elmo import WORD_PADDING
+from .tokenization_elmo_spelling import Marks
 
 
 SMALLEST_GROUP = 64  # the fewest words that are convolved together
@@ -62,7 +65,13 @@ class ElmoTokenEncoder(nn.Module):
             [nn.Conv1d(config.char_embedding_size, count, width) for width, count in config.filters]
         )
         self.highways = nn.ModuleList([ElmoHighway(filters) for _ in range(config.num_highway_layers)])
+        self.letters = config.max_characters_per_token  # columns of them, in a row of ids
+        self.word_padding = Marks.of(config.vocab_size).word_padding
         projects = filters != config.projection_size  # as in the released code
+        # CODEPATH: only the models of ELMoForManyLangs have vectors of whole words.
+        if config.lexicon_size:
+            self.lexicon_vectors = nn.Embedding(config.lexicon_size, config.lexicon_vector_size, padding_idx=0)
+            filters, projects = filters + config.lexicon_vector_size, True
         self.projection = nn.Linear(filters, config.projection_size) if projects else None
         # CODEPATH: the released models have ReLU; the released code also offers tanh.
         self.activation = torch.tanh if config.char_activation == "tanh" else torch.relu
@@ -88,10 +97,13 @@ class ElmoTokenEncoder(nn.Module):
         """(..., K) -> (..., P), each word by itself. Callers save most of the work by passing `distinct` words."""
         words = input_ids.flatten(0, -2)  # (N, K)
         every_column = is_tracing(words) or is_transformed()
-        pooled = self.pool(words) if every_column else self.pool_by_length(words)
+        letters = words[:, : self.letters]
+        pooled = self.pool(letters) if every_column else self.pool_by_length(letters)
         states = self.activation(pooled)  # (N, F); the activation is monotonic, so it may follow the maximum
         for highway in self.highways:
             states = highway(states)
+        if hasattr(self, "lexicon_vectors"):
+            states = torch.cat([self.lexicon_vectors(words[:, self.letters]), states], -1)  # (N, D + F)
         if self.projection is not None:
             states = linear(states, self.projection.weight, self.projection.bias)
         return states.unflatten(0, input_ids.shape[:-1])
@@ -113,7 +125,7 @@ class ElmoTokenEncoder(nn.Module):
         These include one window of padding for the widest filter, if the words have one.
         """
         columns = torch.arange(1, words.shape[1] + 1, device=words.device)
-        lengths, order = ((words != WORD_PADDING) * columns).amax(1).sort()
+        lengths, order = ((words != self.word_padding) * columns).amax(1).sort()
         size = max(SMALLEST_GROUP, len(words) // 8)
         pooled = [
             self.pool(words[rows, : int(ends[-1]) + self.widest])

@@ -97,7 +97,7 @@ class ElmoForMultipleChoice(ElmoTaskModel):
 
     def unfold(self, input_ids: torch.Tensor, words: int) -> torch.Tensor:
         """(B, choices, T * characters) -> (B, choices, T, characters), T being `words`."""
-        characters = self.config.max_characters_per_token
+        characters = self.config.ids_per_word
         if input_ids.shape[2] != words * characters:
             raise ValueError(
                 f"input_ids are {tuple(input_ids.shape)}, not (rows, choices, words, {characters}) or, of the {words} "

@@ -39,7 +39,7 @@ from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_characters import distinct
 from .modeling_elmo_lstm import Steps, run_both
-from .tokenization_elmo import WORD_PADDING
+from .tokenization_elmo_spelling import Marks
 
 
 # The paper's tables have networks with and without each of these, so branches on them name no checkpoint:
@@ -210,22 +210,24 @@ class ElmoTaskCharacters(nn.Module):
     def __init__(self, config: ElmoConfig):
         super().__init__()
         self.width = config.task_char_width
+        self.letters = config.max_characters_per_token  # columns of them, in a row of ids
+        self.word_padding = Marks.of(config.vocab_size).word_padding
         self.embeddings = nn.Embedding(config.vocab_size, config.task_char_embedding_size, padding_idx=0)
         self.convolution = nn.Conv1d(config.task_char_embedding_size, config.task_char_filters, self.width)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(B, T, W) -> (B, T, filters)"""
-        words = input_ids.flatten(0, 1)  # (B * T, W)
+        words = input_ids.flatten(0, 1)[:, : self.letters]  # (B * T, W)
         if is_tracing(input_ids) or is_transformed() or not words.numel():
             return self._convolve(words).unflatten(0, input_ids.shape[:2])
         distinct_words, indices = distinct(words)  # every other word of a text has occurred in it before
-        longest = int(_lengths(distinct_words).max())
+        longest = int(self._lengths(distinct_words).max())
         vectors = self._convolve(distinct_words[:, : max(longest, 1)])
         return nn.functional.embedding(indices, vectors).unflatten(0, input_ids.shape[:2])
 
     def _convolve(self, words: torch.Tensor) -> torch.Tensor:
         """(N, W) -> (N, filters)"""
-        lengths = _lengths(words).unsqueeze(1)  # (N, 1)
+        lengths = self._lengths(words).unsqueeze(1)  # (N, 1)
         inside = torch.arange(words.shape[1], device=words.device) < lengths
         characters = self.embeddings(words) * inside.unsqueeze(-1)  # (N, W, E)
         missing = max(self.width - words.shape[1], 0)
@@ -236,11 +238,10 @@ class ElmoTaskCharacters(nn.Module):
         lowest = torch.finfo(windows.dtype).min
         return windows.masked_fill(outside.unsqueeze(1), lowest).amax(-1).relu()
 
-
-def _lengths(words: torch.Tensor) -> torch.Tensor:
-    """(N, W) -> (N,) the number of ids of each word, without the padding."""
-    positions = torch.arange(1, words.shape[1] + 1, device=words.device)
-    return (positions * ((words != 0) & (words != WORD_PADDING))).amax(1)
+    def _lengths(self, words: torch.Tensor) -> torch.Tensor:
+        """(N, W) -> (N,) the number of ids of each word, without the padding."""
+        positions = torch.arange(1, words.shape[1] + 1, device=words.device)
+        return (positions * ((words != 0) & (words != self.word_padding))).amax(1)
 
 
 def _run_lstm(

@@ -308,7 +308,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         self, inputs: Pair, labels: tuple, samples: list[Sample | None], state: State | None
     ) -> ElmoForPreTrainingOutput:
         """The loss of streams (B, T, K), one for each direction, which continue from batch to batch."""
-        columns = self.config.max_characters_per_token
+        columns = self.config.ids_per_word
         shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (*inputs, *labels)]
         if None in shapes or shapes[0] != (*shapes[2][:2], columns) or shapes != [shapes[0]] * 2 + [shapes[2]] * 2:
             raise ValueError(

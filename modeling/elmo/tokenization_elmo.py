@@ -11,32 +11,29 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""ELMo's tokenizer: a word is a row of character ids (bilm-tf's `UnicodeCharsVocabulary`, ids plus one).
-
-    row of "Zoë", 9 ids wide:  259  91 112 196 172  260  261 261 261
-                               begin  UTF-8 bytes   end  padding within the word
+"""ELMo's tokenizer: a word is a row of ids, of its letters, as tokenization_elmo_spelling.py writes it.
 
 A row of zeros is padding. The model, not the tokenizer, adds the marks of a sentence's begin and end.
 """
 
+import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizer
 from transformers.tokenization_utils_base import TruncationStrategy
 from transformers.utils import PaddingStrategy, is_numpy_array, is_torch_tensor, to_numpy, to_py_obj
 
+from .tokenization_elmo_spelling import ByteSpelling, CharacterSpelling, KnownWords, check_words
 
-# The released ids plus one, because 0 stands for no word: byte b is b + 1.
-SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, WORD_PADDING = 257, 258, 259, 260, 261
-SENTENCE_MARKS = {"<S>": SENTENCE_BEGIN, "</S>": SENTENCE_END}
-SPECIAL_WORDS = (*SENTENCE_MARKS, "<UNK>")  # the language model's words 0, 1 and 2
-CHARACTERS = ("[PAD]", *(f"<0x{byte:02X}>" for byte in range(256)), *SENTENCE_MARKS, "<W>", "</W>", "<W_PAD>")
+
+SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")  # the language model's words 0, 1 and 2
 
 # The words of a text, similar to those of the news text that the published models read ("don 't", "U.S.", "68.88").
 _CLITIC = r"['’](?:[sSmMdDtT]|ll|LL|re|RE|ve|VE)\b"
@@ -54,47 +51,17 @@ WORD = re.compile(
     re.VERBOSE,
 )
 
+# Chinese characters: the blocks of Unicode that BERT's tokenizer takes for them.
+CHINESE = (
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b73f\U0002b740-\U0002b81f"
+    "\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f]"
+)
+# The full-width forms of ASCII's characters, which are 0xFEE0 further on.
+FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+
 # The values at positions without a word. Columns with other names do not hold one entry per word.
 PADDING = dict.fromkeys(("input_ids", "token_type_ids", "attention_mask", "vector_ids", "offset_mapping"), 0)
 PADDING["special_tokens_mask"] = 1
-
-
-def sentence_boundary_ids(max_characters: int) -> tuple[list[int], list[int]]:
-    """The rows of <S> and </S>, which the model adds to each sentence."""
-    padding = [WORD_PADDING] * (max_characters - 3)
-    return tuple([WORD_BEGIN, mark, WORD_END, *padding] for mark in SENTENCE_MARKS.values())
-
-
-def words_to_ids(words: Sequence[str], max_characters: int) -> np.ndarray:
-    """(n, max_characters) int64: the rows of n words.
-
-    As in the released code, a word is cut after `max_characters` - 2 bytes, even within a character, and the words <S>
-    and </S> are the marks. A lone surrogate is left out, because UTF-8 cannot encode it. Raises ValueError for words
-    that are not strings.
-    """
-    _check_words(words)
-    spelled = [word.encode("utf-8", "ignore")[: max_characters - 2] for word in words]
-    lengths = np.fromiter(map(len, spelled), dtype=np.int64, count=len(spelled))
-    rows = np.full((len(spelled), max_characters), WORD_PADDING, dtype=np.int64)
-    rows[:, 0] = WORD_BEGIN
-    letters = np.arange(max_characters - 1) < lengths[:, None]
-    rows[:, 1:][letters] = np.frombuffer(b"".join(spelled), dtype=np.uint8).astype(np.int64) + 1
-    rows[np.arange(len(spelled)), lengths + 1] = WORD_END
-    marks = dict(zip(SENTENCE_MARKS, sentence_boundary_ids(max_characters), strict=True))
-    for index, word in enumerate(words):
-        if word in marks:
-            rows[index] = marks[word]
-    return rows
-
-
-def ids_to_word(row: Sequence[int]) -> str:
-    """The word of a row; "[PAD]" for a row of zeros, with U+FFFD for a character that was cut."""
-    if not any(row):
-        return CHARACTERS[0]
-    for mark, number in SENTENCE_MARKS.items():
-        if number in row:
-            return mark
-    return bytes(number - 1 for number in row if 1 <= number <= 256).decode("utf-8", "replace")
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
@@ -102,6 +69,24 @@ def split_words(text: str) -> list[tuple[int, int]]:
     if not text.isascii():
         text = "".join("a" if unicodedata.category(character)[0] == "M" else character for character in text)
     return [match.span() for match in WORD.finditer(text)]
+
+
+def split_at_spaces(text: str) -> list[tuple[int, int]]:
+    """The begin and end of each word of `text` between white space."""
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def split_characters(text: str) -> list[tuple[int, int]]:
+    """As `split_words`, but each Chinese character is a word, as in BERT's tokenizer."""
+    spans = []
+    for match in re.finditer(f"{CHINESE}|(?:(?!{CHINESE}).)+", text, flags=re.DOTALL):
+        begin, end = match.span()
+        inner = [(0, 1)] if re.match(CHINESE, match[0]) else split_words(match[0])
+        spans += [(begin + first, begin + last) for first, last in inner]
+    return spans
+
+
+SPLITS = {"rules": split_words, "spaces": split_at_spaces, "characters": split_characters}
 
 
 @dataclass(frozen=True)
@@ -133,15 +118,14 @@ class Sentence:
 
 
 class ElmoTokenizer(PreTrainedTokenizer):
-    """Converts words or text to ids (words, max_characters_per_token), with padding and truncation by words.
+    """Converts words or text to ids (words, columns), with padding and truncation by words.
 
-    Published models were trained on tokenised news text, so words (`is_split_into_words=True`) that are split in the
-    same way give the best results. Text is split by `WORD`: at spaces and around punctuation, "don't" into "don 't",
-    while "U.S." and "68.88" stay whole. `tokenize` returns these words. Case is kept. Text may have any length; an
-    empty text has no words.
+    Models were trained on text that was already split into words, so words (`is_split_into_words=True`) that are split
+    in the same way give the best results. `split_by` says how text is split; `tokenize` returns these words. Case is
+    kept. Text may have any length; an empty text has no words.
 
     In a pair, the words of the second sentence follow those of the first, with `token_type_ids` 0 and 1. Nothing is
-    added between them. `get_vocab` returns the vocabulary of characters. There is none of words, so no token can be
+    added between them. `get_vocab` returns the vocabulary of letters. Words need no vocabulary, so no token can be
     added.
 
     Args:
@@ -152,51 +136,85 @@ class ElmoTokenizer(PreTrainedTokenizer):
             The words of a task network's word vectors, one per line (words.txt). The first has row 2; row 0 is for
             padding, row 1 for all other words. With this file, the tokenizer also returns `vector_ids`: the row of the
             word, else of the word in lower case, else 1.
+        characters_file (`str`, *optional*):
+            The characters of a language, a JSON list (characters.json). Words are then spelled by these characters
+            instead of the bytes of UTF-8.
+        lexicon_file (`str`, *optional*):
+            The words that the biLM has vectors of, a JSON list (lexicon.json). Rows then have one more id.
         max_characters_per_token (`int`, *optional*, defaults to 50):
-            Number of ids of a word, with its begin and end marks.
+            Number of letters of a word, with its begin and end marks.
+        split_by (`str`, *optional*):
+            How text is split into words. `"spaces"`: at white space, for text whose words a tool has put apart.
+            `"rules"`, which are for English: at spaces and around punctuation, "don't" into "don 't", while "U.S." and
+            "68.88" stay whole. `"characters"`: as by the rules, but each Chinese character is a word. Defaults to
+            `"spaces"` for models with characters.json, else to `"rules"`.
+        full_width_to_ascii (`bool`, *optional*, defaults to `False`):
+            Whether the model reads ASCII's characters instead of their full-width forms (U+FF01 to U+FF5E).
+        nfc (`bool`, *optional*, defaults to `False`):
+            Whether the model reads words in Unicode's normal form NFC, with accents and letters composed.
 
     Raises:
         ValueError: for a file that is not UTF-8 or repeats a word, and for a vocab.txt without <S>, </S> or <UNK>.
     """
 
-    vocab_files_names = {"vocab_file": "vocab.txt", "words_file": "words.txt"}
+    vocab_files_names = {
+        "vocab_file": "vocab.txt",
+        "words_file": "words.txt",
+        "characters_file": "characters.json",
+        "lexicon_file": "lexicon.json",
+    }
     model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
 
     def __init__(
         self,
         vocab_file: str | None = None,
         words_file: str | None = None,
+        characters_file: str | None = None,
+        lexicon_file: str | None = None,
         max_characters_per_token: int = 50,
-        pad_token: str = CHARACTERS[0],
+        split_by: Literal["rules", "spaces", "characters"] | None = None,
+        full_width_to_ascii: bool = False,
+        nfc: bool = False,
+        pad_token: str = ByteSpelling.names[0],
         **kwargs,
     ):
         if max_characters_per_token < 3:
             raise ValueError(f"max_characters_per_token={max_characters_per_token}: a character, begin and end need 3")
+        if split_by is not None and split_by not in SPLITS:
+            raise ValueError(f"split_by={split_by!r}: choose one of {', '.join(SPLITS)}")
         self.max_characters_per_token = max_characters_per_token
+        self.spelling = _read_spelling(characters_file, lexicon_file, max_characters_per_token)
+        self.split_by = split_by or ("rules" if characters_file is None else "spaces")
+        self.full_width_to_ascii, self.nfc = full_width_to_ascii, nfc
         self.targets = number_targets(read_targets(Path(vocab_file))) if vocab_file else None
         self.vectors = _numbered(_read_lines(Path(words_file)), words_file, first=2) if words_file else None
         super().__init__(
             vocab_file=vocab_file,
             words_file=words_file,
+            characters_file=characters_file,
+            lexicon_file=lexicon_file,
             max_characters_per_token=max_characters_per_token,
+            split_by=split_by,
+            full_width_to_ascii=full_width_to_ascii,
+            nfc=nfc,
             pad_token=pad_token,
             **kwargs,
         )
         if self.vectors is not None and "vector_ids" not in self.model_input_names:
             self.model_input_names.append("vector_ids")
 
-    # Characters
+    # Letters
 
     @property
     def vocab_size(self) -> int:
-        return len(CHARACTERS)
+        return len(self.spelling.names)
 
     def get_vocab(self) -> dict[str, int]:
-        """The names of the character ids; that of a byte is written as <0x41>."""
-        return {name: number for number, name in enumerate(CHARACTERS)}
+        """The names of the ids; that of a byte is written as <0x41>."""
+        return {name: number for number, name in enumerate(self.spelling.names)}
 
     def _add_tokens(self, new_tokens, special_tokens: bool = False) -> int:
-        words = [str(token) for token in new_tokens if str(token) not in CHARACTERS]
+        words = [str(token) for token in new_tokens if str(token) not in self.spelling.names]
         if words:
             raise ValueError(f"{', '.join(words)}: no token can be added, since ELMo reads the characters of any word")
         return super()._add_tokens(new_tokens, special_tokens=special_tokens)
@@ -212,35 +230,72 @@ class ElmoTokenizer(PreTrainedTokenizer):
 
     # Words
 
+    def split(self, text: str) -> list[tuple[int, int]]:
+        """The begin and end of each word of `text`, as `split_by` says."""
+        return SPLITS[self.split_by](text)
+
     def tokenize(self, text: str, **kwargs) -> list[str]:
-        """The words of `text`, as `WORD` splits it."""
-        return [text[begin:end] for begin, end in split_words(text)]
+        """The words of `text`, as `split_by` says."""
+        return [text[begin:end] for begin, end in self.split(text)]
+
+    def rows(self, words: Sequence[str]) -> np.ndarray:
+        """(n, columns) int64: the rows of n words. Raises ValueError for words that are not strings."""
+        check_words(words)
+        return self.spelling.rows([self._normalise(word) for word in words])
+
+    def _normalise(self, word: str) -> str:
+        if self.full_width_to_ascii:
+            word = word.translate(FULL_WIDTH)
+        return unicodedata.normalize("NFC", word) if self.nfc else word
+
+    @property
+    def reads_bytes(self) -> bool:
+        """Whether words are spelled by the bytes of UTF-8, as in the released ELMo."""
+        return isinstance(self.spelling, ByteSpelling)
+
+    @property
+    def has_lexicon(self) -> bool:
+        """Whether the model has vectors of whole words."""
+        return getattr(self.spelling, "lexicon", None) is not None
+
+    def count_known(self, words: Iterable[str] | Mapping[str, int]) -> KnownWords:
+        """How many of a text's words the model has vectors of or, without such vectors, knows all characters of.
+
+        `words` are all words of the text, or the number of each. Raises ValueError for models that read bytes.
+        """
+        if self.reads_bytes:
+            raise ValueError("this model reads the bytes of UTF-8, of any word: it has no vectors of words to count")
+        counts = Counter()
+        for word, count in Counter(words).items():
+            counts[self._normalise(word)] += count
+        return self.spelling.count_known(counts)
 
     def convert_tokens_to_ids(self, tokens: str | list[str]) -> list[int] | list[list[int]]:
         """The row of a word, or the rows of words."""
         if isinstance(tokens, str):
             return self.convert_tokens_to_ids([tokens])[0]
-        return words_to_ids(tokens, self.max_characters_per_token).tolist()
+        return self.rows(tokens).tolist()
 
     def convert_ids_to_tokens(self, ids, skip_special_tokens: bool = False) -> str | list[str]:
-        """The word of a row, the words of several rows, or, for a single id, the name of the character.
+        """The word of a row, the words of several rows, or, for a single id, the name of the letter.
 
-        `skip_special_tokens` leaves out padding, <S> and </S>. Raises ValueError for rows of a wrong width.
+        `skip_special_tokens` leaves out padding, and the begin and end of a sentence. Raises ValueError for rows
+        of a wrong width.
         """
         ids = to_py_obj(ids)
         if isinstance(ids, int):
-            return CHARACTERS[ids]
+            return self.spelling.names[ids]
         if len(ids) > 0 and isinstance(ids[0], int):
-            return ids_to_word(ids)
-        width = self.max_characters_per_token
+            return self.spelling.word(ids)
+        width = self.spelling.columns
         wrong_width = next((len(row) for row in ids if len(row) != width), None)
         if wrong_width is not None:
             raise ValueError(f"a row of {wrong_width} ids is no word of this tokenizer, whose words have {width}")
-        special = (0, *SENTENCE_MARKS.values()) if skip_special_tokens else ()
-        return [ids_to_word(row) for row in ids if row[1] not in special]
+        special = (0, *self.spelling.marks[:2]) if skip_special_tokens else ()
+        return [self.spelling.word(row) for row in ids if row[1] not in special]
 
     def decode(self, token_ids, skip_special_tokens: bool = False, **kwargs) -> str | list[str]:
-        """The text of an example (words, max_characters_per_token), or of each example of a batch."""
+        """The text of an example (words, columns), or of each example of a batch."""
         ids = to_py_obj(token_ids)
         if _is_batch_of_ids(ids):
             return [self.decode(example, skip_special_tokens) for example in ids]
@@ -266,13 +321,17 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return [rows[word] if word in rows else rows.get(word.lower(), 1) for word in words]
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str, ...]:
-        """Writes vocab.txt and words.txt, as far as the tokenizer has them, and returns their paths."""
-        saved = []
-        for words, name in ((self.targets, "vocab.txt"), (self.vectors, "words.txt")):
+        """Writes the files of `vocab_files_names`, as far as the tokenizer has them, and returns their paths."""
+        names, texts = self.vocab_files_names, {}
+        for argument, words in (("vocab_file", self.targets), ("words_file", self.vectors)):
             if words is not None:
-                path = Path(save_directory, f"{filename_prefix}-{name}" if filename_prefix else name)
-                path.write_bytes("".join(f"{word}\n" for word in words).encode())
-                saved.append(str(path))
+                texts[names[argument]] = "".join(f"{word}\n" for word in words)
+        texts |= {names[argument]: json.dumps(words) for argument, words in self.spelling.saved().items()}
+        saved = []
+        for name, text in texts.items():
+            path = Path(save_directory, f"{filename_prefix}-{name}" if filename_prefix else name)
+            path.write_bytes(text.encode())
+            saved.append(str(path))
         return tuple(saved)
 
     # Examples
@@ -297,7 +356,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
             raise ValueError("return_overflowing_tokens: ELMo reads text of any length, so nothing needs to overflow")
         batch = _is_batch(text, is_split_into_words)
         pairs = _pairs(text, text_pair, is_split_into_words) if batch else [(text, text_pair)]
-        examples = [_read(*pair, is_split_into_words) for pair in pairs]
+        examples = [self._read(*pair, is_split_into_words) for pair in pairs]
         if truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE:
             cut_side = self.truncation_side
             examples = [_truncate(example, max_length, truncation_strategy, cut_side) for example in examples]
@@ -312,12 +371,28 @@ class ElmoTokenizer(PreTrainedTokenizer):
             data = {name: values[0] for name, values in data.items()}
         return BatchEncoding(data, alignments, tensor_type=return_tensors)
 
+    def _read(self, first, second, is_split_into_words: bool) -> list[Sentence]:
+        """The sentences of an example."""
+        sentences = []
+        for text in (first,) if second is None else (first, second):
+            if is_split_into_words and isinstance(text, (list, tuple)):
+                check_words(text)
+                sentences.append(Sentence(list(text), [(0, len(word)) for word in text]))
+            elif not is_split_into_words and isinstance(text, str):
+                spans = self.split(text)
+                sentences.append(Sentence([text[begin:end] for begin, end in spans], spans))
+            else:
+                expected = "a string (is_split_into_words=True takes words)"
+                expected = "a list of words" if is_split_into_words else expected
+                raise ValueError(f"a text must be {expected}, but one is {text!r:.80}, of type {type(text).__name__}")
+        return sentences
+
     def _columns(self, examples: list[list[Sentence]], flags: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
         """The columns of each example's words that `flags` (`return_...`) or the model request."""
         words = [word for example in examples for sentence in example for word in sentence.words]
         types = [number for example in examples for number, sentence in enumerate(example) for _ in sentence.words]
         spans = [span for example in examples for sentence in example for span in sentence.offsets]
-        columns = {"input_ids": words_to_ids(words, self.max_characters_per_token)}
+        columns = {"input_ids": self.rows(words)}
         for name, flag, values in (
             ("token_type_ids", "return_token_type_ids", types),
             ("attention_mask", "return_attention_mask", np.ones(len(words))),
@@ -379,7 +454,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
 
     def _array(self, name: str, values) -> np.ndarray:
         """A column of one example as int64: (words,), or (words, n) for columns with n numbers per word."""
-        width = {"input_ids": (self.max_characters_per_token,), "offset_mapping": (2,)}.get(name, ())
+        width = {"input_ids": (self.spelling.columns,), "offset_mapping": (2,)}.get(name, ())
         array = np.asarray(to_numpy(values))
         if array.size == 0:
             return np.zeros((0, *width), dtype=np.int64)
@@ -401,11 +476,28 @@ class ElmoTokenizer(PreTrainedTokenizer):
         }
 
 
-def _check_words(words: Sequence[str]) -> None:
-    for index, word in enumerate(words):
-        if not isinstance(word, str):
-            place = f"word {index} of {words!r:.80}"
-            raise ValueError(f"{place} is {word!r:.80}, of type {type(word).__name__}: words must be strings")
+def _read_spelling(
+    characters_file: str | None, lexicon_file: str | None, max_characters: int
+) -> ByteSpelling | CharacterSpelling:
+    if characters_file is None and lexicon_file is None:
+        return ByteSpelling(max_characters)
+    if characters_file is None:
+        raise ValueError(f"{lexicon_file} has the words of a model, but characters_file, its characters, is missing")
+    characters = _read_list(Path(characters_file), CharacterSpelling.reserved_letters)
+    lexicon = None if lexicon_file is None else _read_list(Path(lexicon_file), CharacterSpelling.reserved_words)
+    return CharacterSpelling(max_characters, characters, lexicon)
+
+
+def _read_list(path: Path, reserved: tuple[str, ...]) -> list[str]:
+    """The JSON list of strings in a file, all different, also from those that the tokenizer adds."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error})") from error
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{path} must hold a JSON list of strings")
+    _numbered([*reserved, *values], path, first=0)
+    return values
 
 
 def _read_lines(path: Path) -> list[str]:
@@ -469,22 +561,6 @@ def _pairs(texts: Sequence, seconds: Sequence | None, is_split_into_words: bool)
     return pairs
 
 
-def _read(first, second, is_split_into_words: bool) -> list[Sentence]:
-    """The sentences of an example."""
-    sentences = []
-    for text in (first,) if second is None else (first, second):
-        if is_split_into_words and isinstance(text, (list, tuple)):
-            _check_words(text)
-            sentences.append(Sentence(list(text), [(0, len(word)) for word in text]))
-        elif not is_split_into_words and isinstance(text, str):
-            spans = split_words(text)
-            sentences.append(Sentence([text[begin:end] for begin, end in spans], spans))
-        else:
-            expected = "a list of words" if is_split_into_words else "a string (is_split_into_words=True takes words)"
-            raise ValueError(f"a text must be {expected}, but one is {text!r:.80}, of type {type(text).__name__}")
-    return sentences
-
-
 def _truncate(example: list[Sentence], limit: int, strategy: TruncationStrategy, side: str) -> list[Sentence]:
     """Cuts an example to `limit` words. "longest_first" cuts the longer sentence, or the second of equal length."""
     if limit < 0:
@@ -536,7 +612,7 @@ def _align(example: list[Sentence], length: int, side: str) -> WordAlignment:
         for which, sentence in enumerate(example)
         for number, (word, span) in enumerate(zip(sentence.words, sentence.offsets, strict=True))
     ]
-    padding = [(CHARACTERS[0], None, None, (0, 0))] * (length - len(words))
+    padding = [(ByteSpelling.names[0], None, None, (0, 0))] * (length - len(words))
     rows = words + padding if side == "right" else padding + words
     return WordAlignment(*([row[field] for row in rows] for field in range(4)), n_sequences=len(example))
 

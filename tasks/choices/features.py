@@ -10,12 +10,15 @@ from datasets import DatasetDict
 from transformers import PreTrainedTokenizerBase
 
 from tasks.features import map_examples
+from tasks.language_models import report_known_words
 
 
 def make_features(
     data: DatasetDict, tokenizer: PreTrainedTokenizerBase, *, length: int, limits: Mapping[str, int | None]
 ) -> DatasetDict:
     """The features, of at most `length` tokens a choice, of the first examples of each split, up to its limit."""
+    for split, examples in data.items():
+        report_known_words(split, chain(examples["context"], chain.from_iterable(examples["choices"])), tokenizer)
     return map_examples(data, partial(featurize, tokenizer=tokenizer, length=length), limits)
 
 

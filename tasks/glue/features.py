@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 
 from accelerate import PartialState
 from datasets import DatasetDict
@@ -10,6 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from tasks.features import map_examples
 from tasks.glue.table import DIAGNOSTICS, GlueTask
+from tasks.language_models import report_known_words
 from training.errors import InputError
 
 
@@ -60,6 +62,9 @@ def make_features(
 
     `names` are the labels that the model's outputs stand for.
     """
+    for split, examples in data.items():
+        texts = [examples[name] for name in ("text", "text_pair") if name in examples.column_names]
+        report_known_words(split, chain.from_iterable(zip(*texts, strict=True)), tokenizer)
     return map_examples(data, partial(featurize, tokenizer=tokenizer, names=names, length=length), limits)
 
 

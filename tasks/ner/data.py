@@ -2,10 +2,11 @@
 
 Every reader returns splits with the columns words (a list of strings), tags (a list of strings; a test set may have
 none) and, if the source marks its documents, document: a number that the sentences of a document share. Tags stay in
-the source's scheme, one of the three of tags.py. A mistake in the data is a ValueError that names its place and the
-remedy.
+the source's scheme, one of the three of tags.py; BMES, the BIOES of Chinese data sets, gets I for M. A mistake in the
+data is a ValueError that names its place and the remedy.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -31,11 +32,13 @@ from training.errors import InputError, MissingFileError
 from training.files import shown
 
 
-# The file names in published folders: those of most copies of CoNLL-2003, of its release, and of WNUT-17.
+# The file names in published folders: those of most copies of CoNLL-2003, of its release, of WNUT-17, and of the
+# Chinese data sets with a character a line.
 FOLDERS = (
     {"train": "train.txt", "validation": "valid.txt", "test": "test.txt"},
     {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
     {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
+    {"train": "train.char.bmes", "validation": "dev.char.bmes", "test": "test.char.bmes"},
 )
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the default columns, the first that exists
 REMEDY = (": ", TEXT_COLUMN, " and ", LABEL_COLUMN, " choose other columns")
@@ -202,6 +205,9 @@ def _number_documents(
 def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> tuple[str | None, DatasetDict]:
     """The scheme of the tags, and the splits as data sets. Raises ValueError for a tag that breaks the scheme."""
     tagged = [sentence for sentences, _ in data.values() for sentence in sentences if sentence.tags is not None]
+    if scheme in (None, "bioes"):
+        for sentence in tagged:
+            sentence.tags = [re.sub("^M(?=-|$)", "I", tag) for tag in sentence.tags]
     check_prefixes(tagged, SCHEMES[scheme or "bioes"])
     if tagged:
         scheme = scheme or detect_scheme(sentence.tags for sentence in tagged)

@@ -13,19 +13,18 @@ from tasks.ner.tags import convert_tags
 def predicted_tags(
     outputs: dict[str, list[np.ndarray]], features: Dataset, examples: Dataset, names: list[str], scheme: str
 ) -> list[list[str]]:
-    """The predicted tags of all words of each example, in `scheme`; a word without a token is O.
+    """The predicted tags of all words of each example that has rows in `features`, in `scheme`; a word without a token
+    is O.
 
-    There may be more `examples` than `outputs`, whose first ones they are. `names` are the tags in the order of the
-    model's outputs.
+    `outputs` are those of the first rows. `names` are the tags in the order of the model's outputs.
     """
-    predictions = []
-    for logits, word_of_token, words in zip(outputs["logits"], features["word"], examples["words"], strict=False):
-        tags = ["O"] * len(words)
+    numbers = features["example"][: len(outputs["logits"])]
+    predictions = [["O"] * len(words) for words in examples["words"][: numbers[-1] + 1]]
+    for logits, word_of_token, number in zip(outputs["logits"], features["word"], numbers, strict=False):
         for word, best in zip(word_of_token, logits.argmax(-1), strict=True):
             if word >= 0:
-                tags[word] = names[best]
-        predictions.append(convert_tags(tags, scheme))
-    return predictions
+                predictions[number][word] = names[best]
+    return [convert_tags(tags, scheme) for tags in predictions]
 
 
 def conll_text(

@@ -1,13 +1,13 @@
 """Sentences -> the inputs of a tagger, which reads each sentence alone or in a window with the text around it.
 
-The first sub-word of a word carries its tag. A word without sub-words, because the tokenizer drops it or the text is
-cut before it, has no label.
+The first sub-word of a word carries its tag. A word that the tokenizer drops is read as its unknown token. A sentence
+that is too long for a row becomes several rows. So every word has a token, unless the tokenizer has no unknown one.
 """
 
 import inspect
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
 from operator import itemgetter
@@ -19,6 +19,7 @@ from datasets import Dataset, DatasetDict
 from datasets.fingerprint import generate_random_fingerprint
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from tasks.language_models import report_known_words
 from tasks.ner.tags import convert_tags, count_entities, entity_types, label_names
 from tasks.rows import total
 from training.batches import IGNORED
@@ -95,21 +96,20 @@ def make_features(
 ) -> DatasetDict:
     """The features, of at most `length` tokens each, of the first examples of each split, up to its limit.
 
+    The column `example` has the number of each row's example: a sentence that is too long for a row has several rows.
     `names` are the model's tags, of `scheme`. With `document_context`, each sentence is read together with the
     sentences around it in its document; a model whose forward takes a `sentence_mask` is told where the sentence is.
     Raises ValueError when no word of the training data has a token, and as `place_windows` does.
     """
-    space = space_before_words(tokenizer)
-    room = length - tokenizer.num_special_tokens_to_add() if document_context else None
+    room = length - tokenizer.num_special_tokens_to_add()
     masked = document_context and "sentence_mask" in inspect.signature(model.forward).parameters
     numbers = {name: number for number, name in enumerate(names)}
     options = {"numbers": numbers, "scheme": scheme, "masked": masked, "length": length}
     features = DatasetDict()
     for split, examples in data.items():
-        words = [space + word for sentence in examples["words"] for word in sentence]
-        examples = place_windows(examples, words, tokenizer, room)
-        limit = limits[split]
-        examples = examples if limit is None else examples.select(range(min(limit, len(examples))))
+        words, tokens = count_tokens(examples["words"], tokenizer)
+        report_known_words(split, [words], tokenizer)
+        examples = place_windows(examples, tokens, room, limits[split], document_context)
         features[split] = examples.map(
             partial(featurize, words=words, tokenizer=tokenizer, **options),
             batched=True,
@@ -132,33 +132,50 @@ def _labelled(features: Dataset, length: int) -> Dataset:
 
 
 def place_windows(
-    examples: Dataset, words: list[str], tokenizer: PreTrainedTokenizerBase, room: int | None
+    examples: Dataset, tokens: list[int], room: int, limit: int | None, document_context: bool
 ) -> Dataset:
-    """Adds the columns `sentence` and `window`: where the words of each sentence, and the words that the model reads
-    with it, begin and end in `words`, the words of all sentences.
+    """The rows of the first examples, up to the limit: the examples with the columns `example`, their number, and
+    `sentence`, `part` and `window`, which say where the words of the sentence, those of them that the row labels, and
+    those that the model reads begin and end in the words of all sentences.
 
-    A window is filled from the sentence's document, up to `room` tokens; None: it is the sentence alone. Raises
-    ValueError when the data do not tell their documents apart.
+    A part has up to `room` tokens; `tokens` has the number of tokens before each word. A window is the part, or is
+    filled from its document. Raises ValueError when the data do not tell their documents apart.
     """
-    sentences = windows = list(pairwise([0, *accumulate(map(len, examples["words"]))]))
-    if room is not None:
+    sentences = list(pairwise([0, *accumulate(map(len, examples["words"]))]))
+    documents = sentences
+    if document_context:
         if "document" not in examples.column_names:
             raise InputError(
                 Parameter("document_context"),
                 " needs documents: lines with -DOCSTART-, or a column document; the data have neither",
             )
-        counts = count_tokens(words, tokenizer)
-        tokens = [0, *accumulate(counts[word] for word in words)]
-        windows = []
+        documents = []
         for _, rows in groupby(zip(examples["document"], sentences, strict=True), key=itemgetter(0)):
             of_document = [sentence for _, sentence in rows]
-            document = of_document[0][0], of_document[-1][1]
-            windows += [widen(sentence, document, tokens, room) for sentence in of_document]
-    for name, ranges in (("sentence", sentences), ("window", windows)):
+            documents += [(of_document[0][0], of_document[-1][1])] * len(of_document)
+    columns = {"example": [], "sentence": [], "part": [], "window": []}
+    for number, sentence in enumerate(sentences[:limit]):
+        for part in cut(sentence, tokens, room):
+            window = widen(part, documents[number], tokens, room) if document_context else part
+            for column, value in zip(
+                columns.values(), (number, list(sentence), list(part), list(window)), strict=True
+            ):
+                column.append(value)
+    if columns["example"] != list(range(len(examples))):
+        examples = examples.select(columns["example"])
+    for name, column in columns.items():
         # Without a random fingerprint, `datasets` would hash all values, one by one.
-        column = [list(begin_and_end) for begin_and_end in ranges]
         examples = examples.add_column(name, column, new_fingerprint=generate_random_fingerprint())
     return examples
+
+
+def cut(sentence: tuple[int, int], tokens: list[int], room: int) -> Iterator[tuple[int, int]]:
+    """Yields the parts of a sentence: as many whole words as have up to `room` tokens, or a single longer word."""
+    begin, end = sentence
+    while begin < end:
+        stop = max(bisect_right(tokens, tokens[begin] + room, begin, end + 1) - 1, begin + 1)
+        yield begin, stop
+        begin = stop
 
 
 def widen(sentence: tuple[int, int], document: tuple[int, int], tokens: list[int], room: int) -> tuple[int, int]:
@@ -177,7 +194,21 @@ def widen(sentence: tuple[int, int], document: tuple[int, int], tokens: list[int
     return left, right
 
 
-def count_tokens(words: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+def count_tokens(sentences: Iterable[list[str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[int]]:
+    """The words of all sentences as the tokenizer reads them, and the number of tokens before each word and the end.
+
+    A word without tokens, such as a character of control, is read as the tokenizer's unknown token, if it has one.
+    """
+    space = space_before_words(tokenizer)
+    words = [space + word for sentence in sentences for word in sentence]
+    counts = tokens_of_words(words, tokenizer)
+    if unknown := tokenizer.unk_token:
+        words = [word if counts[word] else unknown for word in words]
+        counts |= tokens_of_words([unknown], tokenizer)
+    return words, [0, *accumulate(counts[word] for word in words)]
+
+
+def tokens_of_words(words: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """The number of tokens of each word."""
     distinct = list(dict.fromkeys(words))
     encoded = tokenizer([[word] for word in distinct], is_split_into_words=True, add_special_tokens=False)
@@ -210,7 +241,7 @@ def encode(
     inputs = {name: [row or [blank.get(name, 0)] for row in rows] for name, rows in encoded.items()}
     if tokenizer.is_fast:
         return inputs, [encoded.word_ids(row) or [None] for row in range(len(sentences))]
-    counts = count_tokens(list(chain.from_iterable(sentences)), tokenizer)
+    counts = tokens_of_words(list(chain.from_iterable(sentences)), tokenizer)
     numbers = []
     for words, mask in zip(sentences, special, strict=True):
         of_tokens = [number for number, word in enumerate(words) for _ in range(counts[word])]
@@ -229,18 +260,20 @@ def featurize(
     masked: bool,
     length: int,
 ) -> dict[str, list]:
-    """The model's inputs for the windows, and `word`: for each token the number of the sentence's word that begins
-    there, or -1.
+    """The model's inputs for the windows, their `example`, and `word`: for each token the number of the sentence's
+    word that begins there, or -1 also if it is not in the row's part.
 
     If the examples have tags, `labels` has their classes at these tokens. With `masked`, `sentence_mask` is 1 at all
-    tokens of the sentence. `numbers` are the classes of tags; `words` and the ranges in it are those of
+    tokens of the part. `numbers` are the classes of tags; `words` and the ranges in it are those of
     `place_windows`.
     """
     features, words_of_tokens = encode([words[begin:end] for begin, end in batch["window"]], tokenizer, length)
-    features["word"], masks = [], []
-    for window, (begin, end), of_window in zip(batch["window"], batch["sentence"], words_of_tokens, strict=True):
-        shift = window[0] - begin  # from a word's number in the window to its number in the sentence
-        of_sentence = [-1 if n is None or not 0 <= n + shift < end - begin else n + shift for n in of_window]
+    features["example"], features["word"], masks = batch["example"], [], []
+    places = zip(batch["window"], batch["part"], batch["sentence"], words_of_tokens, strict=True)
+    for window, (begin, end), sentence, of_window in places:
+        shift = window[0] - sentence[0]  # from a word's number in the window to its number in the sentence
+        part = range(begin - sentence[0], end - sentence[0])
+        of_sentence = [-1 if n is None or n + shift not in part else n + shift for n in of_window]
         features["word"].append([-1 if word == before else word for before, word in pairwise([-1, *of_sentence])])
         mask = [int(word >= 0) for word in of_sentence]
         masks.append(mask if any(mask) else [1, *mask[1:]])  # a model cannot read an empty sentence
@@ -258,7 +291,8 @@ def featurize(
 def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
     """A batch for the model: the tokenizer pads its inputs; `labels` and `sentence_mask` are padded to match them."""
     blanks = {"labels": IGNORED, "sentence_mask": 0}
-    inputs = [{name: example[name] for name in example if name not in ("word", *blanks)} for example in examples]
+    others = ("example", "word", *blanks)
+    inputs = [{name: example[name] for name in example if name not in others} for example in examples]
     batch = tokenizer.pad(inputs, return_tensors="pt", **padding)
     tokens = batch["attention_mask"].bool()  # (B, T)
     for name in blanks.keys() & examples[0].keys():

@@ -2,6 +2,7 @@
 
 In IOB1, the scheme of CoNLL-2003's release, B only separates an entity from one of the same type right before it. In
 IOB2, B begins every entity. In BIOES, E also ends every entity of several words, and S tags an entity of one word.
+BMES is BIOES with M for I.
 """
 
 import re

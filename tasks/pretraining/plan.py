@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
 
 from tasks.pretraining.objective import Objective
 from training.arguments import RunArguments
 from training.files import load_tensors, save_tensors
-from training.identity import FINAL_LENGTH
-from training.optimization import schedule
-from training.plan import Batch, Counts, Plan, Stretch, Update
+from training.identity import FINAL_LENGTH, SAMPLES
+from training.optimization import samples_of_update, schedule
+from training.plan import Batch, Counts, Plan, Stretch, Update, sharding
 
 
 STATE = "objective.safetensors"
 NO_LIMIT = 2**40  # updates of a run that its time limits
 ALL_SAMPLES = range(2**62)
-SHARDED = {DistributedType.FSDP, DistributedType.DEEPSPEED}
 
 
 class Ramp:
@@ -72,14 +71,10 @@ class Phase:
 
 
 class CorpusPlan(Plan):
-    """Updates over an endless row of samples.
-
-    A global batch is the same samples whatever the number of processes and of accumulation steps, so a run may go on
-    with others.
-    """
+    """Updates over an endless row of samples."""
 
     measures_peak = True
-    free = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps", "preprocessing_num_workers"})
+    free = Plan.free | {"preprocessing_num_workers"}
     free |= {"train_file", "validation_file", "corpus_dir"}  # the text is compared, wherever it is
 
     def __init__(
@@ -97,7 +92,7 @@ class CorpusPlan(Plan):
         """
         self.phases, self.args, self.accelerator, self.seconds = phases, args, accelerator, seconds
         self.micro_batch = args.per_device_train_batch_size * accelerator.num_processes
-        self.ramp = Ramp(self.micro_batch * args.gradient_accumulation_steps, ramp_updates)
+        self.ramp = Ramp(samples_of_update(args, accelerator.num_processes), ramp_updates)
         objective = phases[0].objective
         self.losses, self.loss_weights = objective.losses, objective.weights
         self.gradient_scale = objective.gradient_scale
@@ -150,13 +145,12 @@ class CorpusPlan(Plan):
 
     @property
     def identity(self) -> dict[str, Any]:
-        kind = self.accelerator.distributed_type
         return {
-            "samples of an update": self.ramp.size,
+            SAMPLES: self.ramp.size,
             **schedule(self.args, self.updates),
             FINAL_LENGTH: self.phases[-1].first,
             "updates an epoch": max(1, self.phases[0].objective.size // self.ramp.size),
-            "sharding": kind.value if kind in SHARDED else None,
+            "sharding": sharding(self.accelerator),
         }
 
     def save_state(self, folder: Path) -> None:

@@ -46,6 +46,7 @@ from tasks.pretraining.vocabulary import (
     Encoder,
     digest,
     number_words,
+    refuse_characters,
     rows_of_characters,
     size_field,
     tokenizer_class,
@@ -99,6 +100,7 @@ def prepare(
         ValueError: for another text, tokenizer or setting than the folder was made with, and text that cannot be read.
         OSError: for files that are missing, damaged, or cannot be written, and for a folder that another run prepares.
     """
+    refuse_characters(tokenizer)
     folder = Path(folder)
     preparation = _Preparation(folder, source, config, tokenizer, do_lower_case, processes, piece_size)
     if not preparation.is_complete(verify):

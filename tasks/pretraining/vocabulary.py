@@ -40,6 +40,19 @@ def size_field(config: PreTrainedConfig) -> str:
     return "lm_vocab_size" if reads_words(tokenizer_class(config)) else "vocab_size"
 
 
+def refuse_characters(tokenizer: PreTrainedTokenizerBase | None) -> None:
+    """Raises ValueError for a tokenizer of words that spells them by the characters of a language.
+
+    Rows of such a model do not fit the shards, and its words no vocabulary of a language model.
+    """
+    if not getattr(tokenizer, "reads_bytes", True):
+        raise InputError(
+            TOKENIZER,
+            f" {tokenizer.name_or_path!r} spells words by the characters of a language, but only a language model "
+            "that reads bytes can be trained: begin with such a model, or fine-tune this one on a task",
+        )
+
+
 # Making
 
 

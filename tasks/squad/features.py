@@ -30,6 +30,7 @@ from datasets.table import InMemoryTable
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
+from tasks.language_models import report_known_words
 from training.checksums import damage, write_checksums
 from training.digests import digest
 from training.errors import InputError, Parameter, Text
@@ -120,6 +121,7 @@ def make_features(
     windows = {}
     for split, examples in data.items():
         train = split == "train"
+        report_known_words(split, dict.fromkeys(examples["context"][:]), tokenizer)
         make = partial(make_windows, examples, tokenizer, max_seq_length, doc_stride, max_query_length, train)
         if window_cache is None:
             windows[split] = make()

