@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accelerate.state import AcceleratorState
 from huggingface_hub import ModelCard
 
 import run_blimp
@@ -117,6 +118,16 @@ def test_two_processes_score_as_one(flags, tmp_path):
     run_blimp.main([*flags, *batches])
     for mine, expected in zip(predictions(two), predictions(one), strict=True):
         assert [mine[side] for side in ("good", "bad")] == pytest.approx([expected["good"], expected["bad"]])
+
+
+@pytest.mark.parametrize("write", [write_gpt, write_bert, write_bilm], ids=lambda write: write.__name__)
+def test_bfloat16_moves_the_scores_a_little(write, flags, tmp_path):
+    flags += ["--model_name_or_path", str(write(tmp_path))]
+    run_blimp.main(flags)
+    AcceleratorState._reset_state(True)
+    run_blimp.main([*flags, "--mixed_precision", "bf16", "--output_dir", str(tmp_path / "rounded")])
+    exact, rounded = (np.array([pair["good"] for pair in predictions(tmp_path / name)]) for name in ("out", "rounded"))
+    assert 0 < np.abs(exact - rounded).max() < 0.01 * np.abs(exact).max()
 
 
 # Flags

@@ -78,7 +78,7 @@ class ModelSource:
 # The fields of RunArguments that a script without training has flags for.
 EVALUATION = ("model_name_or_path", "config_overrides", "tokenizer_name", "do_lower_case", "implementation")
 EVALUATION += ("attn_implementation", "trust_remote_code", "output_dir", "overwrite_output_dir", "do_eval")
-EVALUATION += ("per_device_eval_batch_size", "seed", "matmul_precision")
+EVALUATION += ("per_device_eval_batch_size", "seed", "mixed_precision", "matmul_precision")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,11 @@ BLIMP = Table(
         Row(
             name.replace("-", "_"),
             "run_blimp",
-            flags={"model_name_or_path": model(name), "data_file": data("blimp/blimp.jsonl.xz")},
+            flags={
+                "model_name_or_path": model(name),
+                "data_file": data("blimp/blimp.jsonl.xz"),
+                "mixed_precision": "bf16",
+            },
             task="blimp",
             family=name.partition("-")[0],
             cells=tuple(Cell((line,), column, metric) for column, metric in COLUMNS.items()),
