@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 
 
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md"))
-GUIDES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", "checkpoints/README.md", *DOCS]
+GUIDES = ["README.md", "README.zh.md", "CONTRIBUTING.md", "benchmarks/README.md", "checkpoints/README.md", *DOCS]
 
 # Lines of code: without blank lines, comments and docstrings, of functions also without the list of parameters. What
 # is longer has its length here, which may only fall.
