@@ -38,7 +38,7 @@ SENTENCES = [  # none of them is in train
     "although the music is awful , the movie is a small miracle .",
     "the dialogue is simply wonderful , but the ending is simply awful .",
     "not bad at all !",
-    "the humour is never funny .",
+    "there is nothing funny in this comedy .",
 ]
 
 
