@@ -1,4 +1,4 @@
-# make demo | test | test-clients | lint | clean. Needs python3 (3.10 or later) and make; everything else goes into
+# make demo | test | test-clients | lint | docs | clean. Needs python3 (3.10 or later) and make; everything else goes into
 # $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,11 +10,11 @@ REQUIREMENTS := setup.py constraints.txt
 
 # One thread a process: the models here are so small that threads cost more than they bring, and WORKERS tests at a
 # time would fight over the cores.
-demo test test-clients: export OMP_NUM_THREADS = 1
+demo test test-clients docs: export OMP_NUM_THREADS = 1
 # Nothing here asks the Hub: models, data and metrics are files of this repository.
-demo test test-clients: export HF_HUB_OFFLINE = 1
+demo test test-clients docs: export HF_HUB_OFFLINE = 1
 
-.PHONY: demo test test-clients lint clean
+.PHONY: demo test test-clients lint docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m demo
@@ -31,8 +31,12 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mlinter modeling/ --no-progress
 
+# A site of the guides and the docstrings, in docs/site/html.
+docs: $(VENV)/installed-docs
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs/site . docs/site/html
+
 clean:
-	rm -rf $(VENV) demo/output *.egg-info
+	rm -rf $(VENV) demo/output docs/site/html *.egg-info
 
 $(VENV)/installed: $(REQUIREMENTS)
 	$(PYTHON) -m venv --clear $(VENV)
@@ -45,4 +49,8 @@ $(VENV)/installed-test: $(VENV)/installed
 
 $(VENV)/installed-clients: $(VENV)/installed-test
 	$(INSTALL) '.[clients]'
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(INSTALL) '.[docs]'
 	touch $@

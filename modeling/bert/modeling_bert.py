@@ -307,7 +307,7 @@ class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):
             init.zeros_(module.bias)
 
 
-@auto_docstring
+@auto_docstring(custom_intro="BERT's encoder, without a head: embeddings, layers, and the pooler of [CLS].")
 class ZooBertModel(ZooBertPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"position_ids$"]
 

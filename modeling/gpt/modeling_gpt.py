@@ -192,7 +192,7 @@ class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
 
-@auto_docstring
+@auto_docstring(custom_intro="GPT's decoder, without a head: embeddings and layers.")
 class ZooGPTModel(ZooGPTPreTrainedModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
