@@ -148,8 +148,9 @@ def test_each_flag_in_the_text_of_a_guide_exists(guide):
 
 @pytest.fixture
 def checkpoints(tmp_path, monkeypatch) -> None:
-    """A directory in which the names that the guides use are small models of random weights."""
+    """A directory with the shipped models, in which the other names that the guides use are tiny random models."""
     monkeypatch.chdir(tmp_path)
+    Path("checkpoints").symlink_to(ROOT / "checkpoints")
     config = ZooBertConfig.from_json_file(write_model(tmp_path))
     tokenizer = BertTokenizer(str(write_vocabulary(tmp_path)))
     for model_class, name in [
