@@ -126,12 +126,14 @@ class SubwordEncoder:
         self.space = space_before_words(self.tokenizer)
 
     def encode(self, sentences: list[Words], layers: Layers = None) -> list[np.ndarray]:
+        return [vectors for vectors, _ in self.read_words(sentences, layers)]
+
+    def read_words(self, sentences: list[Words], layers: Layers = None) -> Iterator[tuple[np.ndarray, Tokens]]:
+        """Yields the vectors (L, W, H) of each sentence's words, and the tokens that they are made of."""
         texts = [[self.space + word for word in words] for words in sentences]
-        vectors = []
         for words, read in zip(sentences, self.read(texts, layers), strict=True):
             weights = piece_weights(read.words, len(words), self.pieces)  # (W, T)
-            vectors.append(torch.einsum("wt,lth->lwh", weights, read.states).numpy())
-        return vectors
+            yield torch.einsum("wt,lth->lwh", weights, read.states).numpy(), read
 
     @torch.no_grad()
     def read(self, texts: list[Words], layers: Layers = None) -> list[Tokens]:
