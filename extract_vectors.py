@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import tqdm
@@ -33,12 +34,11 @@ from analysis.extraction import (
     Extractor,
     Plan,
     Unit,
-    check_encoder,
     choose_layers,
     make_plan,
     read_parts,
 )
-from analysis.representations import Pieces, load_encoder
+from analysis.representations import Pieces, is_vectors, load_encoder
 from analysis.vector_files import Format, read_info, write_part
 from training.arguments import without_folders
 from training.command_line import run_command
@@ -114,11 +114,14 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
 
 def load_extractor(args: ExtractArguments) -> Extractor:
     """Loads the model, and puts it on the GPU if there is one."""
+    name = args.model_name_or_path
+    if is_vectors(name):
+        raise InputError(f"--model_name_or_path {name} is a file of word vectors, not a model: it lists them itself")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     choose_implementation("zoo")
-    of_words = args.pieces if args.vectors_of == "words" else None
-    encoder = check_encoder(load_encoder(args.model_name_or_path, pieces=of_words), args.model_name_or_path)
+    torch.manual_seed(0)  # a pooler that the checkpoint lacks is the same each time, and so is the model's digest
+    encoder = load_encoder(name, pieces=args.pieces if args.vectors_of == "words" else None)
     encoder.model.to(PartialState().device)
     layers = choose_layers(args.layers, encoder)
     combination = args.combine_layers if len(layers) > 1 else "none"

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.representations import ElmoEncoder, Pieces, StaticVectors, SubwordEncoder, Tokens, piece_weights
+from analysis.representations import ElmoEncoder, Pieces, SubwordEncoder, Tokens, piece_weights
 from analysis.vector_files import Part
 from tasks.rows import read_lines
 from training.batches import in_pieces
@@ -179,13 +179,6 @@ def _shares(words_of_tokens: Sequence[int | None], pieces: Pieces) -> np.ndarray
     if pieces != "mean":
         words_of_tokens = [0] * len(words_of_tokens)
     return piece_weights(words_of_tokens, 1, pieces)[0].numpy()
-
-
-def check_encoder(encoder: object, name: str) -> SubwordEncoder | ElmoEncoder:
-    """Raises ValueError for a file of word vectors, which has no layers."""
-    if isinstance(encoder, StaticVectors):
-        raise InputError(f"--model_name_or_path {name} is a file of word vectors, not a model: it lists them itself")
-    return encoder
 
 
 def choose_layers(names: Sequence[str], encoder: SubwordEncoder | ElmoEncoder) -> list[int]:
