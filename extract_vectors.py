@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Writes the vectors that the layers of a model give to the words, tokens or sentences of a text file.
 
     python extract_vectors.py --model_name_or_path google-bert/bert-base-uncased --text_file sentences.txt \\

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Uploads the output folder of a run, or another model folder, to the Hub.
 
     python push_to_hub.py runs/bert/rte --hub_model_id me/bert-rte --dry_run
