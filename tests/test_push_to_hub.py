@@ -27,6 +27,8 @@ def hub(monkeypatch, tmp_path) -> Iterator[HubServer]:
     with HubServer() as server:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(hf_api, "ENDPOINT", server.url, raising=False)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
