@@ -151,12 +151,16 @@ def locked(folder: Path) -> Iterator[None]:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".lock").touch()  # FileLock mistakes some errors of writing for another process's lock
+    lock = FileLock(folder / ".lock", blocking=False)
     try:
-        with FileLock(folder / ".lock", blocking=False):
-            yield
+        lock.acquire()
     except Timeout as error:
         raise FolderInUseError(f"another process is writing to --output_dir {folder}: choose another") from error
-    (folder / ".lock").unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        (folder / ".lock").unlink(missing_ok=True)
+        lock.release()
 
 
 def describe(args: ExtractArguments, extractor: Extractor, plan: Plan) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["elmo-gpt-bert==0.1.0"]
+# dependencies = ["elmo-gpt-bert[vectors]==0.1.0"]
 # ///
 """Trains static word vectors on raw text, by word2vec, fastText or GloVe, and scores vectors on word similarity.
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from filelock import FileLock
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer, BertModel, GPT2Model, OpenAIGPTModel
@@ -218,6 +219,13 @@ def test_vectors_of_another_model_text_or_layer_are_not_mixed_with_those_that_ar
     assert sorted(contents(tmp_path / "out")) == ["vectors-00000.safetensors", "vectors.json"]
 
 
+def test_a_folder_that_another_process_writes_to_is_left_alone(text, tmp_path):
+    folder = write_bert(tmp_path)
+    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(BlockingIOError, match="another process is writing to"):
+        extract(folder, text)
+    assert not contents(tmp_path / "out")
+
+
 def test_a_full_disk_is_one_line_and_what_was_written_stays(text, tmp_path, small_parts, monkeypatch):
     folder, write = write_bert(tmp_path), vector_files.save_file
 
@@ -231,7 +239,7 @@ def test_a_full_disk_is_one_line_and_what_was_written_stays(text, tmp_path, smal
     with pytest.raises(OSError, match="cannot write .*00001.safetensors: No space left on device. Make room, then"):
         extract(folder, text)
     assert [*contents(tmp_path / "out")] == ["vectors-00000.safetensors"]
-    assert not [path for path in (tmp_path / "out").iterdir() if path.name.endswith(".new")]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"vectors-00000.safetensors", ".settings.json"}
 
 
 # Bad input

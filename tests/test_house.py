@@ -77,14 +77,14 @@ def test_the_version_is_the_same_wherever_it_stands(package):
 
 
 def test_scripts_that_run_from_a_url_ask_for_this_version_of_the_package(package):
-    block = f"""# /// script
-# requires-python = "{package["python_requires"]}"
-# dependencies = ["{package["name"]}=={package["version"]}"]
-# ///
-"""
     needs_the_repository = {"reproduce"}  # it runs the other scripts, with the recipes
     for name in {*package["py_modules"]} - needs_the_repository:
-        assert read(f"{name}.py").startswith(block), name
+        opening, python, dependency, end = read(f"{name}.py").splitlines()[:4]
+        assert (opening, end) == ("# /// script", "# ///"), name
+        assert python == f'# requires-python = "{package["python_requires"]}"'
+        (needed,) = map(Requirement, ast.literal_eval(dependency.removeprefix("# dependencies = ")))
+        assert (needed.name, str(needed.specifier)) == (package["name"], f"=={package['version']}")
+        assert needed.extras <= package["extras_require"].keys()
 
 
 def test_each_direct_dependency_is_pinned_within_its_range(package):
