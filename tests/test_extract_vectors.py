@@ -179,30 +179,33 @@ def test_a_text_is_split_so_that_the_vectors_of_a_part_fit_into_memory(tmp_path,
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "parquet"])
-def test_a_run_that_was_killed_goes_on_to_the_same_bytes(kind, text, tmp_path, small_parts, monkeypatch):
-    folder = write_bert(tmp_path)
-    whole = extract(folder, text, "--format", kind, to="whole")
-    replace = os.replace
+def test_a_run_that_is_killed_at_any_time_goes_on_to_the_same_bytes(kind, text, tmp_path, small_parts, monkeypatch):
+    folder, out = write_bert(tmp_path), tmp_path / "out"
+    flags = ["--format", kind, "--resume"]
+    whole = extract(folder, text, *flags, to="whole")
+    assert len(whole["files"]) == 3
+    replace, dies_at = os.replace, ""
 
     def die(source, target) -> None:
-        if Path(target).name.startswith("vectors-00001"):
+        if Path(target).name == dies_at:
             os.kill(os.getpid(), signal.SIGKILL)  # the file is written, but has its temporary name
         replace(source, target)
 
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", die)
-        assert wait(fork(lambda: extract(folder, text, "--format", kind))) == [-signal.SIGKILL]
-    out = tmp_path / "out"
-    assert [*contents(out)] == [f"vectors-00000.{kind}"]
-    time = (out / f"vectors-00000.{kind}").stat().st_mtime_ns
+    monkeypatch.setattr("os.replace", die)
+    for dies_at in (".settings.json", f"vectors-00001.{kind}", "vectors.json"):
+        assert wait(fork(lambda: extract(folder, text, *flags))) == [-signal.SIGKILL]
+        assert {path.name for path in out.iterdir()} >= {".lock", f".{dies_at}.new"}
+        assert {*contents(out)} <= {*whole["files"]} - {dies_at}
+        earlier = {path: path.stat().st_mtime_ns for path in out.iterdir() if path.name in contents(out)}
+    dies_at = ""
+    assert extract(folder, text, *flags) == whole
+    assert contents(out) == contents(tmp_path / "whole")
+    assert {path: path.stat().st_mtime_ns for path in earlier} == earlier and len(earlier) == 3
+    (out / f"vectors-00002.{kind}").write_bytes(b"cut short")
+    extract(folder, text, *flags)
+    assert contents(out) == contents(tmp_path / "whole")
     with pytest.raises(FileExistsError, match="has vectors: choose another, --resume, or give --overwrite_output_dir"):
         extract(folder, text, "--format", kind)
-    assert extract(folder, text, "--format", kind, "--resume") == whole
-    assert contents(out) == contents(tmp_path / "whole") and len(whole["files"]) == 3
-    assert (out / f"vectors-00000.{kind}").stat().st_mtime_ns == time
-    (out / f"vectors-00002.{kind}").write_bytes(b"cut short")
-    extract(folder, text, "--format", kind, "--resume")
-    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_vectors_of_another_model_text_or_layer_are_not_mixed_with_those_that_are_there(text, tmp_path, small_parts):
