@@ -185,8 +185,9 @@ def describe(args: ExtractArguments, extractor: Extractor, plan: Plan) -> dict[s
 
 def start(folder: Path, settings: dict[str, Any], args: ExtractArguments) -> None:
     """Notes the settings. Raises ValueError if --resume finds vectors that were made with others."""
-    if args.resume and (folder / SETTINGS).is_file():
-        earlier = read_json_object(folder / SETTINGS)
+    noted = [folder / name for name in (SETTINGS, DESCRIPTION) if (folder / name).is_file()]
+    if args.resume and noted:
+        earlier = read_json_object(noted[0])  # a copy of the folder may lack SETTINGS, whose name is hidden
         # The names of model and text do not count, their digests do.
         changed = [name for name in settings if name not in ("model", "text") and earlier.get(name) != settings[name]]
         if changed:

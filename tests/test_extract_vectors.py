@@ -215,6 +215,9 @@ def test_vectors_of_another_model_text_or_layer_are_not_mixed_with_those_that_ar
         extract(folder, text, "--resume", "--layers", "1")
     with pytest.raises(ValueError, match="with another model"):
         extract(write_gpt(tmp_path), text, "--resume", "--pieces", "first")
+    (tmp_path / "out" / ".settings.json").unlink()  # as in a copy that leaves out hidden files
+    with pytest.raises(ValueError, match="with another layers"):
+        extract(folder, text, "--resume", "--layers", "1")
     text.write_text("another text\n")
     with pytest.raises(ValueError, match="with another text"):
         extract(folder, text, "--resume")
