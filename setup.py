@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README)
 
-SCRIPTS = ["glue_submission", "reproduce", "run_blimp", "run_glue", "run_ner", "run_pretraining", "run_squad"]
-SCRIPTS += ["run_swag", "run_vectors", "squad_scores"]
+SCRIPTS = ["extract_vectors", "glue_submission", "push_to_hub", "reproduce", "run_blimp", "run_glue", "run_ner"]
+SCRIPTS += ["run_pretraining", "run_squad", "run_swag", "run_vectors", "squad_scores"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",

@@ -29,7 +29,17 @@ from training.arguments import RunArguments
 from training.flags import parse_arguments
 
 
-OTHERS = {"export", "make", "pip", "ruff", "sky", "source", "transformers"}  # programs whose flags are theirs
+OTHERS = {
+    "export",
+    "hf",
+    "make",
+    "pip",
+    "ruff",
+    "sky",
+    "source",
+    "transformers",
+    "uv",
+}  # programs whose flags are theirs
 OTHERS_MODULES = {"pip", "pytest", "venv"}
 
 

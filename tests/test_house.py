@@ -76,6 +76,17 @@ def test_the_version_is_the_same_wherever_it_stands(package):
     assert package["version"] == newest == str(yaml.safe_load(read("CITATION.cff"))["version"])
 
 
+def test_scripts_that_run_from_a_url_ask_for_this_version_of_the_package(package):
+    needs_the_repository = {"reproduce"}  # it runs the other scripts, with the recipes
+    for name in {*package["py_modules"]} - needs_the_repository:
+        opening, python, dependency, end = read(f"{name}.py").splitlines()[:4]
+        assert (opening, end) == ("# /// script", "# ///"), name
+        assert python == f'# requires-python = "{package["python_requires"]}"'
+        (needed,) = map(Requirement, ast.literal_eval(dependency.removeprefix("# dependencies = ")))
+        assert (needed.name, str(needed.specifier)) == (package["name"], f"=={package['version']}")
+        assert needed.extras <= package["extras_require"].keys()
+
+
 def test_each_direct_dependency_is_pinned_within_its_range(package):
     lines = [line.partition("#")[0].strip() for line in read("constraints.txt").splitlines()]
     pins = {canonicalize_name(pin.name): pin for pin in map(Requirement, filter(None, lines))}

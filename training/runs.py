@@ -11,11 +11,11 @@ from accelerate import Accelerator, PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training import hub
-from training.arguments import RunArguments
+from training.arguments import RunArguments, hub_model_id
 from training.clock import Clock
 from training.command_line import run_command
 from training.ensembles import average, members, save_outputs
-from training.errors import InputError, flags_in_errors
+from training.errors import FileError, InputError, flags_in_errors
 from training.files import write_bytes
 from training.global_batch import forget_global_batch, keep_global_batch
 from training.launching import check_launch, lock_output_folder
@@ -54,7 +54,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
 def _repeat(run: Run, args: RunArguments) -> dict[str, float]:
     args = keep_global_batch(args)
     if args.push_to_hub:  # a missing token is an error before the work
-        args = dataclasses.replace(args, hub_model_id=on_main(partial(hub.create_repository, args)))
+        args = dataclasses.replace(args, hub_model_id=on_main(partial(_create_repository, args)))
     if args.seeds > 1 or args.max_restarts:
         results = run_seeds(run, args)
     elif args.resume and on_main(lambda: bool(matching_folders(Path(args.output_dir), SEED))):
@@ -63,8 +63,15 @@ def _repeat(run: Run, args: RunArguments) -> dict[str, float]:
         results = run(args).flat()
     forget_global_batch(args)
     if args.push_to_hub and PartialState().is_main_process:
-        hub.push(args)
+        hub.push(hub_model_id(args), Path(args.output_dir))
     return results
+
+
+def _create_repository(args: RunArguments) -> str:
+    try:
+        return hub.create_repository(hub_model_id(args), args.hub_private_repo)
+    except FileError as error:
+        raise FileError(*error.pieces, ", or leave --push_to_hub out") from error
 
 
 def carry_out(
