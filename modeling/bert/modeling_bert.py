@@ -263,11 +263,14 @@ class ZooBertLMPredictionHead(nn.Module):
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.transform = ZooBertPredictionTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, named as in published files
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        # Named as in published files. It is not the decoder's as well, because FSDP refuses a parameter of two modules
+        # of which it groups one, the decoder, with the embeddings.
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.decoder(self.transform(hidden_states))  # (..., H) -> (..., V)
+        logits = self.decoder(self.transform(hidden_states))  # (..., H) -> (..., V)
+        return logits + self.bias.to(logits.dtype)
 
 
 class ZooBertPretrainingHeads(nn.Module):
@@ -423,18 +426,19 @@ class ZooBertModel(ZooBertPreTrainedModel):
 class ZooBertWordPredictor(ZooBertPreTrainedModel):
     """Base of the two models with a masked LM head: ties its weights to the embeddings and decides where it runs."""
 
-    _tied_weights_keys = {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
-    _tp_plan = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
+    _tied_weights_keys = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
+    _tp_plan = {"cls.predictions.decoder": "colwise_gather_output"}
 
     def get_output_embeddings(self):
         return self.cls.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings):
-        self.cls.predictions.decoder = new_embeddings
-        self.cls.predictions.bias = new_embeddings.bias
+        head = self.cls.predictions
+        head.decoder = new_embeddings
+        if new_embeddings.bias is not None:
+            head.bias, new_embeddings.bias = new_embeddings.bias, None
+        missing = len(new_embeddings.weight) - len(head.bias)
+        head.bias.data = nn.functional.pad(head.bias.data, (0, missing))  # as transformers does for tied decoders
 
     def predict_words(
         self, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs
