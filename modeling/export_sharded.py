@@ -24,10 +24,13 @@ from training.errors import FileError, InputError, PackageError, Parameter
 from training.output_folder import DEEPSPEED_PARTS, FSDP_PARTS
 from training.pickles import danger
 
+from .bert import configuration_bert
 from .conversion import command_line, new_folder, read_json, write_folder
+from .gpt import configuration_gpt
 
 
 CHECKPOINT = Parameter("checkpoint")
+OURS = {stock: name for family in (configuration_bert, configuration_gpt) for name, stock in family.STOCK.items()}
 
 
 def export(checkpoint: str, output: str) -> None:
@@ -59,12 +62,14 @@ def export(checkpoint: str, output: str) -> None:
 
 def _model_class(source: Path) -> type[PreTrainedModel]:
     """The class of the model, and its implementation made the one that Auto classes find."""
-    name = (read_json(source / "config.json").get("architectures") or ["no class"])[0]
-    ours = name in modeling.__all__
-    (modeling.register if ours else modeling.unregister)()
-    model_class = getattr(modeling if ours else transformers, name, None)
+    config = read_json(source / "config.json")
+    (name,) = config.get("architectures") or [None]
+    is_ours = "auto_map" in config  # then transformers' class has the name of one of ours
+    (modeling.register if is_ours else modeling.unregister)()
+    library, names = (modeling, OURS) if is_ours else (transformers, {})
+    model_class = getattr(library, names.get(name, str(name)), None)
     if model_class is None:
-        raise InputError(f"{source / 'config.json'} names {name} in its architectures, which is no class of a model")
+        raise InputError(f'{source / "config.json"} has the "architectures" {name}, which is no class of a model')
     return model_class
 
 

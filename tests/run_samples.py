@@ -41,7 +41,9 @@ def data(folder: Path, script: str) -> list[str]:
     if script == "swag":
         return ["--task_name", "swag", "--data_dir", str(choices_sample.write_task(folder, "swag"))]
     write = {"ner": ner_sample.write_folder, "squad": squad_sample.write_folder}[script]
-    return ["--data_dir", str(write(folder / script))]
+    # BERT's loss of an answer depends on the padding of its batch.
+    shape = ["--doc_stride", "8", "--max_query_length", "10", "--pad_to_max_length"] if script == "squad" else []
+    return ["--data_dir", str(write(folder / script)), *shape]
 
 
 def bert(folder: Path) -> list[str]:

@@ -76,7 +76,7 @@ def test_a_run_goes_on_with_other_numbers_of_processes_and_says_that_dropout_dra
 @pytest.mark.parametrize("script", ["glue", "ner", "squad", "swag"])
 def test_each_script_goes_on_with_two_one_and_two_processes_over_the_ends_of_epochs(script, tmp_path, capfd):
     main, argv = make_run(tmp_path, f"bert {script}")
-    two = [*argv, *with_batch(2, "--output_dir", str(tmp_path / "out"), "--resume")]  # three or four updates an epoch
+    two = [*argv, *with_batch(2, "--output_dir", str(tmp_path / "out"), "--resume")]  # three to six updates an epoch
     assert wait(fork(partial(main, [*two, "--max_steps", "2"]), 2)) == [0, 0], capfd.readouterr().err
     main([*two, "--gradient_accumulation_steps", "2", "--max_steps", "5"])
     assert wait(fork(partial(main, [*two, "--max_steps", "9"]), 2)) == [0, 0], capfd.readouterr().err
