@@ -23,7 +23,7 @@ from tests.test_resume import outcome
 from tests.test_scale import assert_same, launched
 from tests.test_scale import flags as flags  # a fixture
 from training import loop
-from training.checksums import damage
+from training.checksums import damage, write_checksums
 
 
 ONE = ["--per_device_train_batch_size", "4"]
@@ -33,6 +33,7 @@ LAYERS |= {"masked_lm": "ZooBertLayer", "next_sentence": "ZooBertLayer", "causal
 MODELS = ["masked_lm", "gpt glue", "elmo ner"]
 OTHERS = ["bert glue", "next_sentence", "causal_lm", "elmo glue", "elmo squad", "elmo swag"]
 DEEPSPEED = ["deepspeed_zero2", "deepspeed_zero3"]
+SECONDS = 280  # on a busy machine
 
 
 def check_installed(configuration: str) -> None:
@@ -57,7 +58,7 @@ def sharded(configuration: str, main: Callable[[list[str]], object], layer: str,
 
 
 def run_sharded(configuration: str, main: Callable[[list[str]], object], layer: str, argv: list[str]) -> None:
-    assert wait(fork(partial(sharded, configuration, main, layer, argv), count=2), 140) == [0, 0]
+    assert wait(fork(partial(sharded, configuration, main, layer, argv), count=2), SECONDS) == [0, 0]
 
 
 @pytest.mark.parametrize("configuration", ["fsdp2", *DEEPSPEED])
@@ -109,7 +110,7 @@ def test_a_sharded_model_goes_on_where_it_stopped_and_is_put_together(tmp_path, 
         assert (ours[name] - weight).abs().max() < 1e-5, name
 
     lost = partial(sharded, configuration, partial(lose_a_process, main), layer, [*argv, str(out), *TWO])
-    assert wait(fork(lost, count=2), 140)[1] == -9
+    assert wait(fork(lost, count=2), SECONDS)[1] == -9
     assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"]
     export_sharded.export(str(out / "checkpoint-2"), str(first))
     with pytest.raises(ValueError, match="holds a model in parts, one for each process: python -m modeling.export_sh"):
@@ -125,3 +126,18 @@ def test_a_sharded_model_goes_on_where_it_stopped_and_is_put_together(tmp_path, 
     assert all((put_together[name] == weight).all() for name, weight in ours.items())
     shutil.rmtree(out)
     main([*argv, str(out), *ONE, "--model_name_or_path", str(last), "--max_steps", "1"])
+
+
+def test_what_is_no_whole_checkpoint_in_parts_is_refused(tmp_path):
+    source = tmp_path / "checkpoint-2"
+    source.mkdir()
+    with pytest.raises(ValueError, match="checkpoint-2 holds no model in parts: give one of FSDP2 or DeepSpeed"):
+        export_sharded.export(str(source), str(tmp_path / "out"))
+    (source / "pytorch_model_fsdp_0").mkdir()
+    with pytest.raises(OSError, match="checkpoint-2: there is no SHA256SUMS. Give another checkpoint"):
+        export_sharded.export(str(source), str(tmp_path / "out"))
+    (source / "config.json").write_text('{"architectures": ["NoSuchModel"]}', encoding="utf-8")
+    write_checksums(source)
+    with pytest.raises(ValueError, match='"architectures" NoSuchModel, which is no class of a model'):
+        export_sharded.export(str(source), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
