@@ -48,12 +48,10 @@ def export(checkpoint: str, output: str) -> None:
         )
     if problem := damage(source) or danger(source):
         raise FileError(CHECKPOINT, f" {checkpoint}: {problem}. Give another checkpoint, or copy it again")
-    model_class = _model_class(source)
+    model = _build(_model_class(source), _merge(source), source)
 
     def write(folder: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=folder) as merged:
-            _merge(source, merged)
-            _load(model_class, Path(merged, "model.safetensors"), source).save_pretrained(folder)
+        model.save_pretrained(folder)
         AutoTokenizer.from_pretrained(source).save_pretrained(folder)
         write_checksums(folder)
 
@@ -73,24 +71,24 @@ def _model_class(source: Path) -> type[PreTrainedModel]:
     return model_class
 
 
-def _merge(source: Path, folder: str) -> None:
-    """Writes the whole weights to model.safetensors in the folder."""
+def _merge(source: Path) -> dict[str, torch.Tensor]:
+    """The whole weights."""
     if (source / FSDP_PARTS).is_dir():
-        merge_fsdp_weights(str(source / FSDP_PARTS), folder)
-        return
+        with tempfile.TemporaryDirectory() as folder:
+            merge_fsdp_weights(str(source / FSDP_PARTS), folder)
+            return load_file(Path(folder, "model.safetensors"))
     if not is_deepspeed_available():
         raise PackageError(f"{source} was written by DeepSpeed, which is not installed: pip install deepspeed")
-    from deepspeed.utils.zero_to_fp32 import convert_zero_checkpoint_to_fp32_state_dict
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    convert_zero_checkpoint_to_fp32_state_dict(str(source), folder, max_shard_size=None, safe_serialization=True)
+    return get_fp32_state_dict_from_zero_checkpoint(str(source))
 
 
-def _load(model_class: type[PreTrainedModel], path: Path, source: Path) -> PreTrainedModel:
-    """The model with the weights of the file, each tied weight once. Raises ValueError if one is missing."""
+def _build(model_class: type[PreTrainedModel], weights: dict[str, torch.Tensor], source: Path) -> PreTrainedModel:
+    """The model with these weights, each tied weight once. Raises ValueError if one is missing."""
     config = model_class.config_class.from_pretrained(source)
     with torch.device("meta"):
         shapes = {name: weight.shape for name, weight in model_class(config).state_dict().items()}
-    weights = load_file(path)
     for name in [name for name in weights if shapes.get(name) == ()]:  # which FSDP cannot divide
         weights[name] = weights[name].reshape([])
     options = {"config": config, "dtype": torch.float32, "output_loading_info": True}

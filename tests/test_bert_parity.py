@@ -230,6 +230,13 @@ def test_outputs_come_as_tuples_on_request(tmp_path):
     assert [tensor.shape for tensor in mine] == [tensor.shape for tensor in theirs]
 
 
+def test_the_weights_of_the_stock_head_are_those_of_ours(tmp_path):
+    stock, ours = pair("ForMaskedLM", tmp_path)
+    weights = {name: weight + 1 for name, weight in stock.state_dict().items()}
+    ours.load_state_dict(weights)
+    assert torch.equal(ours.cls.predictions.bias, weights["cls.predictions.bias"])
+
+
 def test_resized_embeddings_keep_their_head(tmp_path):
     stock, ours = pair("ForMaskedLM", tmp_path)
     this = case("ForMaskedLM")
