@@ -89,7 +89,7 @@ def _build(model_class: type[PreTrainedModel], weights: dict[str, torch.Tensor],
     config = model_class.config_class.from_pretrained(source)
     with torch.device("meta"):
         shapes = {name: weight.shape for name, weight in model_class(config).state_dict().items()}
-    for name in [name for name in weights if shapes.get(name) == ()]:  # which FSDP cannot divide
+    for name in [name for name in weights if shapes.get(name) == ()]:  # they have one in a checkpoint
         weights[name] = weights[name].reshape([])
     options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
     model, info = model_class.from_pretrained(None, state_dict=weights, **options)

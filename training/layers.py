@@ -15,7 +15,7 @@ TRAINS = ("let the model train them, as ELMo with ", Parameter("config_overrides
 
 
 def widen_scalars(model: PreTrainedModel) -> None:
-    """Gives each weight without a dimension one of length 1, because FSDP divides weights by their first dimension.
+    """Gives each weight without a dimension one of length 1: neither FSDP nor DeepSpeed takes those without.
 
     `model.scalars` then holds their names, for the model's folder to have them as they were.
     """
