@@ -53,6 +53,19 @@ def assert_close(folder: Path, other: Path) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
+def kill_after(moment: int | None, argv: list[str]) -> None:
+    """A run whose process is killed after this update."""
+    update = loop._Training.update
+
+    def update_and_end(self, *parts) -> None:
+        update(self, *parts)
+        if self.progress.update == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    loop._Training.update = update_and_end
+    run_glue.main(argv)
+
+
 # Another number of processes
 
 
@@ -85,6 +98,16 @@ def test_each_script_goes_on_with_two_one_and_two_processes_over_the_ends_of_epo
     said = capfd.readouterr().out
     assert "epoch 2/2" in said and "was written by 2 processes, now there are 1" in said
     assert "was written by 1 processes, now there are 2" in said
+
+
+def test_a_run_that_begins_before_all_processes_are_there_keeps_its_smaller_updates(flags, tmp_path, capfd):
+    argv = [*flags, *with_batch(2, "--max_steps", "6", "--resume")]
+    assert wait(fork(partial(kill_after, 3, argv))) == [-signal.SIGKILL]
+    assert wait(fork(partial(run_glue.main, argv), 2)) == [0, 0], capfd.readouterr().err
+    said = "began with 1 processes, now 2: --per_device_train_batch_size 1 --gradient_accumulation_steps 1 keep 2"
+    assert said in capfd.readouterr().out
+    run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
+    assert_close(tmp_path / "out", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("size", [1, 6, 12, 35])
@@ -321,16 +344,7 @@ def test_a_job_that_lost_a_machine_is_queued_again_and_ends_with_the_same_bits(f
 def run_until_killed(argv: list[str]) -> None:
     """The work of a process, of two. Each is killed once: the second after update 3, then the first after update 5."""
     moments = {("0", "1"): 3, ("1", "0"): 5}
-    moment = moments.get((os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]))
-    update = loop._Training.update
-
-    def update_and_end(self, *parts) -> None:
-        update(self, *parts)
-        if self.progress.update == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    loop._Training.update = update_and_end
-    run_glue.main(argv)
+    kill_after(moments.get((os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"])), argv)
 
 
 def launch_twice(program: Callable[[list[str]], None], words: list[str], argv: list[str]) -> None:
