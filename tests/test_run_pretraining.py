@@ -174,7 +174,7 @@ def test_a_run_goes_on_with_two_one_and_two_processes_over_the_end_of_an_epoch(k
     argv += ["--save_strategy", "steps", "--save_steps", "4", "--lr_scheduler_type", "constant"]
     write_text(tmp_path, documents=4)
     run_pretraining.main([*argv, "--max_steps", "12", "--output_dir", str(tmp_path / "one")])
-    assert re.search(r"epoch 1/[2-9]: train_loss", capfd.readouterr().out)
+    assert re.search(r"epoch \d/[2-9]: train_loss", capfd.readouterr().out)
     argv += ["--output_dir", str(tmp_path / "out")]
     two = [*argv, "--per_device_train_batch_size", "2", "--resume", "--max_steps"]
     assert wait(fork(partial(run_pretraining.main, [*two, "4"]), 2)) == [0, 0]
