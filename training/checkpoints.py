@@ -225,7 +225,9 @@ class Checkpoints:
 
     def _complete(self, temporary: Path, progress: Progress) -> None:
         """Adds configuration, tokenizer, progress.json and the checksums of all files."""
-        self.model.config.save_pretrained(temporary)
+        config = self.model.config
+        config.architectures = [type(self.model).__name__.removeprefix("FSDP")]  # as save_pretrained names the class
+        config.save_pretrained(temporary)
         self.tokenizer.save_pretrained(temporary)
         record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}
         (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

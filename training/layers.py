@@ -14,6 +14,18 @@ REINIT, FREEZE = Parameter("count", "reinit_layers"), Parameter("count", "freeze
 TRAINS = ("let the model train them, as ELMo with ", Parameter("config_overrides"), " freeze_bilm=false")
 
 
+def widen_scalars(model: PreTrainedModel) -> None:
+    """Gives each weight without a dimension one of length 1: neither FSDP nor DeepSpeed takes those without.
+
+    `model.scalars` then holds their names, for the model's folder to have them as they were.
+    """
+    model.scalars = {name for name, weight in model.named_parameters() if weight.dim() == 0}
+    for path in model.scalars:
+        module, _, name = path.rpartition(".")
+        weight = model.get_parameter(path)
+        setattr(model.get_submodule(module), name, nn.Parameter(weight.detach().reshape(1), weight.requires_grad))
+
+
 @torch.no_grad()
 def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """Gives new random weights to the top `count` layers and what is above them in the base model (BERT's pooler).

@@ -25,9 +25,9 @@ from training.command_line import Interrupted, stop_signals
 from training.environment import hardware, versions
 from training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from training.launching import start_trackers
-from training.layers import freeze_layers, reinitialize_layers
+from training.layers import freeze_layers, reinitialize_layers, widen_scalars
 from training.optimization import build_optimizer, build_schedule, move_schedule
-from training.plan import Stretch
+from training.plan import Stretch, sharding
 from training.results import Results, ScoresBySet, flatten_scores, goodness
 from training.speed import Speed
 from training.task import Compute, Evaluation, Task, evaluate
@@ -103,6 +103,8 @@ class _Training:
         self.padding_options = padding_options(model, args.pad_to_max_length)
         model.to(accelerator.device)
         model.tie_weights(recompute_mapping=False)  # on XLA, `to` copies a shared weight once for each use
+        if sharding(accelerator):
+            widen_scalars(model)
         optimizer = build_optimizer(model, args)
         if accelerator.distributed_type == DistributedType.DEEPSPEED:  # DeepSpeed clips gradients itself
             accelerator.deepspeed_plugin.deepspeed_config.update(

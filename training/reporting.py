@@ -86,7 +86,12 @@ def gather_weights(model: PreTrainedModel, accelerator: Accelerator) -> dict[str
     weights = accelerator.get_state_dict(accelerator.deepspeed_engine_wrapped.engine if deepspeed else model)
     if not accelerator.is_main_process:
         return {}
-    return {name: weight.cpu() for name, weight in weights.items() if name not in model.all_tied_weights_keys}
+    scalars = getattr(model, "scalars", ())
+    return {
+        name: weight.cpu().reshape([]) if name in scalars else weight.cpu()
+        for name, weight in weights.items()
+        if name not in model.all_tied_weights_keys
+    }
 
 
 def save_model(
