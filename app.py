@@ -8,8 +8,8 @@ The page shows the nearest neighbours of a word in its context, layer by layer; 
 and which of two sentences each model prefers; the entities and answers that fine-tuned models find; and the attention
 of GPT and BERT. It needs the extra "app": pip install -c constraints.txt -e ".[app]"
 
-The page is only for this computer, unless --server_name is another address. Then anyone who reaches the address can use
-it, but can only name those models and files that the command line names. Nothing is sent to other addresses: there are
+The page is only for this computer, unless --server_name is another address. Then anyone who reaches the address can
+use it, but only with the models and files that the command line names. Nothing is sent to other addresses: there are
 no statistics, no public link and no fonts from the network. Only a model of the Hub is downloaded, once.
 """
 
@@ -40,9 +40,11 @@ POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 SENTENCE = "They sat on the bank and watched the stream."
 SECOND = "They sat on the bank and watches the stream."
 QUESTION = "Who built the lighthouse?"
-TEXT = "The lighthouse stands on the north side of the bay. It was built in 1858 by Thomas Hale, an engineer from Leeds."
+TEXT = "The lighthouse stands on the north side of the bay. It was built in 1858 by Thomas Hale, a shipowner of Leeds."
 CSS = """
-.gradio-container { max-width: 1500px !important; margin: 0 auto !important; }
+.gradio-container, .gradio-container > main { width: 100% !important; max-width: 1500px !important;
+  margin: 0 auto !important; }
+.html-container { padding: 0 !important; }
 footer { display: none !important; }
 """
 
@@ -104,7 +106,9 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
             app_kwargs={"middleware": [Middleware(LocalOnly)]},
         )
     except OSError as error:
-        raise LaunchError(f"the page cannot be served: {error}. Give another --server_port or --server_name") from error
+        raise LaunchError(
+            f"the page cannot be served: {error}. Give another --server_port or --server_name"
+        ) from error
     return page
 
 
@@ -155,7 +159,7 @@ def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) 
         default = "351 sentences of analysis/word_senses.tsv"
         label = "Index: a text file of sentences"
         index = gradio.Textbox(index_file, label=label, placeholder=default, scale=4, max_lines=1, elem_id="index")
-        upload = gradio.UploadButton("Upload a text file", scale=1, size="md")
+        upload = gradio.UploadButton("Upload a text file", scale=0, min_width=180, size="md")
     same_word = gradio.Checkbox(label="Only other occurrences of this word", elem_id="same-word")
     button = gradio.Button("Find neighbours", variant="primary", elem_id="find")
     shown = gradio.HTML(elem_id="neighbours")
@@ -199,9 +203,7 @@ def add_answers(panels: Panels, name: str) -> None:
     question = gradio.Textbox(QUESTION, label="Question", max_lines=3, elem_id="question")
     text = gradio.Textbox(TEXT, label="Text", lines=3, max_lines=12, elem_id="text")
     may_be_none = gradio.Checkbox(label="The text may have no answer (models for SQuAD 2.0)", elem_id="may-be-none")
-    threshold = gradio.Slider(
-        -20, 20, value=0, step=0.5, elem_id="threshold", label="“No answer” must score this much above the best answer"
-    )
+    threshold = gradio.Slider(-20, 20, value=0, step=0.5, elem_id="threshold", label="Threshold of “no answer”")
     button = gradio.Button("Find answers", variant="primary", elem_id="answer")
     shown = gradio.HTML(elem_id="answers")
     inputs = [question, text, folder, may_be_none, threshold]

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from transformers import AutoModelForQuestionAnswering
 
-from explorer.models import check_named
+from explorer.models import check_named, check_trained
 from explorer.sentences import Span, check_characters
 from tasks.squad.answering import QuestionAnswerer
 from tasks.squad.decode import Entry, probabilities, with_null
@@ -35,7 +35,7 @@ class Ranked:
         return self.null if threshold is not None and self.null_odds > threshold else self.entries[0]
 
     def best(self, n: int, threshold: float | None) -> list[tuple[Entry, float]]:
-        """The n best with probabilities, as in nbest_predictions.json: with a threshold, "no answer" is one of them."""
+        """The n best with probabilities, as in nbest_predictions.json. With a threshold, "no answer" is an entry."""
         entries = self.entries if threshold is None else with_null(self.entries, self.null, len(self.entries) + 1)
         return list(zip(entries, probabilities(entries), strict=True))[:n]
 
@@ -50,7 +50,9 @@ def load_answerer(name: str) -> QuestionAnswerer:
     """Loads a fine-tuned folder. Raises ValueError for a model that does not answer questions."""
     check_named(name)
     source = ModelSource(name)
-    config, tokenizer = load_config(source), load_tokenizer(source)
+    config = load_config(source)
+    check_trained(name, config, "QuestionAnswering", "run_squad.py")
+    tokenizer = load_tokenizer(source)
     model = load_model(AutoModelForQuestionAnswering, source, config, tokenizer, train=False, remedy=REMEDY)
     return QuestionAnswerer(model, tokenizer)
 

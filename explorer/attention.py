@@ -44,4 +44,4 @@ def attend(model: LanguageModel, sentence: str, layer: int, head: int | None) ->
     )
     weights = outputs.attentions[layer - 1][0]  # (A, T, T)
     weights = weights.mean(0) if head is None else weights[head - 1]
-    return Attention(model.scorer.tokenizer.convert_ids_to_tokens(ids[0].tolist()), weights.float().numpy())
+    return Attention(model.pieces(ids[0].tolist()), weights.float().numpy())

@@ -1,6 +1,6 @@
 """HTML of what the other modules compute. All text of users and models is escaped.
 
-The colours of text, borders and backgrounds are those of the page's theme, so they are right in the light and the dark.
+Text, borders and backgrounds have the colours of the page's theme, so they are right in the light and the dark.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,8 @@ STYLE = """
   background: var(--background-fill-primary); color: var(--body-text-color); }
 .ex-card h3 { margin: 0 0 2px; font-size: 1.1rem; }
 .ex-card h4 { margin: 14px 0 4px; font-size: .95rem; overflow-wrap: anywhere; }
-.ex-source, .ex-note { color: var(--body-text-color-subdued); font-size: .85rem; overflow-wrap: anywhere;
+.ex-card, .ex-note, .ex-text, .ex-table { --muted: color-mix(in srgb, var(--body-text-color) 75%, transparent); }
+.ex-source, .ex-note { color: var(--muted) !important; font-size: .85rem; overflow-wrap: anywhere;
   margin: 2px 0; line-height: 1.4; }
 .ex-error { border-left: 4px solid #d97706; padding: 8px 12px; margin: 8px 0; overflow-wrap: anywhere;
   background: rgba(217, 119, 6, .12); color: var(--body-text-color); }
@@ -38,14 +39,14 @@ STYLE = """
 .ex-bar span { position: relative; }
 .ex-bar .word { flex: 1; min-width: 0; overflow-wrap: anywhere; }
 .ex-bar .number { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.ex-bar .share { color: var(--body-text-color-subdued); font-variant-numeric: tabular-nums; white-space: nowrap;
+.ex-bar .share { color: var(--muted); font-variant-numeric: tabular-nums; white-space: nowrap;
   min-width: 4.6em; text-align: right; font-size: .85em; }
 .ex-key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .3em 0 .6em; }
 .ex-list { list-style: none !important; margin: 0 !important; padding: 0 !important; font-size: .9rem; }
 .ex-list li { display: flex; gap: 8px; padding: 3px 0; border-bottom: 1px solid var(--border-color-primary);
   line-height: 1.4; margin: 0 !important; }
 .ex-list li::marker { content: ""; }
-.ex-list .context { flex: 1; min-width: 0; overflow-wrap: anywhere; color: var(--body-text-color-subdued); }
+.ex-list .context { flex: 1; min-width: 0; overflow-wrap: anywhere; color: var(--muted); }
 .ex-list b { color: var(--body-text-color); }
 .ex-list .number { font-variant-numeric: tabular-nums; white-space: nowrap; color: var(--body-text-color); }
 .ex-text { line-height: 2.1; overflow-wrap: anywhere; white-space: pre-wrap; }
@@ -55,11 +56,12 @@ STYLE = """
 .ex-table th, .ex-table td { text-align: left; padding: 4px 8px 4px 0; vertical-align: top; overflow-wrap: anywhere;
   border-bottom: 1px solid var(--border-color-primary); color: var(--body-text-color); }
 .ex-scroll { overflow-x: auto; padding-bottom: 6px; }
-.ex-map { border-collapse: separate; border-spacing: 1px; font-size: .75rem; }
-.ex-map th { font-weight: 400; padding: 0 4px; white-space: nowrap; text-align: right; color: var(--body-text-color); }
+.ex-map { border: 0 !important; border-collapse: separate; border-spacing: 1px; font-size: .75rem; margin: 8px 0; }
+.ex-map th { border: 0 !important; font-weight: 400; padding: 0 4px; white-space: nowrap; text-align: right;
+  color: var(--body-text-color); }
 .ex-map thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; vertical-align: middle;
   padding: 4px 0; }
-.ex-map td { min-width: 18px; height: 18px; padding: 0; border: 1px solid var(--border-color-primary); }
+.ex-map td { min-width: 20px; height: 20px; padding: 0; border: 1px solid var(--border-color-primary); }
 """
 
 
@@ -72,7 +74,8 @@ def columns(cards: Iterable[str]) -> str:
 
 def card(title: str, source: str, content: str) -> str:
     """A column with the name of its model."""
-    return f'<section class="ex-card"><h3>{escape(title)}</h3><p class="ex-source">{escape(source)}</p>{content}</section>'
+    heading = f'<h3>{escape(title)}</h3><p class="ex-source">{escape(source)}</p>'
+    return f'<section class="ex-card">{heading}{content}</section>'
 
 
 def error(message: str) -> str:
@@ -181,10 +184,8 @@ def describe_word(word: ScoredWord) -> str:
 
 
 def percent(probability: float) -> str:
-    """With two significant digits, down to a millionth."""
-    if probability >= 0.1:
-        return f"{probability:.0%}"
-    return f"{probability:.1%}" if probability >= 0.001 else (f"{probability:.0e}" if probability >= 1e-99 else "0")
+    """With two significant digits, down to a hundredth of a percent."""
+    return f"{100 * probability:.2g}%" if 1e-4 <= probability < 0.995 else ("<0.01%" if probability < 0.5 else "100%")
 
 
 # Entities and answers
@@ -209,9 +210,9 @@ def draw_answers(context: str, ranked: Ranked, threshold: float | None, n_best: 
     """The text with the predicted answer in colour, and the n best answers."""
     best = ranked.best(n_best, threshold)
     span = ranked.span(threshold)
-    probability = dict((id(entry), share) for entry, share in ranked.best(len(ranked.entries) + 1, threshold))
     predicted = ranked.predict(threshold)
-    marks = [(span, HUES[2], f"{probability[id(predicted)]:.0%}")] if span else []
+    shares = [share for entry, share in ranked.best(len(ranked.entries) + 1, threshold) if entry is predicted]
+    marks = [(span, HUES[2], f"{shares[0]:.0%}")] if span else []
     verdict = f"Answer: {predicted.text}" if span else "No answer is in the text."
     odds = ""
     if threshold is not None:

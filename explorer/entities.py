@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-from explorer.models import check_named
+from explorer.models import check_named, check_trained
 from explorer.sentences import Span, words_of
 from metrics.entities.entities import split_tag, starts
 from modeling.elmo.tokenization_elmo import split_words
@@ -56,7 +56,9 @@ def load_tagger(name: str) -> Tagger:
     """Loads a fine-tuned folder. Raises ValueError for a model that tells no entities apart."""
     check_named(name)
     source = ModelSource(name)
-    config, tokenizer = load_config(source), load_tokenizer(source)
+    config = load_config(source)
+    check_trained(name, config, "TokenClassification", "run_ner.py")
+    tokenizer = load_tokenizer(source)
     model = load_model(AutoModelForTokenClassification, source, config, tokenizer, train=False, remedy=REMEDY)
     names, scheme = class_names(DatasetDict(), config, train=False, tag_scheme="iob2", model_name=name)
     return Tagger(model.eval(), tokenizer, names, scheme)

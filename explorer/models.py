@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedConfig
 
 from analysis.representations import Encoder, make_encoder
 from tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
@@ -27,6 +27,12 @@ class LanguageModel:
     name: str
     scorer: Scorer
     encoder: Encoder
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """The text of each token, without the space or the mark of a word's end that belongs to it."""
+        tokens = self.scorer.tokenizer.convert_ids_to_tokens(ids)
+        texts = [self.scorer.tokenizer.decode([number]).strip() for number in ids]
+        return [text or token for text, token in zip(texts, tokens, strict=True)]
 
     def check_length(self, tokens: int) -> None:
         """Raises ValueError if a row has more tokens than the model has positions."""
@@ -55,3 +61,12 @@ def load_language_model(family: str, name: str) -> LanguageModel:
 def check_named(name: str) -> None:
     if not name or name.isspace():
         raise InputError("No model is named: give a model folder, or a model of the Hub.")
+
+
+def check_trained(name: str, config: PreTrainedConfig, task: str, script: str) -> None:
+    """Raises ValueError for a checkpoint that was saved as a model of another task."""
+    saved = config.architectures or []
+    if saved and not any(task in architecture for architecture in saved):
+        raise InputError(
+            f"{name} holds {', '.join(saved)}, which {script} did not train: name a folder that it trained."
+        )

@@ -23,7 +23,9 @@ def check_characters(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"Character {error.start + 1} is half a surrogate pair: write the whole character.") from error
+        raise InputError(
+            f"Character {error.start + 1} is half a surrogate pair: write the whole character."
+        ) from error
 
 
 def place_of(number: int | None, words: list[str]) -> int:

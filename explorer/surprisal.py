@@ -19,7 +19,7 @@ import torch
 from explorer.models import LanguageModel
 from explorer.sentences import Span, words_of
 from modeling.elmo.tokenization_elmo import split_words
-from tasks.minimal_pairs.scoring import DIRECTIONS, SPECIAL, BidirectionalScorer, Scorer
+from tasks.minimal_pairs.scoring import DIRECTIONS, SPECIAL, BidirectionalScorer
 
 
 NAT = 1 / math.log(2)  # in bits
@@ -98,7 +98,7 @@ def _score_tokens(model: LanguageModel, sentence: str) -> ScoredSentence:
     model.check_length(len(ids))
     word_of_token = _words_of_tokens(encoding["offset_mapping"], encoding["special_tokens_mask"], spans)
     scores = model.scorer.score_tokens({"input_ids": ids, "words": word_of_token})["log_likelihoods"]
-    return ScoredSentence([_join(model.scorer, n, word, ids, word_of_token, scores) for n, word in enumerate(words)])
+    return ScoredSentence([_join(model, n, word, ids, word_of_token, scores) for n, word in enumerate(words)])
 
 
 def _words_of_tokens(offsets: list[Span], special: list[int], spans: list[Span]) -> list[int]:
@@ -109,7 +109,7 @@ def _words_of_tokens(offsets: list[Span], special: list[int], spans: list[Span])
 
 
 def _join(
-    scorer: Scorer, number: int, word: str, ids: list[int], word_of_token: list[int], scores: np.ndarray
+    model: LanguageModel, number: int, word: str, ids: list[int], word_of_token: list[int], scores: np.ndarray
 ) -> ScoredWord:
     """The word that consists of the tokens with its number."""
     places = [place for place, of_token in enumerate(word_of_token) if of_token == number]
@@ -117,8 +117,8 @@ def _join(
     known = of_word[~np.isnan(of_word)]
     return ScoredWord(
         word,
-        scorer.tokenizer.convert_ids_to_tokens([ids[place] for place in places]),
+        model.pieces([ids[place] for place in places]),
         [float(known.sum() * -NAT)] if len(known) else [],
         is_partial=0 < len(known) < len(places),
-        is_unknown=scorer.tokenizer.unk_token_id in [ids[place] for place in places],
+        is_unknown=model.scorer.tokenizer.unk_token_id in [ids[place] for place in places],
     )

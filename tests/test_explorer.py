@@ -16,8 +16,12 @@ from explorer.entities import entities_of, load_tagger, tag_words
 from explorer.models import LanguageModel, load_language_model
 from explorer.neighbours import find_neighbours, read_index
 from explorer.surprisal import preferred, score_sentence
-from modeling import ElmoTokenClassificationPipeline, ZooBertConfig, ZooBertForTokenClassification
-from tasks.squad.answering import QuestionAnswerer
+from modeling import (
+    ElmoTokenClassificationPipeline,
+    ZooBertConfig,
+    ZooBertForQuestionAnswering,
+    ZooBertForTokenClassification,
+)
 from tasks.squad.decode import find_answers
 from tasks.squad.features import make_windows
 from tests.analysis_sample import TEXT
@@ -28,7 +32,6 @@ from training.errors import InputError, MissingFileError
 
 
 WRITERS = {"ELMo": write_bilm, "GPT": write_gpt, "BERT": write_bert}
-SENTENCES = [sentence for pair in PAIRS for sentence in pair[:2]]
 SENTENCE = "is the plot not a dull film ?"  # plot and dull are several pieces for BERT, most words for GPT
 
 
@@ -41,14 +44,16 @@ def model_of(family: str, folder: Path) -> LanguageModel:
     return load_language_model(family, str(WRITERS[family](folder)))
 
 
-def test_the_words_of_a_sentence_add_up_to_its_score_in_run_blimp(tmp_path):
+def test_the_words_of_a_sentence_add_up_to_its_score_in_run_blimp_and_so_the_same_one_of_two_is_preferred(tmp_path):
     for family in WRITERS:
         scorer = (model := model_of(family, tmp_path)).scorer
-        for sentence in SENTENCES:
+        for pair in PAIRS:
             with torch.no_grad():
-                outputs = scorer(**scorer.collate(scorer.encode([sentence])))
-            expected = -sum(of.item() for of in outputs.values()) / np.log(2)
-            assert score_sentence(model, sentence).bits == pytest.approx(expected, abs=1e-4), (family, sentence)
+                outputs = scorer(**scorer.collate(scorer.encode(list(pair[:2]))))
+            expected = sum(outputs.values()) / -np.log(2)
+            scored = [score_sentence(model, sentence) for sentence in pair[:2]]
+            assert [each.bits for each in scored] == pytest.approx(expected.tolist(), abs=1e-4), (family, pair)
+            assert preferred(*scored) == (None if expected[0] == expected[1] else int(expected[1] < expected[0]))
 
 
 @torch.no_grad()
@@ -77,7 +82,7 @@ def test_a_causal_models_word_has_all_of_its_pieces_but_nothing_predicts_the_fir
     assert [len(word.pieces) for word in (plot, verb, bad)] == [4, 1, 3] and plot.is_partial and not bad.is_partial
     assert [*plot.bits, *verb.bits, *bad.bits] == pytest.approx([sum(bits[:3]), bits[3], sum(bits[4:])], abs=1e-4)
     first = score_sentence(model, "film is").words[0]
-    assert first.pieces == ["film</w>"] and first.bits == [] and first.probability is None and not first.is_partial
+    assert first.pieces == ["film"] and first.bits == [] and first.probability is None and not first.is_partial
 
 
 def test_a_bilms_word_is_predicted_in_both_directions_and_so_are_the_ends(tmp_path):
@@ -94,17 +99,6 @@ def test_a_bilms_word_is_predicted_in_both_directions_and_so_are_the_ends(tmp_pa
     expected = [-score / np.log(2) for score in bilm_scores(scorer.model, scorer.tokenizer, SENTENCE)]
     assert both.sum(0) + scored.edges == pytest.approx(expected, abs=1e-4)
     assert [word.is_unknown for word in score_sentence(model, "the cast or film").words] == [False, True, True, False]
-
-
-def test_the_preferred_sentence_is_the_one_that_run_blimp_finds_more_probable(tmp_path):
-    for family in WRITERS:
-        scorer = (model := model_of(family, tmp_path)).scorer
-        for good, bad, *_ in PAIRS:
-            with torch.no_grad():
-                outputs = scorer(**scorer.collate(scorer.encode([good, bad])))
-            first, second = sum(outputs.values()).tolist()
-            verdict = preferred(score_sentence(model, good), score_sentence(model, bad))
-            assert verdict == (None if first == second else int(second > first)), (family, good)
 
 
 @pytest.mark.parametrize("family", WRITERS)
@@ -129,7 +123,7 @@ def test_neighbours_are_the_words_with_the_highest_cosines_in_each_layer(family,
 def test_occurrences_that_are_equally_near_are_one_neighbour_and_the_sentence_is_not_its_own(tmp_path):
     model = model_of("ELMo", tmp_path)
     (path := tmp_path / "index.txt").write_text(TEXT, encoding="utf-8")
-    words = "Not a very bad film .".split()
+    words = ["Not", "a", "very", "bad", "film", "."]
     characters = find_neighbours(model, read_index(str(path)), words, 4, same_word=True)["characters"]
     assert [(each.word, each.count) for each in characters] == [("film", 3)]  # the fourth is in the sentence
     assert characters[0].left == "The" and characters[0].right == "is a good film ."
@@ -139,9 +133,9 @@ def test_an_index_is_read_again_when_it_changes_and_an_empty_or_missing_one_is_a
     path = tmp_path / "index.txt"
     path.write_text("A film .", encoding="utf-8")
     assert read_index(str(path)).sentences == [["A", "film", "."]]
-    path.write_text("A plot . " + "word " * 61 + ". The end .", encoding="utf-8")
+    path.write_text("A plot .\n" + "word " * 61 + "\nThe end .", encoding="utf-8")
     index = read_index(str(path))
-    assert index.sentences[0] == ["A", "plot", "."] and not index.is_whole
+    assert index.sentences == [["A", "plot", "."], ["The", "end", "."]] and not index.is_whole
     path.write_text("\n", encoding="utf-8")
     with pytest.raises(InputError, match="has no sentence"):
         read_index(str(path))
@@ -161,8 +155,12 @@ def write_tagger(folder: Path, names: list[str]) -> str:
     config = ZooBertConfig(vocab_size=len(WORD_PIECES), max_position_embeddings=9, initializer_range=1.5, **sizes)
     config.update(labels)
     ZooBertForTokenClassification(config).save_pretrained(folder)
-    BertTokenizer(vocab={token: number for number, token in enumerate(WORD_PIECES)}).save_pretrained(folder)
+    write_word_pieces(folder)
     return str(folder)
+
+
+def write_word_pieces(folder: Path) -> None:
+    BertTokenizer(vocab={token: number for number, token in enumerate(WORD_PIECES)}).save_pretrained(folder)
 
 
 def test_entities_and_scores_are_those_of_the_pipelines(tmp_path):
@@ -203,18 +201,18 @@ def test_a_sentence_that_is_too_long_for_the_tagger_is_read_in_parts(tmp_path):
 CONTEXTS = ["the film is good . the plot is not bad .", "a very dull cast , but not a bad film ."]
 
 
-@pytest.fixture
-def answering(tmp_path) -> str:
-    config = ZooBertConfig.from_pretrained(write_bert(tmp_path))
-    config.max_position_embeddings = 40
+def write_answerer(folder: Path) -> str:
+    """A BERT with random weights."""
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 20}
     torch.manual_seed(2)
-    model = modeling.ZooBertForQuestionAnswering(config)
-    model.save_pretrained(tmp_path / "bert")
-    return str(tmp_path / "bert")
+    config = ZooBertConfig(vocab_size=len(WORD_PIECES), max_position_embeddings=40, initializer_range=0.5, **sizes)
+    ZooBertForQuestionAnswering(config).save_pretrained(folder / "answerer")
+    write_word_pieces(folder / "answerer")
+    return str(folder / "answerer")
 
 
-def test_the_n_best_answers_and_the_threshold_are_those_of_run_squad(answering):
-    answerer = load_answerer(answering)
+def test_the_n_best_answers_and_the_threshold_are_those_of_run_squad(tmp_path):
+    answerer = load_answerer(write_answerer(tmp_path))
     for context in CONTEXTS:
         ranked = answer(answerer, "is the film good ?", context)
         examples = answerer.examples(["is the film good ?"], [context])
@@ -232,12 +230,12 @@ def test_the_n_best_answers_and_the_threshold_are_those_of_run_squad(answering):
         assert expected.null_odds["0"] == pytest.approx(odds)
 
 
-def test_the_best_answer_is_that_of_the_question_answerer(answering):
+def test_the_best_answer_is_that_of_the_question_answerer(tmp_path):
+    answerer = load_answerer(write_answerer(tmp_path))
     for context in CONTEXTS:
-        ranked, best = answer(load_answerer(answering), "is it ?", context), load_answerer(answering)("is it ?", context)
+        ranked, best = answer(answerer, "is it ?", context), answerer("is it ?", context)
         assert context[slice(*ranked.span(None))] == best["answer"] == ranked.predict(None).text
         assert ranked.best(1, None)[0][1] == pytest.approx(best["score"])
-    assert isinstance(load_answerer(answering), QuestionAnswerer)
 
 
 # Attention
@@ -279,8 +277,8 @@ def test_mistakes_are_one_sentence_each(tmp_path):
         (lambda: load_language_model("BERT", gpt), "is not a masked language model, it belongs in the column of GPT"),
         (lambda: load_language_model("BERT", " "), "No model is named"),
         (lambda: load_language_model("ELMo", str(tmp_path / "none")), "no such folder"),
-        (lambda: load_tagger(bert.name), "name a folder that run_ner.py trained"),
-        (lambda: load_answerer(bert.name), "name a folder that run_squad.py trained"),
+        (lambda: load_tagger(bert.name), "which run_ner.py did not train: name a folder that it trained"),
+        (lambda: load_answerer(bert.name), "which run_squad.py did not train: name a folder that it trained"),
     ]:
         with pytest.raises((InputError, MissingFileError), match=message) as caught:
             mistake()
