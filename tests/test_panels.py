@@ -111,14 +111,14 @@ def test_mistakes_are_shown_as_one_sentence(panels, tmp_path):
         (panels.neighbours(SENTENCE, 1, False, "none.txt"), "none.txt: no such file. Name a text file of sentences."),
         (panels.neighbours(SENTENCE, 1, False, str(tmp_path)), f"{tmp_path}: no such file"),
         (panels.entities(SENTENCE, ""), "No model is named"),
-        (panels.entities(SENTENCE, bert), "which run_ner.py did not train: name a folder that it trained"),
+        (panels.entities(SENTENCE, bert), "which run_ner.py did not train: name a folder"),
         (
             panels.answers("Is it?", "It is.", bert, True, 0),
-            "which run_squad.py did not train: name a folder that it trained",
+            "which run_squad.py did not train",
         ),
         (
             panels.answers("Is it?", " ", gpt, True, 0),
-            "which run_squad.py did not train: name a folder that it trained",
+            "which run_squad.py did not train",
         ),
         (panels.attention("GPT", "", 1, 1), "The sentence is empty"),
         (panels.attention("GPT", SENTENCE, 9, 1), "has no layer 9"),
