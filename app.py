@@ -106,8 +106,9 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
             app_kwargs={"middleware": [Middleware(LocalOnly)]},
         )
     except OSError as error:
+        address = f"{args.server_name}:{args.server_port or 'any port from 7860 on'}"
         raise LaunchError(
-            f"the page cannot be served: {error}. Give another --server_port or --server_name"
+            f"nothing can be served at {address}: give another --server_port or --server_name"
         ) from error
     return page
 

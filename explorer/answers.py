@@ -7,7 +7,7 @@ from transformers import AutoModelForQuestionAnswering
 
 from explorer.models import check_named, check_trained
 from explorer.sentences import Span, check_characters
-from tasks.squad.answering import QuestionAnswerer
+from tasks.squad.answering import N_BEST, QuestionAnswerer
 from tasks.squad.decode import Entry, probabilities, with_null
 from training.arguments import ModelSource
 from training.errors import InputError
@@ -36,7 +36,7 @@ class Ranked:
 
     def best(self, n: int, threshold: float | None) -> list[tuple[Entry, float]]:
         """The n best with probabilities, as in nbest_predictions.json. With a threshold, "no answer" is an entry."""
-        entries = self.entries if threshold is None else with_null(self.entries, self.null, len(self.entries) + 1)
+        entries = self.entries if threshold is None else with_null(self.entries, self.null, N_BEST)
         return list(zip(entries, probabilities(entries), strict=True))[:n]
 
     def span(self, threshold: float | None) -> Span | None:

@@ -226,7 +226,7 @@ def test_the_n_best_answers_and_the_threshold_are_those_of_run_squad(tmp_path):
             best = [(entry.text, share) for entry, share in ranked.best(20, threshold)]
             theirs = [(row["text"], row["probability"]) for row in expected.nbest["0"][:20]]
             assert [text for text, _ in best] == [text for text, _ in theirs]
-            assert [share for _, share in best] == pytest.approx([share for _, share in theirs], abs=0.02)
+            assert [share for _, share in best] == pytest.approx([share for _, share in theirs])
         assert expected.null_odds["0"] == pytest.approx(odds)
 
 

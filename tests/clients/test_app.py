@@ -1,4 +1,4 @@
-"""The page of app.py in a browser: it shows what its panels compute, is readable, and fetches nothing from elsewhere."""
+"""The page of app.py in a browser shows what its panels compute, is readable, and fetches nothing from elsewhere."""
 
 import os
 import re
