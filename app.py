@@ -38,6 +38,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 
 SENTENCE = "They sat on the bank and watched the stream."
+WORD = 5  # bank
 SECOND = "They sat on the bank and watches the stream."
 QUESTION = "Who built the lighthouse?"
 TEXT = "The lighthouse stands on the north side of the bay. It was built in 1858 by Thomas Hale, a shipowner of Leeds."
@@ -155,7 +156,7 @@ def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) 
     import gradio
 
     words = panels.words(SENTENCE)
-    number = gradio.Radio(words, value=5, label="Word", elem_id="word")
+    number = gradio.Radio(words, value=WORD, label="Word", elem_id="word")
     with gradio.Row(equal_height=True):
         default = "351 sentences of analysis/word_senses.tsv"
         label = "Index: a text file of sentences"

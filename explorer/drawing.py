@@ -52,9 +52,10 @@ STYLE = """
 .ex-text { line-height: 2.1; overflow-wrap: anywhere; white-space: pre-wrap; }
 .ex-text mark { padding: 3px 6px; border-radius: 5px; color: inherit; }
 .ex-text mark small { font-weight: 700; margin-left: 6px; white-space: nowrap; }
-.ex-table { width: 100%; border-collapse: collapse; font-size: .9rem; margin-top: 10px; }
+.ex-table { width: 100%; border: 0 !important; border-collapse: collapse; font-size: .9rem; margin-top: 10px; }
 .ex-table th, .ex-table td { text-align: left; padding: 4px 8px 4px 0; vertical-align: top; overflow-wrap: anywhere;
-  border-bottom: 1px solid var(--border-color-primary); color: var(--body-text-color); }
+  border: 0 !important; border-bottom: 1px solid var(--border-color-primary) !important;
+  color: var(--body-text-color); }
 .ex-scroll { overflow-x: auto; padding-bottom: 6px; }
 .ex-map { border: 0 !important; border-collapse: separate; border-spacing: 1px; font-size: .75rem; margin: 8px 0; }
 .ex-map th { border: 0 !important; font-weight: 400; padding: 0 4px; white-space: nowrap; text-align: right;
@@ -155,7 +156,7 @@ def _bar(word: ScoredWord, longest: float, number: int = 0) -> str:
     return (
         f'<div class="ex-bar" title="{escape(describe_word(word))}">{"".join(parts)}'
         f'<span class="word">{escape(word.word)}{_marks(word)}</span>'
-        f'<span class="number">{bits}</span><span class="share">{share}</span></div>'
+        f'<span class="number">{bits}</span><span class="share">{escape(share)}</span></div>'
     )
 
 
@@ -200,7 +201,7 @@ def draw_entities(sentence: str, words: Sequence[TaggedWord], entities: Sequence
     ]
     found = note("No entity was found.") if not entities else ""
     rows = [
-        [sentence[slice(*word.span)], ", ".join(f"{tag} {score:.0%}" for tag, score in word.best) or "no token"]
+        [sentence[slice(*word.span)], ", ".join(f"{tag} {percent(score)}" for tag, score in word.best) or "no token"]
         for word in words
     ]
     return f"{highlight(sentence, marks)}{found}{table(['Word', 'Best tags'], rows)}"

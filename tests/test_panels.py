@@ -65,6 +65,7 @@ def test_the_widths_of_bars_are_in_proportion_to_their_bits():
     words = [ScoredWord("a", ["a"], [20.0]), ScoredWord("b", ["b"], [5.0, 10.0]), ScoredWord("c", ["c"], [])]
     widths = re.findall(r"left: ([\d.]+)%; width: ([\d.]+)%", draw_scores([ScoredSentence(words)]))
     assert widths == [("0.00", "100.00"), ("0.00", "25.00"), ("25.00", "50.00")]
+    assert "&lt;0.01%" in draw_scores([ScoredSentence(words)])
     assert [percent(p) for p in (1.0, 0.25, 0.0123, 0.0001, 0.00001)] == ["100%", "25%", "1.2%", "0.01%", "<0.01%"]
 
 

@@ -21,7 +21,7 @@ from tests.test_explorer import write_answerer, write_tagger
 
 SENTENCE = "is the plot not a dull film ?"
 TABS = ("A word in context", "Probability of each word", "Entities and answers", "Attention")
-WAIT = 120_000  # milliseconds, for a busy machine
+WAIT, PAUSE = 120_000, 200  # milliseconds; a busy machine is slow
 
 # The lowest contrast of the text of an element to the colour behind it, as WCAG defines it, over what is visible.
 CONTRAST = """() => {
@@ -123,12 +123,18 @@ def open_tab(page: Page, number: int) -> None:
 
 
 def assert_shown(page: Page, name: str, html: str) -> None:
-    """The element shows the text of the HTML, which the panels computed."""
-    squeezed = re.sub(r"\s+", "", unescape(re.sub("<[^>]*>", " ", html)))
-    page.wait_for_function(
-        "([name, text]) => document.getElementById(name)?.textContent.replace(/\\s+/g, '').includes(text)",
-        arg=[name, squeezed],
-    )
+    """The element comes to show the text of the HTML, which the panels computed."""
+    expected, shown = squeezed(unescape(re.sub("<[^>]*>", " ", html))), ""
+    for _ in range(WAIT // PAUSE):
+        shown = squeezed(page.locator(f"#{name}").text_content())
+        if expected in shown:
+            return
+        page.wait_for_timeout(PAUSE)
+    assert shown == expected
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text)
 
 
 def fill_everything(page: Page) -> None:
