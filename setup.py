@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README)
 
-SCRIPTS = ["extract_vectors", "glue_submission", "push_to_hub", "reproduce", "run_blimp", "run_glue", "run_ner"]
+SCRIPTS = ["app", "extract_vectors", "glue_submission", "push_to_hub", "reproduce", "run_blimp", "run_glue", "run_ner"]
 SCRIPTS += ["run_pretraining", "run_squad", "run_swag", "run_vectors", "squad_scores"]
 
 REQUIRED = [
@@ -52,10 +52,15 @@ DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
 TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 TEST += ["seqeval>=1.2.2", "torchmetrics>=1.4"]
 
+# The page of app.py.
+APP = ["gradio>=6.31,<7"]
+
 # Libraries that people put the models into, for the tests in tests/clients. torchao is not among them: where it is
 # installed, transformers imports it with every model, and it writes to the screen.
 CLIENTS = ["captum>=0.8", "lm-eval>=0.4.10", "minicons>=0.3.39", "nnsight>=0.8", "sentence-transformers>=6"]
 CLIENTS += ["setfit>=1.2", "trl>=1"]
+# For the tests of the page, which drive a browser of the system.
+CLIENTS += [*APP, "playwright>=1.50"]
 
 setup(
     name="elmo-gpt-bert",
@@ -77,13 +82,14 @@ setup(
     ],
     python_requires=">=3.10",
     packages=find_packages(
-        str(ROOT), include=["analysis", "metrics", "modeling*", "reproduction*", "tasks*", "training*"]
+        str(ROOT), include=["analysis", "explorer", "metrics", "modeling*", "reproduction*", "tasks*", "training*"]
     ),
     # The labelled word senses, and modules that `evaluate` loads by path, one folder each.
     package_data={"analysis": ["*.tsv"], "metrics": ["*/*.py"]},
     py_modules=SCRIPTS,
     install_requires=REQUIRED,
     extras_require={
+        "app": APP,
         "convert": CONVERT,
         "onnx": ONNX,
         "plots": PLOTS,

@@ -239,10 +239,14 @@ def load_encoder(
     else:
         with contextlib.redirect_stdout(sys.stderr):  # the table has standard output for itself
             model = load_model(AutoModel, source, config, tokenizer, train=True)  # a new pooler is no error, unused
+    causal = pieces is None and choose_head(config, tokenizer, source) is AutoModelForCausalLM
+    return make_encoder(model, tokenizer, pieces or ("last" if causal else "first"))
+
+
+def make_encoder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pieces: Pieces) -> Encoder:
+    """The encoder of a base model, without a head."""
     if isinstance(model, ElmoModel):
         return ElmoEncoder(model.eval(), tokenizer)
-    if pieces is None:
-        pieces = "last" if choose_head(config, tokenizer, source) is AutoModelForCausalLM else "first"
     return SubwordEncoder(model.eval(), tokenizer, pieces)
 
 

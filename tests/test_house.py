@@ -40,8 +40,8 @@ ROOMS += ("seeds", "runs")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
 # convert_x, export_x and conversion of modeling/ and tasks/.
-FLOORS = ("tests", "demo", "benchmarks", "scripts", "reproduction", "analysis", "converters", "tasks", "training")
-FLOORS += ("metrics", "modeling")
+FLOORS = ("tests", "demo", "benchmarks", "scripts", "reproduction", "explorer", "analysis", "converters", "tasks")
+FLOORS += ("training", "metrics", "modeling")
 
 
 @pytest.fixture(scope="module")
