@@ -39,10 +39,9 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring, logging
 from transformers.utils.generic import can_return_tuple
-from transformers.utils.import_utils import is_tracing
 
 from ..hub_code import SavedWithCode
-from ..shared.modeling_onednn import is_transformed
+from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both
@@ -277,7 +276,7 @@ class ElmoModel(ElmoPreTrainedModel):
         if layer_states is not None:
             layers = list(layer_states.to(self.dtype).unbind(2))
             packed = None
-        elif is_tracing(input_ids) or is_transformed():
+        elif needs_static_shapes(input_ids):
             layers, packed = self.padded_layers(input_ids, mask, token_type_ids), None
         else:
             packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")

@@ -219,7 +219,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         )
         question, context = sentence_masks(mask, token_type_ids)
         scores, no_answer = self.span(self.read(words, question, context, late), context)
-        first_word = question & (mask.cumsum(1) == 1)
+        first_word = question & (mask.int().cumsum(1) == 1)  # torch_xla sums booleans to booleans
         logits = torch.where(first_word.unsqueeze(-1), no_answer.unsqueeze(1), scores)  # (B, T, 2)
         possible = context | first_word
         logits = logits.masked_fill(~possible.unsqueeze(-1), torch.finfo(logits.dtype).min)

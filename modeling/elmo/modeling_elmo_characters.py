@@ -27,9 +27,9 @@ whole word's vector or 0, P size of the projection.
 import torch
 import torch.nn as nn
 from transformers import initialization as init
-from transformers.utils.import_utils import is_tracing
 
-from ..shared.modeling_onednn import is_transformed, linear
+from ..shared.modeling_onednn import linear
+from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .tokenization_elmo_spelling import Marks
 
@@ -96,7 +96,7 @@ class ElmoTokenEncoder(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(..., K) -> (..., P), each word by itself. Callers save most of the work by passing `distinct` words."""
         words = input_ids.flatten(0, -2)  # (N, K)
-        every_column = is_tracing(words) or is_transformed()
+        every_column = needs_static_shapes(words)
         letters = words[:, : self.letters]
         pooled = self.pool(letters) if every_column else self.pool_by_length(letters)
         states = self.activation(pooled)  # (N, F); the activation is monotonic, so it may follow the maximum

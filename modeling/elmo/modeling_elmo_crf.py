@@ -32,7 +32,7 @@ import torch.nn as nn
 from transformers import initialization as init
 
 from ..shared.modeling_losses import IGNORED
-from ..shared.modeling_onednn import is_transformed
+from ..shared.modeling_static import is_transformed
 
 
 # The score of a forbidden part of a sequence. It is finite, because differences of infinities are undefined, and so

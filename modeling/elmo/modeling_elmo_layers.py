@@ -34,7 +34,8 @@ from transformers.utils import auto_docstring
 from transformers.utils.import_utils import is_tracing
 
 from ..shared.modeling_losses import IGNORED
-from ..shared.modeling_onednn import is_faster, is_transformed, linear
+from ..shared.modeling_onednn import is_faster, linear
+from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_characters import distinct
@@ -218,7 +219,7 @@ class ElmoTaskCharacters(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(B, T, W) -> (B, T, filters)"""
         words = input_ids.flatten(0, 1)[:, : self.letters]  # (B * T, W)
-        if is_tracing(input_ids) or is_transformed() or not words.numel():
+        if needs_static_shapes(input_ids) or not words.numel():
             return self._convolve(words).unflatten(0, input_ids.shape[:2])
         distinct_words, indices = distinct(words)  # every other word of a text has occurred in it before
         longest = int(self._lengths(distinct_words).max())
@@ -289,9 +290,8 @@ class BiLSTM(nn.Module):
         late: torch.Tensor | None = None,  # (B, T, late_size), concatenated to the first layer's states
     ) -> torch.Tensor:
         """(B, T, output_size), zero at padding."""
-        static = is_tracing(states) or is_transformed() or states.device.type == "xla"
         padded = partial(_run_padded, mask=mask, run_direction=self.run_direction)
-        run = padded if static else partial(_run_packed, packing=_pack(mask))
+        run = padded if needs_static_shapes(states) else partial(_run_packed, packing=_pack(mask))
         for index, layer in enumerate(self.layers):
             states = run(layer, self.dropout(states))  # (B, T, 2R)
             if index == 0 and late is not None:

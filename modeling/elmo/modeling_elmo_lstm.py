@@ -45,7 +45,8 @@ import torch.nn as nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import is_faster, is_transformed, linear, packed, product
+from ..shared.modeling_onednn import is_faster, linear, packed, product
+from ..shared.modeling_static import is_transformed
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # one tensor of the forward and one of the backward direction
