@@ -34,7 +34,7 @@ from training.waiting import peers_watched
 def command(main: Callable[[], object] | None = None) -> None:
     """Runs the `main` of a script that trains or evaluates, as `run_command`; counts the time of the imports, too.
 
-    By default it is that of the script in `sys.argv`: accelerate's launcher for TPUs imports the script, and calls this
+    By default it is that of the script in `sys.argv`: accelerate's launcher for TPUs imports the script and calls this
     function in it (configs/accelerate/tpu.yaml).
     """
     if main is None:

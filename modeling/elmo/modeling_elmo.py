@@ -30,6 +30,7 @@ hidden size (both directions), P the size of one direction, C cells, K character
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn as nn
@@ -41,6 +42,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring, 
 from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
+from ..shared.modeling_recurrence import scan
 from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
@@ -96,21 +98,21 @@ class ElmoLayer(GradientCheckpointingLayer):
             outputs = [output + states for output, states in zip(outputs, inputs, strict=True)]
         return outputs[0], outputs[1], state
 
-    def padded(self, inputs: Pair, state: State, mask: torch.Tensor) -> Pair:
-        """As `forward`, on (T + 1, S, P) padded inputs with a (T + 1, S, 1) mask, step by step, for traced graphs."""
-        lstms = (self.forward_lstm, self.backward_lstm)
-        outputs = []
-        for direction, (lstm, states) in enumerate(zip(lstms, inputs, strict=True)):
+    def padded(self, inputs: Pair, state: State, mask: torch.Tensor) -> tuple[Pair, State]:
+        """As `forward`, on (T + 1, S, P) padded inputs with a (T + 1, S, 1) mask, for traced graphs and XLA.
+
+        The first column is a word in every row. A column that is none leaves the state unchanged.
+        """
+        masks = (mask, torch.cat([mask[:1], mask[1:].flip(0)]))
+        outputs, ends = [], []
+        for direction, (lstm, states) in enumerate(zip((self.forward_lstm, self.backward_lstm), inputs, strict=True)):
+            gates = lstm.gates(states)
             hidden, cell = (part[direction] for part in state)
-            gates, steps = lstm.gates(states), []
-            for step in range(len(states)):
-                new_hidden, new_cell = lstm.step(gates[step], hidden.to(gates.dtype), cell, self.clips)
-                real = mask[step] if direction == 0 else mask[-step if step else 0]
-                hidden, cell = torch.where(real, new_hidden, hidden), torch.where(real, new_cell, cell)
-                steps.append(new_hidden)
-            output = torch.stack(steps)
+            step = partial(lstm.step, clips=self.clips)
+            end, output = scan(step, (hidden.to(gates.dtype), cell), (gates, masks[direction]), lstm.step_weights)
             outputs.append(output + states if self.adds_input else output)
-        return tuple(outputs)
+            ends.append(end)
+        return tuple(outputs), tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
 
 
 class ElmoScalarMix(nn.Module):
@@ -494,7 +496,7 @@ class ElmoModel(ElmoPreTrainedModel):
         state = self.first_state(torch.arange(masks.shape[1], device=mask.device))
         layers = [torch.cat([words, words], -1)]
         for index, layer in enumerate(self.layers):
-            inputs = layer.padded(inputs, (state[0][index], state[1][index]), masks)
+            inputs, _ = layer.padded(inputs, (state[0][index], state[1][index]), masks)
             both = torch.cat([inputs[0][1:], inputs[1][1:].flip(0)], -1).transpose(0, 1)  # (S, T, H)
             if second is not None:
                 of_first, of_second = both.unflatten(0, (2, -1))

@@ -46,6 +46,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers import initialization as init
 
 from ..shared.modeling_onednn import is_faster, linear, packed, product
+from ..shared.modeling_recurrence import Stepped, Tensors
 from ..shared.modeling_static import is_transformed
 
 
@@ -110,14 +111,27 @@ class ElmoLSTM(nn.Module):
         """W x + b, the inputs' part of all gates: (M, input_size) -> (M, 4C)."""
         return linear(inputs, self.input.weight, self.input.bias)
 
-    def step(
-        self, gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, clips: Clips
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step, with one row per sentence, in ordinary operations, for traced graphs."""
-        i, f, g, o = (gates + self.recurrent(hidden)).float().chunk(4, -1)  # (S, C) each
-        cell = clip(f.sigmoid() * cell + i.sigmoid() * g.tanh(), clips[0])
-        output = (o.sigmoid() * cell.tanh()).to(gates.dtype)
-        return clip(output if self.projection is None else self.projection(output), clips[1]), cell
+    @property
+    def step_weights(self) -> list[torch.Tensor]:
+        """The weights that each step reads: U and, unless states are the cells, P."""
+        return [part.weight for part in (self.recurrent, self.projection) if part is not None]
+
+    @staticmethod
+    def step(state: Tensors, column: Tensors, weights: Tensors, clips: Clips) -> Stepped:
+        """One step of `scan`, in ordinary operations, with one row per sentence.
+
+        Args:
+            state: hidden (S, P) and cell (S, C).
+            column: the inputs' part of the gates (S, 4C), and whether the sentence has this step (S, 1).
+            weights: the `step_weights`.
+        """
+        (hidden, cell), (gates, is_real) = state, column
+        recurrent, *projection = weights
+        i, f, g, o = (gates + nn.functional.linear(hidden, recurrent)).float().chunk(4, -1)  # (S, C) each
+        new_cell = clip(f.sigmoid() * cell + i.sigmoid() * g.tanh(), clips[0])
+        output = (o.sigmoid() * new_cell.tanh()).to(gates.dtype)
+        output = clip(nn.functional.linear(output, *projection) if projection else output, clips[1])
+        return (torch.where(is_real, output, hidden), torch.where(is_real, new_cell, cell)), output
 
 
 def clip(states: torch.Tensor, limit: float | None) -> torch.Tensor:
