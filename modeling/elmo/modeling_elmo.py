@@ -30,7 +30,6 @@ hidden size (both directions), P the size of one direction, C cells, K character
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn as nn
@@ -42,11 +41,10 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring, 
 from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
-from ..shared.modeling_recurrence import scan
 from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
-from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both
+from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both, scan_both
 from .modeling_elmo_sentences import Sentences
 from .tokenization_elmo import ElmoTokenizer
 from .tokenization_elmo_spelling import boundary_rows
@@ -98,21 +96,18 @@ class ElmoLayer(GradientCheckpointingLayer):
             outputs = [output + states for output, states in zip(outputs, inputs, strict=True)]
         return outputs[0], outputs[1], state
 
-    def padded(self, inputs: Pair, state: State, mask: torch.Tensor) -> tuple[Pair, State]:
+    def padded(self, inputs: Pair, state: State, mask: torch.Tensor) -> Pair:
         """As `forward`, on (T + 1, S, P) padded inputs with a (T + 1, S, 1) mask, for traced graphs and XLA.
 
         The first column is a word in every row. A column that is none leaves the state unchanged.
         """
+        lstms = (self.forward_lstm, self.backward_lstm)
+        gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
         masks = (mask, torch.cat([mask[:1], mask[1:].flip(0)]))
-        outputs, ends = [], []
-        for direction, (lstm, states) in enumerate(zip((self.forward_lstm, self.backward_lstm), inputs, strict=True)):
-            gates = lstm.gates(states)
-            hidden, cell = (part[direction] for part in state)
-            step = partial(lstm.step, clips=self.clips)
-            end, output = scan(step, (hidden.to(gates.dtype), cell), (gates, masks[direction]), lstm.step_weights)
-            outputs.append(output + states if self.adds_input else output)
-            ends.append(end)
-        return tuple(outputs), tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+        *outputs, _ = scan_both(gates, masks, lstms, state, self.clips)
+        return tuple(
+            output + states if self.adds_input else output for output, states in zip(outputs, inputs, strict=True)
+        )
 
 
 class ElmoScalarMix(nn.Module):
@@ -346,7 +341,10 @@ class ElmoModel(ElmoPreTrainedModel):
         """The (U, P) vectors of the distinct rows of <S>, </S> and words (N, K), and the index (N + 2,) of each."""
         if len(words) and words.device.type == "cpu":  # elsewhere, reading the values would wait for the device
             self._check_range(words)
-        rows, indices = distinct(torch.cat([self.boundaries(words.device), words]))
+        rows = torch.cat([self.boundaries(words.device), words])
+        if needs_static_shapes(words):  # the number of distinct words is none
+            return self.token_encoder(rows), torch.arange(len(rows), device=rows.device)
+        rows, indices = distinct(rows)
         learns = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.token_encoder.parameters())
         if self.word_cache is None or learns:
             return self.token_encoder(rows), indices
@@ -481,8 +479,8 @@ class ElmoModel(ElmoPreTrainedModel):
         """
         if self.config.state == "carry":
             raise ValueError(
-                'config.state="carry" cannot be traced or transformed by torch.func, since neither keeps a state: set '
-                'it to "warm" or "zero"'
+                'config.state="carry" cannot be traced, transformed by torch.func or compiled for XLA, which keep no '
+                'state: set it to "warm" or "zero", and call warm_up before on the CPU'
             )
         second = None if token_type_ids is None else token_type_ids > 0  # (B, T)
         sentence_masks = [mask] if second is None else [mask & ~second, mask & second]
@@ -496,7 +494,7 @@ class ElmoModel(ElmoPreTrainedModel):
         state = self.first_state(torch.arange(masks.shape[1], device=mask.device))
         layers = [torch.cat([words, words], -1)]
         for index, layer in enumerate(self.layers):
-            inputs, _ = layer.padded(inputs, (state[0][index], state[1][index]), masks)
+            inputs = layer.padded(inputs, (state[0][index], state[1][index]), masks)
             both = torch.cat([inputs[0][1:], inputs[1][1:].flip(0)], -1).transpose(0, 1)  # (S, T, H)
             if second is not None:
                 of_first, of_second = both.unflatten(0, (2, -1))

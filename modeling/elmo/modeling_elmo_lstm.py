@@ -38,6 +38,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -46,7 +47,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers import initialization as init
 
 from ..shared.modeling_onednn import is_faster, linear, packed, product
-from ..shared.modeling_recurrence import Stepped, Tensors
+from ..shared.modeling_recurrence import Stepped, Tensors, scan
 from ..shared.modeling_static import is_transformed
 
 
@@ -158,13 +159,16 @@ def run_both(
 
     Raises:
         NotImplementedError: under `torch.func` and forward-mode differentiation, and in a backward pass that is to be
-            differentiated again (`create_graph=True`). Only first derivatives in reverse mode are implemented.
+            differentiated again (`create_graph=True`). Only first derivatives in reverse mode are implemented. On XLA,
+            for sentences of unequal length.
     """
     if is_transformed():
         raise NotImplementedError(
             "torch.func and forward-mode differentiation are not implemented for ELMo's recurrence, which "
             "ElmoForPreTraining uses: call loss.backward(), or differentiate ElmoModel, which uses ordinary operations"
         )
+    if gates[0].device.type == "xla":
+        return _run_on_xla(gates, lstms, state, sizes, clips)
     dtype = gates[0].dtype  # under autocast, its type
     weights = [lstm.recurrent.weight.to(dtype) for lstm in lstms]
     weights += [None if lstm.projection is None else lstm.projection.weight.to(dtype) for lstm in lstms]
@@ -173,6 +177,36 @@ def run_both(
     with torch.autocast(gates[0].device.type, enabled=False):
         outputs = _Recurrence.apply(*gates, *weights, hidden.to(dtype), cell.float(), tuple(sizes), clips, records)
     return outputs[0], outputs[1], (outputs[2], outputs[3])
+
+
+def scan_both(
+    gates: Pair, masks: Pair, lstms: tuple[ElmoLSTM, ElmoLSTM], state: State, clips: Clips
+) -> tuple[torch.Tensor, torch.Tensor, State]:
+    """As `run_both`, in operations of static shapes, for traced graphs and XLA.
+
+    `gates` are (T, S, 4C) of each direction. `masks` (T, S, 1) are False where a sentence has no step, which keeps its
+    state. Returns the projections (T, S, P) of each direction, and the last state.
+    """
+    outputs, ends = [], []
+    for direction, lstm in enumerate(lstms):
+        hidden, cell = (part[direction] for part in state)
+        start, columns = (hidden.to(gates[direction].dtype), cell.float()), (gates[direction], masks[direction])
+        end, output = scan(partial(lstm.step, clips=clips), start, columns, lstm.step_weights)
+        outputs.append(output)
+        ends.append(end)
+    return outputs[0], outputs[1], tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+
+
+def _run_on_xla(gates: Pair, lstms: tuple[ElmoLSTM, ElmoLSTM], state: State, sizes: list[int], clips: Clips):
+    """`run_both` for sentences of one length, as streams are."""
+    if len(set(sizes)) > 1:
+        raise NotImplementedError(
+            "ElmoForPreTraining reads streams on XLA, but these are sentences of unequal length: read them on the CPU"
+        )
+    gates = tuple(part.unflatten(0, (len(sizes), -1)) for part in gates)
+    masks = (gates[0].new_ones(*gates[0].shape[:2], 1, dtype=torch.bool),) * 2
+    forward, backward, end = scan_both(gates, masks, lstms, state, clips)
+    return forward.flatten(0, 1), backward.flatten(0, 1), end
 
 
 class _Recurrence(torch.autograd.Function):
