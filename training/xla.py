@@ -60,3 +60,4 @@ def recompute_activations(model: PreTrainedModel, accelerator: Accelerator) -> N
         from torch_xla.utils.checkpoint import checkpoint
 
         model._set_gradient_checkpointing(gradient_checkpointing_func=checkpoint)
+        model.enable_input_require_grads()  # a layer gets gradients only if its input has one, as above frozen layers
