@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from modeling import FeatureTaggerConfig, FeatureTaggerForTokenClassification, ZooBertConfig
-from modeling.elmo import modeling_elmo_crf
+from modeling import ElmoConfig, ElmoModel, FeatureTaggerConfig, FeatureTaggerForTokenClassification, ZooBertConfig
+from modeling.elmo import modeling_elmo, modeling_elmo_crf
 from modeling.feature_tagger import modeling_features
 from modeling.shared import modeling_recurrence, modeling_static
 from modeling.shared.modeling_recurrence import run_gru, run_lstm, run_padded, scan
@@ -132,3 +132,14 @@ def test_the_tagger_on_frozen_states_scores_the_same_with_static_shapes(layers, 
 def test_tensors_on_xla_are_not_read():
     assert modeling_static.is_opaque(torch.empty(2, device="meta").as_subclass(OnXla))
     assert not modeling_static.is_opaque(torch.empty(2)) and not modeling_static.is_opaque(None)
+
+
+def test_a_bilm_that_is_trained_has_dropout_with_static_shapes_too(monkeypatch):
+    sizes = {"filters": [[1, 4], [2, 5]], "char_embedding_size": 3, "hidden_size": 6, "cell_size": 7}
+    model = ElmoModel(ElmoConfig(**sizes, freeze_bilm=False, hidden_dropout_prob=0.5, mix_dropout=0.0))
+    ids = torch.randint(1, 250, (*MASK.shape, 50))
+    expected = model.eval()(ids, MASK).last_hidden_state
+    monkeypatch.setattr(modeling_elmo, "needs_static_shapes", lambda tensor: True)
+    torch.testing.assert_close(model(ids, MASK).last_hidden_state, expected, atol=1e-6, rtol=0)
+    first, second = (model.train()(ids, MASK).last_hidden_state for _ in range(2))
+    assert not torch.equal(first, second)

@@ -101,6 +101,7 @@ class ElmoLayer(GradientCheckpointingLayer):
 
         The first column is a word in every row. A column that is none leaves the state unchanged.
         """
+        inputs = tuple(self.dropout(states) for states in inputs)
         lstms = (self.forward_lstm, self.backward_lstm)
         gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
         masks = (mask, torch.cat([mask[:1], mask[1:].flip(0)]))

@@ -52,7 +52,7 @@ def swag(folder: Path) -> list[str]:
 
 
 def tagger(folder: Path, **options: str) -> list[str]:
-    overrides = "task_dropout=0,mix_dropout=0,freeze_bilm=false"
+    overrides = "task_dropout=0,mix_dropout=0,hidden_dropout_prob=0,freeze_bilm=false"
     flags = ["--model_name_or_path", write_elmo(folder / "elmo"), "--config_overrides", overrides]
     return [*flags, "--max_seq_length", "12", *ner(folder)]
 
