@@ -33,8 +33,8 @@ LONGER_FILES = {"modeling/bert/modeling_bert.py": 625, "tests/test_convert_elmo.
 # The modules of training/, each of which imports only from those before it.
 ROOMS = ("errors", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases", "arguments", "flags")
 ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "layers", "optimization", "curves")
-ROOMS += ("history", "waiting", "machines", "global_batch", "launching", "folders", "loading", "hub", "published")
-ROOMS += ("batches", "plan", "prediction")
+ROOMS += ("history", "waiting", "xla", "machines", "global_batch", "launching", "folders", "loading", "hub")
+ROOMS += ("published", "batches", "plan", "prediction")
 ROOMS += ("throughput", "speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting")
 ROOMS += ("seeds", "runs")
 

@@ -32,6 +32,7 @@ from training.results import Results, ScoresBySet, flatten_scores, goodness
 from training.speed import Speed
 from training.task import Compute, Evaluation, Task, evaluate
 from training.waiting import arrive
+from training.xla import recompute_activations, run_pending, seed_update
 
 
 STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
@@ -75,7 +76,7 @@ def train(
             raise InputError(
                 f"{type(model).__name__} cannot recompute activations: leave --gradient_checkpointing out"
             )
-        model.gradient_checkpointing_enable()
+        recompute_activations(model, accelerator)
     if task.evaluation_splits and args.metric_for_best_model:  # a wrong name fails before training
         splits = task.evaluation_splits.items()
         scores = {suffix: evaluate(task, split, compute, first=2).scores for suffix, split in splits}
@@ -177,7 +178,8 @@ class _Training:
         examples = (batch[rank::processes] or batch[:1] for update in stretch.updates for batch in update)
         workers = self.args.dataloader_num_workers
         loader = iter(load_batches(stretch.data_set, examples, stretch.collate, workers, pin_memory))
-        for update in stretch.updates:
+        for number, update in enumerate(stretch.updates, self.progress.update):
+            seed_update(accelerator, self.args.seed, number)
             batches = [next(loader) for _ in update]
             counts = plan.count(update, batches)
             shares = torch.zeros(len(plan.losses), device=accelerator.device)
@@ -221,7 +223,7 @@ class _Training:
         else:
             self.move_schedule()
         self.optimizer.zero_grad()
-        _run_pending(self.accelerator)
+        run_pending(self.accelerator)
         self.unread.append((losses, items))
         self.bar.update()
 
@@ -405,11 +407,3 @@ def _score_line(scores_by_set: ScoresBySet) -> str:
         for suffix, scores in scores_by_set.items()
         for name, value in scores.overall.items()
     )
-
-
-def _run_pending(accelerator: Accelerator) -> None:
-    """Computes an update on XLA, which records operations and computes them as one graph."""
-    if accelerator.distributed_type == DistributedType.XLA:
-        import torch_xla
-
-        torch_xla.sync()

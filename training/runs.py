@@ -1,6 +1,8 @@
 """Runs a script: `command` calls its `main`, `repeat` its `run`, and `carry_out` trains, evaluates and predicts."""
 
 import dataclasses
+import importlib
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -29,8 +31,14 @@ from training.task import Compute, Evaluation, Task, evaluate
 from training.waiting import peers_watched
 
 
-def command(main: Callable[[], object]) -> None:
-    """Runs the `main` of a script that trains or evaluates, as `run_command`; counts the time of the imports, too."""
+def command(main: Callable[[], object] | None = None) -> None:
+    """Runs the `main` of a script that trains or evaluates, as `run_command`; counts the time of the imports, too.
+
+    By default it is that of the script in `sys.argv`: accelerate's launcher for TPUs imports the script and calls this
+    function in it (configs/accelerate/tpu.yaml).
+    """
+    if main is None:
+        main = importlib.import_module(Path(sys.argv[0]).stem).main
     Clock.startup_seconds = time.time() - psutil.Process().create_time()  # the interpreter's start and the imports
     run_command(main, "interrupted: what was finished is kept, and --resume continues from it")
     PartialState().destroy_process_group()
