@@ -44,7 +44,8 @@ def ner(folder: Path) -> list[str]:
 
 
 def squad(folder: Path) -> list[str]:
-    return ["--data_dir", str(squad_sample.write_folder(folder / "squad")), "--max_query_length", "8"]
+    windows = ["--max_query_length", "8", "--doc_stride", "6"]
+    return ["--data_dir", str(squad_sample.write_folder(folder / "squad")), *windows]
 
 
 def swag(folder: Path) -> list[str]:
