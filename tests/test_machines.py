@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from multiprocessing.process import BaseProcess as Process
@@ -16,13 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from accelerate.commands import launch
 from safetensors.torch import load_file
-from torch.distributed import run as torchrun
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import run_glue
-from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.run_samples import make_run
@@ -339,49 +335,3 @@ def test_a_job_that_lost_a_machine_is_queued_again_and_ends_with_the_same_bits(f
 
 
 # A process that is killed
-
-
-def run_until_killed(argv: list[str]) -> None:
-    """The work of a process, of two. Each is killed once: the second after update 3, then the first after update 5."""
-    moments = {("0", "1"): 3, ("1", "0"): 5}
-    kill_after(moments.get((os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"])), argv)
-
-
-def launch_twice(program: Callable[[list[str]], None], words: list[str], argv: list[str]) -> None:
-    """A launcher's work, but it forks its processes, which need not import everything again."""
-    read_arguments = torchrun.config_from_args
-
-    def with_forks(args: object) -> tuple:
-        config = read_arguments(args)[0]
-        config.start_method = "fork"
-        return config, run_until_killed, (argv,)
-
-    torchrun.config_from_args = with_forks
-    os.environ["ACCELERATE_USE_CPU"] = "true"
-    program([*words, "--max_restarts", "3", "run_glue.py", *argv])
-
-
-def accelerate_launch(words: list[str]) -> None:
-    launch.launch_command(launch.launch_command_parser().parse_args(words))
-
-
-LAUNCHERS = {
-    "torchrun": (torchrun.main, ["--standalone", "--nproc_per_node", "2"]),
-    "accelerate": (
-        accelerate_launch,
-        ["--config_file", str(ROOT / "configs" / "accelerate" / "cpu.yaml"), "--main_process_port", "0"],
-    ),
-}
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_launcher_starts_a_run_again_whose_processes_are_killed_and_it_ends_with_the_same_bits(
-    flags, tmp_path, capfd, launcher
-):
-    write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    argv = [*flags, *with_batch(2, "--max_steps", "7", "--resume")]
-    assert wait(fork(partial(launch_twice, *LAUNCHERS[launcher], argv)), 120) == [0], capfd.readouterr().err
-    said = capfd.readouterr().out
-    assert [f"checkpoint-{update}\n" in said for update in (2, 4, 6)] == [True, True, False]
-    assert wait(fork(partial(run_glue.main, [*argv, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")

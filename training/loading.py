@@ -91,8 +91,9 @@ def load_config(source: ModelSource) -> PreTrainedConfig:
     name, overrides = source.model_name_or_path, source.config_overrides
     _verify(name)
     if any(Path(name, parts).is_dir() for parts in (FSDP_PARTS, DEEPSPEED_PARTS)):
-        command = f"python -m modeling.export_sharded --checkpoint {name} --output FOLDER"
-        raise InputError(f"{name} holds a model in parts, one for each process: {command} puts them together")
+        raise InputError(
+            f"{name} holds a model in parts, one for each process: python -m modeling.export_sharded makes one of them"
+        )
     overridden = (" or ", Parameter("config_overrides")) if overrides else ()
     with _loading_errors(name, ("Correct it", *overridden, ", or copy it again.")):
         if name.endswith(".json"):

@@ -25,7 +25,7 @@ from training.command_line import Interrupted, stop_signals
 from training.environment import hardware, versions
 from training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from training.launching import start_trackers
-from training.layers import freeze_layers, reinitialize_layers, widen_scalars
+from training.layers import freeze_layers, make_divisible, reinitialize_layers
 from training.optimization import build_optimizer, build_schedule, move_schedule
 from training.plan import Stretch, sharding
 from training.results import Results, ScoresBySet, flatten_scores, goodness
@@ -105,7 +105,7 @@ class _Training:
         model.to(accelerator.device)
         model.tie_weights(recompute_mapping=False)  # on XLA, `to` copies a shared weight once for each use
         if sharding(accelerator):
-            widen_scalars(model)
+            make_divisible(model)
         optimizer = build_optimizer(model, args)
         if accelerator.distributed_type == DistributedType.DEEPSPEED:  # DeepSpeed clips gradients itself
             accelerator.deepspeed_plugin.deepspeed_config.update(

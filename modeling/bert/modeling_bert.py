@@ -263,18 +263,11 @@ class ZooBertLMPredictionHead(nn.Module):
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.transform = ZooBertPredictionTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        # Named as in published files. It is not the decoder's as well, because FSDP refuses a parameter of two modules
-        # of which it groups one, the decoder, with the embeddings.
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-
-    def _load_from_state_dict(self, state_dict, prefix, *args):
-        state_dict.pop(f"{prefix}decoder.bias", None)  # where the bias of transformers' model stands a second time
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, named as in published files
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        logits = self.decoder(self.transform(hidden_states))  # (..., H) -> (..., V)
-        return logits + self.bias.to(logits.dtype)
+        return self.decoder(self.transform(hidden_states))  # (..., H) -> (..., V)
 
 
 class ZooBertPretrainingHeads(nn.Module):
@@ -299,7 +292,10 @@ class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _no_split_modules = ["ZooBertEmbeddings", "ZooBertLayer"]
-    _can_record_outputs = {"hidden_states": OutputRecorder(ZooBertHiddenStates), "attentions": ZooBertSelfAttention}
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(ZooBertHiddenStates),
+        "attentions": ZooBertSelfAttention,
+    }
     # Heads of a pre-training checkpoint that the loaded model lacks, and a buffer that old files contain.
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.dense", r"position_ids$"]
 
@@ -427,19 +423,18 @@ class ZooBertModel(ZooBertPreTrainedModel):
 class ZooBertWordPredictor(ZooBertPreTrainedModel):
     """Base of the two models with a masked LM head: ties its weights to the embeddings and decides where it runs."""
 
-    _tied_weights_keys = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
-    _tp_plan = {"cls.predictions.decoder": "colwise_gather_output"}
+    _tied_weights_keys = {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+    _tp_plan = {"cls.predictions.decoder": "colwise_gather_output", "cls.predictions.bias": "colwise"}
 
     def get_output_embeddings(self):
         return self.cls.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings):
-        head = self.cls.predictions
-        head.decoder = new_embeddings
-        if new_embeddings.bias is not None:
-            head.bias, new_embeddings.bias = new_embeddings.bias, None
-        # As transformers does for a decoder that is tied.
-        head.bias.data = nn.functional.pad(head.bias.data, (0, len(new_embeddings.weight) - len(head.bias)))
+        self.cls.predictions.decoder = new_embeddings
+        self.cls.predictions.bias = new_embeddings.bias
 
     def predict_words(
         self, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs
@@ -452,7 +447,8 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         """
         if labels is None:
             return self.cls.predictions(hidden_states), None
-        labels, vocab_size = labels.to(hidden_states.device), self.config.vocab_size
+        labels = labels.to(hidden_states.device)
+        vocab_size = self.config.vocab_size
         if not self.training or is_opaque(labels) or hooks_need_padding(self.cls):
             logits = self.cls.predictions(hidden_states)
             return logits, self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
