@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Collects the predictions of runs into the zip that the GLUE leaderboard (gluebenchmark.com/submit) takes.
 
     python run_glue.py configs/bert/cola.yaml --do_predict       # and so on for the nine tasks, and

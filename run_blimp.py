@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Scores a language model on minimal pairs: BLiMP (Warstadt et al. 2020), or pairs of your own.
 
     python run_blimp.py --model_name_or_path CHECKPOINT --data_dir blimp/data --output_dir runs/blimp

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Fine-tunes and evaluates a sequence classifier on GLUE (Wang et al. 2018), SNLI, SciTail or your own texts.
 
     python run_glue.py configs/bert/mrpc.yaml                               # the paper's recipe, data from the Hub

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Fine-tunes and evaluates a tagger of named entities on CoNLL-2003 (Tjong Kim Sang and De Meulder) or your own data.
 
     python run_ner.py configs/bert/conll2003.yaml --data_dir conll2003       # the paper's recipe: whole documents

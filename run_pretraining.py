@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Pre-trains a language model on raw text: BERT's masked LM, GPT's left-to-right LM or ELMo's biLM.
 
     python run_pretraining.py --model_name_or_path configs/bert/mini.json --train_file 'books/*.txt' \\

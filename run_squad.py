@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Fine-tunes and evaluates a model that answers questions about texts, as in SQuAD 1.1 and 2.0 and CMRC 2018.
 
     python run_squad.py configs/bert/squad.yaml                               # the paper's recipe, data from the Hub

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Fine-tunes and evaluates a model on multiple choice: SWAG (Zellers et al. 2018), RACE, Story Cloze or your own data.
 
     python run_swag.py configs/gpt/swag.yaml                                  # the paper's recipe, data from the Hub

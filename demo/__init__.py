@@ -1,1 +1,1 @@
-"""The demo of `make demo`: a sample written for it, and the run that learns it from random weights."""
+"""The demo of `make demo`: the models of `checkpoints/`, and a sample written for it, on which BERT is fine-tuned."""

@@ -7,9 +7,10 @@ The client reads `HF_ENDPOINT` once, when it is imported; so it runs in a proces
         subprocess.run(command, env=os.environ | {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token})
         hub.files("me/tiny-bert")["config.json"]
 
-`hub.broken` has the endpoints that are to fail, each with its status: {"commit": 500}.
-Left out: data sets and spaces, LFS and xet (every file is sent inside its commit), deletions, pull requests, tags, and
-any rights but those of one token, whose owner is "me".
+`hub.broken` has the endpoints that are to fail, each with its status, {"commit": 500}, or with those of its next
+answers, {"commit": [500, 503]}. `hub.datasets` has data sets, each with its tags and files.
+Left out: pushing data sets, spaces, LFS and xet (every file is sent inside its commit), deletions, pull requests,
+tags, and any rights but those of one token, whose owner is "me".
 """
 
 import base64
@@ -51,6 +52,14 @@ class Repo:
 
     def files(self, revision: str) -> dict[str, bytes]:
         return self.commits[self.commit_id(revision)]
+
+
+@dataclass
+class Dataset:
+    """A data set of one commit."""
+
+    tags: list[str]
+    files: dict[str, bytes]
 
 
 def blob_id(content: bytes) -> str:
@@ -133,6 +142,21 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(404, "EntryNotFound", f"{self.parts['path']} does not exist")
         return content
 
+    @property
+    def dataset(self) -> "Dataset":
+        if self.parts["id"] not in self.server.datasets:
+            raise Refusal(404, "RepoNotFound", "Repository not found")
+        return self.server.datasets[self.parts["id"]]
+
+    def dataset_info(self) -> dict:
+        return {"id": self.parts["id"], "sha": FIRST_COMMIT, "tags": self.dataset.tags}
+
+    def dataset_file(self) -> bytes:
+        content = self.dataset.files.get(self.parts["path"])
+        if content is None:
+            raise Refusal(404, "EntryNotFound", f"{self.parts['path']} does not exist")
+        return content
+
     def answer(self) -> dict | list | bytes:
         """Finds the endpoint of this request and calls it. Whoever changes something needs the token."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -144,7 +168,10 @@ class Handler(BaseHTTPRequestHandler):
                 self.parts = {name: unquote(part) for name, part in match.groupdict().items() if part}
                 self.lines = [json.loads(line) for line in body.splitlines()]
                 self.revision = self.parts.get("revision", "main")
-                if status := self.server.broken.get(endpoint.__name__):
+                status = self.server.broken.get(endpoint.__name__)
+                if isinstance(status, list):
+                    status = status.pop(0) if status else None
+                if status:
                     raise Refusal(status, "", "out of order")
                 return endpoint(self)
         raise Refusal(501, "NoRoute", f"the stand-in has no route {self.command} {self.path}")
@@ -155,7 +182,9 @@ class Handler(BaseHTTPRequestHandler):
         try:
             answer = self.answer()
             if isinstance(answer, bytes):
-                headers = {"X-Repo-Commit": self.repo.commit_id(self.revision), "ETag": f'"{blob_id(answer)}"'}
+                of_model = self.parts["id"] in self.server.repos
+                commit = self.repo.commit_id(self.revision) if of_model else FIRST_COMMIT
+                headers = {"X-Repo-Commit": commit, "ETag": f'"{blob_id(answer)}"'}
         except Refusal as refusal:
             status, headers, answer = refusal.status, refusal.headers, refusal.body
         body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
@@ -182,6 +211,8 @@ ROUTES: list[tuple[set[str], str, Callable[[Handler], dict | list | bytes]]] = [
     ({"GET"}, f"/api/models/{MODEL}/tree/{REVISION}(/(?P<folder>.+))?", Handler.tree),
     ({"POST"}, f"/api/models/{MODEL}/preupload/{REVISION}", Handler.preupload),
     ({"POST"}, f"/api/models/{MODEL}/commit/{REVISION}", Handler.commit),
+    ({"GET"}, f"/api/datasets/{MODEL}(/revision/{REVISION})?", Handler.dataset_info),
+    ({"GET", "HEAD"}, f"/datasets/{MODEL}/resolve/{REVISION}/(?P<path>.+)", Handler.dataset_file),
     ({"GET", "HEAD"}, f"/{MODEL}/resolve/{REVISION}/(?P<path>.+)", Handler.download),
 ]
 
@@ -195,7 +226,8 @@ class HubServer(HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repos: dict[str, Repo] = {}
-        self.broken: dict[str, int] = {}  # methods of `Handler` that answer with this status instead
+        self.datasets: dict[str, Dataset] = {}
+        self.broken: dict[str, int | list[int]] = {}  # methods of `Handler` that answer with these statuses instead
 
     def files(self, repo_id: str, revision: str = "main") -> dict[str, bytes]:
         return self.repos[repo_id].files(revision)

@@ -140,8 +140,8 @@ def test_shards_load_and_are_saved(tmp_path):
     again = ZooBertForMaskedLM.from_pretrained(tmp_path / "shards")
     again.save_pretrained(tmp_path / "ours", max_shard_size="20KB")
     back = transformers.BertForMaskedLM.from_pretrained(tmp_path / "ours")
-    for name, tensor in stock.state_dict().items():
-        assert torch.equal(again.state_dict()[name], tensor) and torch.equal(back.state_dict()[name], tensor)
+    for name, tensor in again.state_dict().items():
+        assert torch.equal(stock.state_dict()[name], tensor) and torch.equal(back.state_dict()[name], tensor)
 
 
 class Subclass(ZooBertForMaskedLM):

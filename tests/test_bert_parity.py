@@ -230,6 +230,13 @@ def test_outputs_come_as_tuples_on_request(tmp_path):
     assert [tensor.shape for tensor in mine] == [tensor.shape for tensor in theirs]
 
 
+def test_the_weights_of_the_stock_head_are_those_of_ours(tmp_path):
+    stock, ours = pair("ForMaskedLM", tmp_path)
+    weights = {name: weight + 1 for name, weight in stock.state_dict().items()}
+    ours.load_state_dict(weights)
+    assert torch.equal(ours.cls.predictions.bias, weights["cls.predictions.bias"])
+
+
 def test_resized_embeddings_keep_their_head(tmp_path):
     stock, ours = pair("ForMaskedLM", tmp_path)
     this = case("ForMaskedLM")
@@ -239,6 +246,14 @@ def test_resized_embeddings_keep_their_head(tmp_path):
         assert model.cls.predictions.bias.shape == (103,)
     known = ours(**this.inputs).logits[this.real][:, :97], stock(**this.inputs).logits[this.real][:, :97]
     torch.testing.assert_close(*known, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        for model in (stock, ours):
+            decoder = torch.nn.Linear(36, 97)
+            decoder.weight.copy_(model.get_input_embeddings().weight[:97])
+            decoder.bias.copy_(torch.arange(97) / 97)
+            model.set_output_embeddings(decoder)
+    replaced = ours(**this.inputs).logits[this.real], stock(**this.inputs).logits[this.real]
+    torch.testing.assert_close(*replaced, atol=1e-5, rtol=1e-5)
 
 
 def test_half_precision_stays_as_close_as_the_stock_model_is_to_itself(tmp_path):

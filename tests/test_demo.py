@@ -1,6 +1,5 @@
-"""The demo's sample is what it says, and the demo learns it."""
+"""The demo's sample is what it says, and the demo shows what its models have learned."""
 
-import json
 import re
 
 import pytest
@@ -38,10 +37,14 @@ def test_half_of_the_sample_is_positive(split):
     assert sum(labels) * 2 == len(labels) == sample.ROWS[split]
 
 
-def test_the_demo_learns_the_sample_and_classifies_new_sentences(tmp_path, monkeypatch, capsys):
+def test_the_demo_shows_what_each_model_has_learned_and_what_pre_training_is_worth(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     demo.main(str(tmp_path))
-    assert json.loads((tmp_path / "metrics.json").read_text())["eval_accuracy"] > 0.9
+    assert demo.accuracy(tmp_path / "pretrained") > 0.8 and demo.accuracy(tmp_path / "random") < 0.65
     assert not {*demo.SENTENCES} & {sentence for sentence, _ in sample.split_rows("train")}
-    answers = re.findall(r"-> (\w+) \(", capsys.readouterr().out)
-    assert answers == ["positive", "negative", "positive", "negative"]
+    shown = capsys.readouterr().out
+    assert re.findall(r"-> (\w+) \(", shown) == ["positive", "negative", "positive", "negative"]
+    nearest = re.findall(r"^    0\.\d\d  (.* \.)$", shown, flags=re.MULTILINE)
+    assert {*nearest[:2]} == {*demo.OCCURRENCES[::2]} and {*nearest[4:6]} == {*demo.OCCURRENCES[1::2]}
+    assert len(re.findall(r"^    0\.\d\d  \w+$", shown, flags=re.MULTILINE)) == 5  # words for the blank
+    assert len(re.search(rf"^    {demo.BEGINNING} (.+)$", shown, flags=re.MULTILINE).group(1).split()) > 10

@@ -131,7 +131,8 @@ def test_gradients_reach_the_state_that_sentences_start_from():
         hidden, cell, start, steps = leaves[0][direction], leaves[1][direction], 0, []
         for size in sizes:
             given = gates[direction][start : start + size]
-            new_hidden, new_cell = lstm.step(given, hidden[:size], cell[:size], (0.9, 0.3))
+            before, column = (hidden[:size], cell[:size]), (given, torch.ones(size, 1, dtype=torch.bool))
+            (new_hidden, new_cell), _ = lstm.step(before, column, lstm.step_weights, (0.9, 0.3))
             hidden, cell = torch.cat([new_hidden, hidden[size:]]), torch.cat([new_cell, cell[size:]])
             steps.append(new_hidden)
             start += size

@@ -202,7 +202,7 @@ def test_each_row_is_read_as_if_it_were_alone(way, late_size, monkeypatch):
     if way != "biLM's recurrence":
         monkeypatch.setattr("modeling.elmo.modeling_elmo_layers.is_faster", lambda *tensors: False)
     if way == "traced":
-        monkeypatch.setattr("modeling.elmo.modeling_elmo_layers.is_tracing", lambda tensor: True)
+        monkeypatch.setattr("modeling.elmo.modeling_elmo_layers.needs_static_shapes", lambda tensor: True)
     rnn = make_rnn(late_size)
     states = torch.randn(*MASK.shape, 4, requires_grad=True)
     late = torch.randn(*MASK.shape, late_size, requires_grad=True) if late_size else None

@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 
 
 DOCS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md"))
-GUIDES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *DOCS]
+GUIDES = ["README.md", "README.zh.md", "CONTRIBUTING.md", "benchmarks/README.md", "checkpoints/README.md", *DOCS]
 
 # Lines of code: without blank lines, comments and docstrings, of functions also without the list of parameters. What
 # is longer has its length here, which may only fall.
@@ -33,15 +33,15 @@ LONGER_FILES = {"modeling/bert/modeling_bert.py": 625, "tests/test_convert_elmo.
 # The modules of training/, each of which imports only from those before it.
 ROOMS = ("errors", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases", "arguments", "flags")
 ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "layers", "optimization", "curves")
-ROOMS += ("history", "waiting", "machines", "global_batch", "launching", "folders", "loading", "hub", "published")
-ROOMS += ("batches", "plan", "prediction")
+ROOMS += ("history", "waiting", "xla", "machines", "global_batch", "launching", "folders", "loading", "hub")
+ROOMS += ("published", "batches", "plan", "prediction")
 ROOMS += ("throughput", "speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting")
 ROOMS += ("seeds", "runs")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
 # convert_x, export_x and conversion of modeling/ and tasks/.
-FLOORS = ("tests", "demo", "benchmarks", "scripts", "reproduction", "analysis", "converters", "tasks", "training")
-FLOORS += ("metrics", "modeling")
+FLOORS = ("tests", "demo", "benchmarks", "scripts", "reproduction", "explorer", "analysis", "converters", "tasks")
+FLOORS += ("training", "metrics", "modeling")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,17 @@ def make_targets() -> set[str]:
 def test_the_version_is_the_same_wherever_it_stands(package):
     newest = re.search(r"^## \[(\d[^\]]*)\]", read("CHANGELOG.md"), flags=re.MULTILINE).group(1)
     assert package["version"] == newest == str(yaml.safe_load(read("CITATION.cff"))["version"])
+
+
+def test_scripts_that_run_from_a_url_ask_for_this_version_of_the_package(package):
+    needs_the_repository = {"reproduce"}  # it runs the other scripts, with the recipes
+    for name in {*package["py_modules"]} - needs_the_repository:
+        opening, python, dependency, end = read(f"{name}.py").splitlines()[:4]
+        assert (opening, end) == ("# /// script", "# ///"), name
+        assert python == f'# requires-python = "{package["python_requires"]}"'
+        (needed,) = map(Requirement, ast.literal_eval(dependency.removeprefix("# dependencies = ")))
+        assert (needed.name, str(needed.specifier)) == (package["name"], f"=={package['version']}")
+        assert needed.extras <= package["extras_require"].keys()
 
 
 def test_each_direct_dependency_is_pinned_within_its_range(package):
@@ -233,7 +244,7 @@ def test_the_package_indexs_page_has_no_link_that_only_the_repository_follows(pa
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
     (line,) = re.findall(r"^make .*", read(".ci/run"), flags=re.MULTILINE)
     called = [word for word in line.split()[1:] if not word.startswith("-")]
-    assert called == ["lint", "test-clients", "test"] and {*called, "demo"} <= make_targets()
+    assert called == ["lint", "docs", "test-clients", "test"] and {*called, "demo"} <= make_targets()
 
 
 def test_commands_without_make_are_those_of_the_makefile():

@@ -9,6 +9,7 @@ import socket
 import time
 from datetime import timedelta
 from functools import partial
+from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import run_glue
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
+from tests.run_samples import make_run
 from tests.test_resume import outcome
 from training import global_batch, loop, waiting
 from training.checksums import write_checksums
@@ -47,6 +49,19 @@ def assert_close(folder: Path, other: Path) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
+def kill_after(moment: int | None, argv: list[str]) -> None:
+    """A run whose process is killed after this update."""
+    update = loop._Training.update
+
+    def update_and_end(self, *parts) -> None:
+        update(self, *parts)
+        if self.progress.update == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    loop._Training.update = update_and_end
+    run_glue.main(argv)
+
+
 # Another number of processes
 
 
@@ -65,6 +80,30 @@ def test_a_run_goes_on_with_other_numbers_of_processes_and_says_that_dropout_dra
     assert_close(tmp_path / "out", tmp_path / "whole")
     with pytest.raises(ValueError, match=r"with samples of an update 4, not 2 \(--per_device_train_batch_size x"):
         run_glue.main([*flags, *with_batch(2, "--max_steps", "7", "--resume")])
+
+
+@pytest.mark.parametrize("script", ["glue", "ner", "squad", "swag"])
+def test_each_script_goes_on_with_two_one_and_two_processes_over_the_ends_of_epochs(script, tmp_path, capfd):
+    main, argv = make_run(tmp_path, f"bert {script}")
+    two = [*argv, *with_batch(2, "--output_dir", str(tmp_path / "out"), "--resume")]  # three to six updates an epoch
+    assert wait(fork(partial(main, [*two, "--max_steps", "2"]), 2)) == [0, 0], capfd.readouterr().err
+    main([*two, "--gradient_accumulation_steps", "2", "--max_steps", "5"])
+    assert wait(fork(partial(main, [*two, "--max_steps", "9"]), 2)) == [0, 0], capfd.readouterr().err
+    main([*argv, *with_batch(4), "--max_steps", "9", "--output_dir", str(tmp_path / "whole")])
+    assert_close(tmp_path / "out", tmp_path / "whole")
+    said = capfd.readouterr().out
+    assert "epoch 2/2" in said and "was written by 2 processes, now there are 1" in said
+    assert "was written by 1 processes, now there are 2" in said
+
+
+def test_a_run_that_begins_before_all_processes_are_there_keeps_its_smaller_updates(flags, tmp_path, capfd):
+    argv = [*flags, *with_batch(2, "--max_steps", "6", "--resume")]
+    assert wait(fork(partial(kill_after, 3, argv))) == [-signal.SIGKILL]
+    assert wait(fork(partial(run_glue.main, argv), 2)) == [0, 0], capfd.readouterr().err
+    said = "began with 1 processes, now 2: --per_device_train_batch_size 1 --gradient_accumulation_steps 1 keep 2"
+    assert said in capfd.readouterr().out
+    run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
+    assert_close(tmp_path / "out", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("size", [1, 6, 12, 35])
@@ -138,7 +177,6 @@ def test_machines_without_a_shared_folder_save_and_resume_through_the_first(flag
     hidden = [path for path in tmp_path.rglob(".*") if path.name.startswith(".")]
     assert hidden == []
     said = capfd.readouterr().out
-    Path("/tmp/said.txt").write_text(said)
     places = (
         r"--output_dir \S+first/out of \S+ \(process 0\) is not shared: .* none with \S+ \(process 1\); to --resume"
     )
@@ -235,38 +273,65 @@ def run_until_lost(argv: list[str], is_lost: bool) -> None:
     run_glue.main(argv)
 
 
-def agent(argv: list[str], port: int, is_lost: bool) -> None:
-    """What torchrun does on each of one or two machines. They meet on the one that is not lost."""
+def agent(argv: list[str], port: int, machines: tuple[int, int], is_host: bool, is_lost: bool) -> None:
+    """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
     os.environ["ACCELERATE_USE_CPU"] = "true"
-    meeting = {"is_host": not is_lost, "last_call_timeout": 8, "keep_alive_interval": 1, "keep_alive_max_attempt": 8}
+    meeting = {"is_host": is_host, "last_call_timeout": 8, "keep_alive_interval": 1, "keep_alive_max_attempt": 8}
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=2,
+        min_nodes=machines[0],
+        max_nodes=machines[1],
         nproc_per_node=1,
         run_id="run",
         rdzv_backend="c10d",
         rdzv_endpoint=f"127.0.0.1:{port}",
         rdzv_configs=meeting,
-        max_restarts=3,
+        max_restarts=3 if machines[0] == 1 else 0,
         start_method="fork",  # its processes need not import everything again
     )
     elastic_launch(config, run_until_lost)(argv, is_lost)
 
 
-def test_a_machine_that_is_lost_leaves_the_other_to_finish_the_run(flags, tmp_path, capfd):
+def start_agents(argv: list[str], machines: tuple[int, int], loses: bool) -> list[Process]:
+    """The agent of the machine at which the two meet, and that of the other one, which may be lost."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    start = partial(agent, [*flags, *with_batch(2, "--max_steps", "6", "--resume")], port)
-    (other,), (lost,) = (fork(partial(start, is_lost)) for is_lost in (False, True))
-    while not (tmp_path / "out" / "checkpoint-2").exists():
+    start = partial(agent, argv, port, machines)
+    return [*fork(partial(start, is_host=True, is_lost=False)), *fork(partial(start, is_host=False, is_lost=loses))]
+
+
+def lose(agents: list[Process], checkpoint: Path, capfd) -> Process:
+    """Kills the second machine when the checkpoint is there, as where the power fails; the other one."""
+    other, lost = agents
+    while not checkpoint.exists():
         assert other.is_alive() and lost.is_alive(), capfd.readouterr().err
         time.sleep(0.05)
-    for process in [*psutil.Process(lost.pid).children(recursive=True), lost]:  # as where the power fails
+    for process in [*psutil.Process(lost.pid).children(recursive=True), lost]:
         process.kill()
+    return other
+
+
+def test_a_machine_that_is_lost_leaves_the_other_to_finish_the_run(flags, tmp_path, capfd):
+    agents = start_agents([*flags, *with_batch(2, "--max_steps", "6", "--resume")], (1, 2), loses=True)
+    other = lose(agents, tmp_path / "out" / "checkpoint-2", capfd)
     assert wait([other], 120) == [0], capfd.readouterr().err
     said = capfd.readouterr().out
     assert "--per_device_train_batch_size 2 --gradient_accumulation_steps 2 keep 4 examples in an update" in said, said
     assert "out/checkpoint-2 was written by 2 processes, now there are 1" in said
     run_glue.main([*flags, *with_batch(4, "--max_steps", "6"), "--output_dir", str(tmp_path / "whole")])
     assert_close(tmp_path / "out", tmp_path / "whole")
+
+
+def test_a_job_that_lost_a_machine_is_queued_again_and_ends_with_the_same_bits(flags, tmp_path, capfd):
+    write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+    job = [*flags, *with_batch(2, "--max_steps", "6", "--resume")]
+    other = lose(start_agents(job, (2, 2), loses=True), tmp_path / "out" / "checkpoint-2", capfd)
+    assert wait([other], 120) == [1] and not (tmp_path / "out" / "metrics.json").exists()
+    assert re.search(r"process \d lost another one, or waited for it .* --resume goes on", capfd.readouterr().err)
+    assert wait(start_agents(job, (2, 2), loses=False)) == [0, 0], capfd.readouterr().err
+    assert "resumed from" in capfd.readouterr().out
+    assert wait(fork(partial(run_glue.main, [*job, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+# A process that is killed

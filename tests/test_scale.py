@@ -1,8 +1,4 @@
-"""Runs spread over processes: how they are launched, and that they compute what one process does.
-
-FSDP and DeepSpeed are made for GPUs; here they divide models among two processes of the processor, over gloo. For
-DeepSpeed: `pip install deepspeed && pytest tests/test_scale.py`, with a C++ compiler, and a minute for what it builds.
-"""
+"""Runs spread over processes: how they are launched, and that they compute what one process does."""
 
 import json
 import os
@@ -16,12 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from accelerate import DeepSpeedPlugin, DistributedType, FullyShardedDataParallelPlugin, PartialState
+from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from accelerate.commands import launch
 from accelerate.commands.config import config_args
-from accelerate.utils import is_deepspeed_available, prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from accelerate.utils import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import run_glue
@@ -33,7 +28,6 @@ from training import launching
 
 
 CONFIGURATIONS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))
-SHARDING = ["fsdp2", "deepspeed_zero2", "deepspeed_zero3"]
 ONE = ["--per_device_train_batch_size", "4"]  # nine examples: the last update of an epoch has one
 TWO = ["--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2"]  # and one process has none of it
 
@@ -66,10 +60,10 @@ def assert_same(folder: Path, other: Path, score: float = 1e-6, weight: float = 
 # The configurations for `accelerate launch`
 
 
-def launched(configuration: str) -> tuple[object, dict[str, str]]:
+def launched(configuration: str, *more: str) -> tuple[object, dict[str, str]]:
     """What `accelerate launch` makes of the file: its arguments, and what it adds to its processes' environment."""
     file = ROOT / "configs" / "accelerate" / f"{configuration}.yaml"
-    words = ["--config_file", str(file), "--num_processes", "2", "--main_process_port", "0", "run_glue.py"]
+    words = ["--config_file", str(file), "--num_processes", "2", "--main_process_port", "0", *more, "run_glue.py"]
     args, *_ = launch._validate_launch_command(launch.launch_command_parser().parse_args(words))
     args.deepspeed_fields_from_accelerate_config = ""
     environment = prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
@@ -191,41 +185,6 @@ def test_what_only_the_run_can_do_is_not_left_to_the_launcher(run, monkeypatch, 
     monkeypatch.setenv(f"ACCELERATE_{name}", value)
     with pytest.raises(ValueError, match=message):
         launching.make_accelerator(run())
-
-
-# Sharded models
-
-
-def sharded_run(configuration: str, flags: list[str]) -> None:
-    """A run in this process, one of two, as `accelerate launch` with that configuration starts it, but on CPU."""
-    os.environ.update(launched(configuration)[1])
-    os.environ.update(ACCELERATE_USE_CPU="false", ACCELERATE_TORCH_DEVICE="cpu", DS_ACCELERATOR="cpu")
-    state = PartialState(backend="gloo")
-    if configuration == "fsdp2":
-        state.distributed_type = DistributedType.MULTI_GPU  # accelerate offers FSDP to these only
-    run_glue.main(flags)
-    state.destroy_process_group()
-
-
-@pytest.mark.parametrize("configuration", SHARDING)
-def test_a_sharded_model_gives_the_results_of_one_process_and_goes_on_where_it_stopped(flags, tmp_path, configuration):
-    if "deepspeed" in configuration and not is_deepspeed_available():
-        pytest.skip("deepspeed is not installed")
-    assert wait(fork(partial(sharded_run, configuration, flags("two", *TWO)), count=2), 140) == [0, 0]
-    run_glue.main(flags("one", *ONE))
-    assert_same(tmp_path / "two", tmp_path / "one")
-    AutoModelForSequenceClassification.from_pretrained(tmp_path / "two")
-    again = shutil.copytree(tmp_path / "two", tmp_path / "again")
-    shutil.rmtree(again / "checkpoint-6")
-    for name in ("model.safetensors", "metrics.json"):
-        (again / name).unlink()
-    resumed = partial(sharded_run, configuration, flags("again", *TWO, "--resume"))
-    assert wait(fork(resumed, count=2), 140) == [0, 0]
-    assert_same(again, tmp_path / "two", score=0, weight=0)
-    scoring = flags("scored", "--model_name_or_path", str(again), "--do_train", "false")
-    assert wait(fork(partial(sharded_run, configuration, scoring), count=2), 140) == [0, 0]
-    score = json.loads((tmp_path / "scored" / "metrics.json").read_text(encoding="utf-8"))["eval_loss"]
-    assert score == pytest.approx(outcome(again)[0]["eval_loss"], abs=1e-6)
 
 
 # Several processes, everything at once

@@ -13,6 +13,7 @@ A module imports only from modules above it in this list:
     results        scores and results, and their form in metrics.json; samples: how many examples a run uses
     output_folder  the files in OUTPUT_DIR; identity: which run they belong to
     optimization   optimizer and learning rate schedule
+    xla            what a run needs on TPUs
     launching      prepares the output folder and the processes of a run
     loading        loads tokenizer, configuration and model; folders: checks a model folder first; hub: pushes it
     batches        chooses the examples of each batch; prediction: computes the model's outputs

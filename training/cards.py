@@ -208,11 +208,14 @@ def add_evaluations(card: ModelCard, evaluations: list[ModelCard]) -> ModelCard:
 
 
 def renamed(card: ModelCard, name: str) -> ModelCard:
-    """The card of the same model under another name: in the metadata, the title and the code."""
-    earlier = card.data.model_name
-    text = card.content.replace(f'.from_pretrained("{earlier}"', f'.from_pretrained("{name}"')
-    result = ModelCard(text.replace(f"\n# {escape(earlier)}\n", f"\n# {escape(name)}\n", 1))
-    result.data.model_name = name
+    """The card of the same model in another folder or repository: in the metadata, the title and the code."""
+    before, heading, after = card.content.partition(USE)
+    code = re.sub(r'(?<=\.from_pretrained\()"[^"]*"', lambda _: json.dumps(name), after)
+    title = name.split("/")[-1]
+    before = before.replace(f"\n# {escape(card.data.model_name or '')}\n", f"\n# {escape(title)}\n", 1)
+    result = ModelCard(before + heading + code)
+    if result.data.eval_results:
+        result.data.model_name = title
     return result
 
 

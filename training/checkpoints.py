@@ -24,10 +24,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, set_seed
+from accelerate.utils import set_seed
 from datasets import Dataset
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,12 +37,13 @@ from training.digests import digest
 from training.errors import DivergedError, FileError, InputError
 from training.files import new_folder, read_json_object, remove_folder, write_json, writing
 from training.identity import FREE, SAMPLES, allowed_differences, first_difference, flatten_config, in_todays_words
-from training.machines import from_all, name_of_process, on_main, processes_without, received, together
+from training.machines import broadcast, from_all, name_of_process, on_main, processes_without, received, together
 from training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_folders
 from training.pickles import danger, has_random_states, random_states
 from training.plan import Plan, sharding
 from training.results import ScoresBySet, flatten_scores, goodness, read_scores
 from training.waiting import arrive
+from training.xla import draw_seed, load_weights, on_xla
 
 
 @dataclass
@@ -135,6 +135,8 @@ class Checkpoints:
         # Before training, because the model may record the type of its loss in its configuration.
         self.config = flatten_config(model.config.to_dict())
         self.newest: int | None = None  # the update after which this run saved or found a checkpoint
+        if on_xla(accelerator):
+            accelerator.register_load_state_pre_hook(load_weights)
         if sharding(accelerator) and (without := processes_without(self.folder)):
             raise InputError(
                 f"--output_dir {self.folder} is not shared by the machines: process {without[0]} does not see it, but "
@@ -210,7 +212,7 @@ class Checkpoints:
         rank = self.accelerator.process_index
         for process in range(1, self.accelerator.num_processes):
             path = random_states(folder, process)
-            (content,) = broadcast_object_list([path.read_bytes() if process == rank else None], from_process=process)
+            content = broadcast(path.read_bytes() if process == rank else None, process)
             if self.accelerator.is_main_process:
                 path.write_bytes(content)
 
@@ -225,7 +227,9 @@ class Checkpoints:
 
     def _complete(self, temporary: Path, progress: Progress) -> None:
         """Adds configuration, tokenizer, progress.json and the checksums of all files."""
-        self.model.config.save_pretrained(temporary)
+        config = self.model.config
+        config.architectures = [type(self.model).__name__.removeprefix("FSDP")]  # as save_pretrained names the class
+        config.save_pretrained(temporary)
         self.tokenizer.save_pretrained(temporary)
         record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}
         (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -344,7 +348,7 @@ class Checkpoints:
         self.accelerator.print(
             f"{self.path(update)} {reason}: each update keeps its samples, and dropout draws other numbers"
         )
-        set_seed(int(np.random.SeedSequence((self.args.seed, update, rank)).generate_state(1)[0]))
+        set_seed(draw_seed(self.args.seed, update, rank))
 
     def write_identity(self) -> None:
         """Writes, at the end of a run with --seeds, its identity. Every process must call it."""

@@ -1,12 +1,19 @@
-"""Digests of data sets, which tell whether two data sets hold the same values."""
+"""Digests of data sets and models, which tell whether two of them hold the same values."""
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Container, Iterator
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import torch
 from datasets import Dataset
+from transformers import PreTrainedModel
+
+
+# Fields of a configuration that the states of its base model do not depend on.
+UNRELATED = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
 
 
 class Digested(Protocol):
@@ -50,3 +57,14 @@ def _parts(array: pa.Array) -> Iterator[bytes | np.ndarray]:
         yield from _parts(array.flatten())
     else:
         yield array.to_numpy(zero_copy_only=False)
+
+
+def model_digest(model: PreTrainedModel, leave_out: Container[str] = ()) -> str:
+    """SHA-256 of the configuration and the weights, but those whose names are left out, in hexadecimal digits."""
+    config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
+    content = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        if name not in leave_out:
+            content.update(name.encode())
+            content.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return content.hexdigest()

@@ -99,9 +99,11 @@ def check_launch() -> None:
     """Raises RuntimeError if several processes were launched that do not know of each other."""
     requested = max(int(os.environ.get("WORLD_SIZE", "1")), _processes_of_accelerate_launch())
     if requested > 1 and PartialState().num_processes == 1:
+        remedy = "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
+        if PartialState().distributed_type == DistributedType.XLA:
+            remedy = "XLA has one device here: --num_processes 1"
         raise LaunchError(
-            f"{requested} processes were asked for, but each would run alone and repeat the same work. "
-            "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
+            f"{requested} processes were asked for, but each would run alone and repeat the same work. {remedy}"
         )
 
 

@@ -14,6 +14,36 @@ REINIT, FREEZE = Parameter("count", "reinit_layers"), Parameter("count", "freeze
 TRAINS = ("let the model train them, as ELMo with ", Parameter("config_overrides"), " freeze_bilm=false")
 
 
+def make_divisible(model: PreTrainedModel) -> None:
+    """Gives the model only weights that FSDP and DeepSpeed can divide; `as_saved` undoes it.
+
+    A weight without a dimension gets one of length 1. A bias that two modules share, as in BERT's head, stays in the
+    one that adds it, the target of the tie: FSDP groups this module with the embeddings, and refuses the other.
+    """
+    model.scalars = {name for name, weight in model.named_parameters() if weight.dim() == 0}
+    for path in model.scalars:
+        module, _, name = path.rpartition(".")
+        weight = model.get_parameter(path)
+        setattr(model.get_submodule(module), name, nn.Parameter(weight.detach().reshape(1), weight.requires_grad))
+    ties = model.all_tied_weights_keys
+    model.shared_biases = {to: source for to, source in ties.items() if model.get_parameter(to).dim() == 1}
+    for source in model.shared_biases.values():
+        module, _, name = source.rpartition(".")
+        model.get_submodule(module).register_parameter(name, None)
+    kept = {to: source for to, source in ties.items() if to not in model.shared_biases}
+    model.all_tied_weights_keys = model._tied_weights_keys = kept  # the second one of this instance only
+
+
+def as_saved(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights as the model's folder has them: names and shapes of before `make_divisible`, tied ones once."""
+    scalars, biases = getattr(model, "scalars", ()), getattr(model, "shared_biases", {})
+    return {
+        biases.get(name, name): weight.reshape([]) if name in scalars else weight
+        for name, weight in weights.items()
+        if name not in model.all_tied_weights_keys
+    }
+
+
 @torch.no_grad()
 def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """Gives new random weights to the top `count` layers and what is above them in the base model (BERT's pooler).

@@ -33,6 +33,7 @@ from training.checksums import verify_checksums
 from training.errors import FileError, InputError, MissingFileError, PackageError, Parameter, Text, UserError
 from training.files import read_json
 from training.folders import check_tokenizer_files, read_weight_types
+from training.output_folder import DEEPSPEED_PARTS, FSDP_PARTS
 
 
 # An Egyptian hieroglyph: a letter, so normalisers keep it, that hardly any vocabulary has.
@@ -84,10 +85,15 @@ def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
 def load_config(source: ModelSource) -> PreTrainedConfig:
     """Loads the configuration of a model, with the overrides of `source`.
 
-    Raises ValueError if a config JSON, or an override, has a key that its "model_type" does not have.
+    Raises ValueError if a config JSON, or an override, has a key that its "model_type" does not have, and for a
+    checkpoint whose model is divided among processes.
     """
     name, overrides = source.model_name_or_path, source.config_overrides
     _verify(name)
+    if any(Path(name, parts).is_dir() for parts in (FSDP_PARTS, DEEPSPEED_PARTS)):
+        raise InputError(
+            f"{name} holds a model in parts, one for each process: python -m modeling.export_sharded makes one of them"
+        )
     overridden = (" or ", Parameter("config_overrides")) if overrides else ()
     with _loading_errors(name, ("Correct it", *overridden, ", or copy it again.")):
         if name.endswith(".json"):

@@ -25,13 +25,14 @@ from training.command_line import Interrupted, stop_signals
 from training.environment import hardware, versions
 from training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from training.launching import start_trackers
-from training.layers import freeze_layers, reinitialize_layers
+from training.layers import freeze_layers, make_divisible, reinitialize_layers
 from training.optimization import build_optimizer, build_schedule, move_schedule
-from training.plan import Stretch
+from training.plan import Stretch, sharding
 from training.results import Results, ScoresBySet, flatten_scores, goodness
 from training.speed import Speed
 from training.task import Compute, Evaluation, Task, evaluate
 from training.waiting import arrive
+from training.xla import recompute_activations, run_pending, seed_update
 
 
 STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
@@ -75,7 +76,7 @@ def train(
             raise InputError(
                 f"{type(model).__name__} cannot recompute activations: leave --gradient_checkpointing out"
             )
-        model.gradient_checkpointing_enable()
+        recompute_activations(model, accelerator)
     if task.evaluation_splits and args.metric_for_best_model:  # a wrong name fails before training
         splits = task.evaluation_splits.items()
         scores = {suffix: evaluate(task, split, compute, first=2).scores for suffix, split in splits}
@@ -103,6 +104,8 @@ class _Training:
         self.padding_options = padding_options(model, args.pad_to_max_length)
         model.to(accelerator.device)
         model.tie_weights(recompute_mapping=False)  # on XLA, `to` copies a shared weight once for each use
+        if sharding(accelerator):
+            make_divisible(model)
         optimizer = build_optimizer(model, args)
         if accelerator.distributed_type == DistributedType.DEEPSPEED:  # DeepSpeed clips gradients itself
             accelerator.deepspeed_plugin.deepspeed_config.update(
@@ -175,7 +178,8 @@ class _Training:
         examples = (batch[rank::processes] or batch[:1] for update in stretch.updates for batch in update)
         workers = self.args.dataloader_num_workers
         loader = iter(load_batches(stretch.data_set, examples, stretch.collate, workers, pin_memory))
-        for update in stretch.updates:
+        for number, update in enumerate(stretch.updates, self.progress.update):
+            seed_update(accelerator, self.args.seed, number)
             batches = [next(loader) for _ in update]
             counts = plan.count(update, batches)
             shares = torch.zeros(len(plan.losses), device=accelerator.device)
@@ -219,7 +223,7 @@ class _Training:
         else:
             self.move_schedule()
         self.optimizer.zero_grad()
-        _run_pending(self.accelerator)
+        run_pending(self.accelerator)
         self.unread.append((losses, items))
         self.bar.update()
 
@@ -403,11 +407,3 @@ def _score_line(scores_by_set: ScoresBySet) -> str:
         for suffix, scores in scores_by_set.items()
         for name, value in scores.overall.items()
     )
-
-
-def _run_pending(accelerator: Accelerator) -> None:
-    """Computes an update on XLA, which records operations and computes them as one graph."""
-    if accelerator.distributed_type == DistributedType.XLA:
-        import torch_xla
-
-        torch_xla.sync()

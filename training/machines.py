@@ -5,6 +5,7 @@ the main process gets what they have to save, and sends what they have to load.
 """
 
 import contextlib
+import pickle
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.utils import broadcast_object_list
 
 from training.errors import UserError
@@ -23,9 +24,19 @@ Value = TypeVar("Value")
 PART = 1 << 26  # bytes of a file that are sent at a time
 
 
+def broadcast(value: Value, process: int = 0) -> Value:
+    """The value that `process` has, on all of them. Every process must call it."""
+    state = PartialState()
+    if state.distributed_type == DistributedType.NO:
+        return value
+    # As bytes: torch_xla reads what it receives by torch.load, which takes no other objects than tensors and numbers.
+    content = pickle.dumps(value) if state.process_index == process else None
+    return pickle.loads(broadcast_object_list([content], from_process=process)[0])
+
+
 def from_all(value: Value) -> list[Value]:
     """The values of all processes, in the order of their numbers. Every process must call it."""
-    return [broadcast_object_list([value], from_process=process)[0] for process in range(PartialState().num_processes)]
+    return [broadcast(value, process) for process in range(PartialState().num_processes)]
 
 
 def on_main(function: Callable[[], Value]) -> Value:
@@ -40,7 +51,7 @@ def on_main(function: Callable[[], Value]) -> Value:
         except UserError as problem:
             error = problem
     arrive()
-    value, error = broadcast_object_list([value, error])
+    value, error = broadcast((value, error))
     if error is not None:
         raise error
     return value
@@ -129,6 +140,6 @@ def _send(source: Path, target: Path | None) -> None:
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
     with source.open("rb") if is_main else _nothing() as file, target.open("wb") if target else _nothing() as copy:
-        while part := broadcast_object_list([file.read(PART) if is_main else None])[0]:
+        while part := broadcast(file.read(PART) if is_main else None):
             if copy is not None:
                 copy.write(part)

@@ -26,6 +26,7 @@ BATCH = ".batch.json"
 LOG, CURVES = "log.jsonl", "curves.png"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)\.new")
+FSDP_PARTS, DEEPSPEED_PARTS = "pytorch_model_fsdp_0", "pytorch_model"  # folders of a checkpoint, named by accelerate
 SEED = re.compile(r"seed-(\d+)")
 
 

@@ -6,12 +6,13 @@ import sys
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, send_to_device, tqdm
+from accelerate.utils import send_to_device, tqdm
 from datasets import Dataset
 from torch import nn
 
 from training.batches import Collate, count_tokens, in_pieces, load_batches, padding_options
 from training.errors import DivergedError, Parameter, as_user_errors
+from training.machines import from_all
 from training.waiting import arrive
 
 
@@ -53,15 +54,14 @@ def predict(
         computed |= {index: {name: rows[i] for name, rows in arrays.items()} for i, index in enumerate(indices)}
         bar.update()
     bar.close()
-    return _gather(computed, accelerator)
+    return _gather(computed)
 
 
-def _gather(computed: dict[int, dict[str, np.ndarray]], accelerator: Accelerator) -> Outputs:
+def _gather(computed: dict[int, dict[str, np.ndarray]]) -> Outputs:
     """The outputs of all processes, in the order of the examples."""
     by_index = {}
     arrive("the outputs of an evaluation")
-    for process in range(accelerator.num_processes):  # accelerate's gather_object does not know XLA
-        (outputs,) = broadcast_object_list([computed], from_process=process)
+    for outputs in from_all(computed):  # accelerate's gather_object does not know XLA
         by_index |= outputs
     rows = [by_index[index] for index in range(len(by_index))]
     names = list(rows[0]) if rows else []

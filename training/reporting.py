@@ -18,6 +18,7 @@ from training.environment import hardware, versions
 from training.errors import FileError
 from training.files import follow_umask, write_json, write_text
 from training.identity import run_digest
+from training.layers import as_saved
 from training.output_folder import CHECKPOINT, HALF_WRITTEN, METRICS, matching_folders, remove_results
 from training.results import Results
 from training.task import Description
@@ -86,7 +87,7 @@ def gather_weights(model: PreTrainedModel, accelerator: Accelerator) -> dict[str
     weights = accelerator.get_state_dict(accelerator.deepspeed_engine_wrapped.engine if deepspeed else model)
     if not accelerator.is_main_process:
         return {}
-    return {name: weight.cpu() for name, weight in weights.items() if name not in model.all_tied_weights_keys}
+    return as_saved(model, {name: weight.cpu() for name, weight in weights.items()})
 
 
 def save_model(

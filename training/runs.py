@@ -1,6 +1,8 @@
 """Runs a script: `command` calls its `main`, `repeat` its `run`, and `carry_out` trains, evaluates and predicts."""
 
 import dataclasses
+import importlib
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,11 +13,11 @@ from accelerate import Accelerator, PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from training import hub
-from training.arguments import RunArguments
+from training.arguments import RunArguments, hub_model_id
 from training.clock import Clock
 from training.command_line import run_command
 from training.ensembles import average, members, save_outputs
-from training.errors import InputError, flags_in_errors
+from training.errors import FileError, InputError, flags_in_errors
 from training.files import write_bytes
 from training.global_batch import forget_global_batch, keep_global_batch
 from training.launching import check_launch, lock_output_folder
@@ -29,8 +31,14 @@ from training.task import Compute, Evaluation, Task, evaluate
 from training.waiting import peers_watched
 
 
-def command(main: Callable[[], object]) -> None:
-    """Runs the `main` of a script that trains or evaluates, as `run_command`; counts the time of the imports, too."""
+def command(main: Callable[[], object] | None = None) -> None:
+    """Runs the `main` of a script that trains or evaluates, as `run_command`; counts the time of the imports, too.
+
+    By default it is that of the script in `sys.argv`: accelerate's launcher for TPUs imports the script and calls this
+    function in it (configs/accelerate/tpu.yaml).
+    """
+    if main is None:
+        main = importlib.import_module(Path(sys.argv[0]).stem).main
     Clock.startup_seconds = time.time() - psutil.Process().create_time()  # the interpreter's start and the imports
     run_command(main, "interrupted: what was finished is kept, and --resume continues from it")
     PartialState().destroy_process_group()
@@ -54,7 +62,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
 def _repeat(run: Run, args: RunArguments) -> dict[str, float]:
     args = keep_global_batch(args)
     if args.push_to_hub:  # a missing token is an error before the work
-        args = dataclasses.replace(args, hub_model_id=on_main(partial(hub.create_repository, args)))
+        args = dataclasses.replace(args, hub_model_id=on_main(partial(_create_repository, args)))
     if args.seeds > 1 or args.max_restarts:
         results = run_seeds(run, args)
     elif args.resume and on_main(lambda: bool(matching_folders(Path(args.output_dir), SEED))):
@@ -63,8 +71,15 @@ def _repeat(run: Run, args: RunArguments) -> dict[str, float]:
         results = run(args).flat()
     forget_global_batch(args)
     if args.push_to_hub and PartialState().is_main_process:
-        hub.push(args)
+        hub.push(hub_model_id(args), Path(args.output_dir))
     return results
+
+
+def _create_repository(args: RunArguments) -> str:
+    try:
+        return hub.create_repository(hub_model_id(args), args.hub_private_repo)
+    except FileError as error:
+        raise FileError(*error.pieces, ", or leave --push_to_hub out") from error
 
 
 def carry_out(

@@ -26,7 +26,7 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from training.batches import Collate
-from training.digests import digest
+from training.digests import digest, model_digest
 from training.errors import InputError, Parameter, as_user_errors
 from training.files import load_tensors, save_tensors, writing
 from training.machines import processes_without
@@ -36,8 +36,6 @@ STATES = "layer_states"
 CACHE = Parameter("state_cache")
 SHARE = "choose a folder that all machines see, or leave out the cache"
 FILE = 256  # examples in a file
-# Fields of a configuration that the states of its base model do not depend on.
-UNRELATED = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
 
 
 def cache_states(
@@ -105,14 +103,7 @@ def _states(base: PreTrainedModel, batch: dict[str, torch.Tensor], accelerator: 
 
 def _digest_of(base: PreTrainedModel) -> str:
     """A digest of the configuration and the frozen weights. Trained ones, as ELMo's mix of layers, are left out."""
-    config = {name: value for name, value in base.config.to_dict().items() if name not in UNRELATED}
-    content = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    trained = {name for name, parameter in base.named_parameters() if parameter.requires_grad}
-    for name, tensor in sorted(base.state_dict().items()):
-        if name not in trained:
-            content.update(name.encode())
-            content.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return content.hexdigest()
+    return model_digest(base, {name for name, parameter in base.named_parameters() if parameter.requires_grad})
 
 
 def _without_context(example: dict[str, list | int]) -> dict[str, list | int]:

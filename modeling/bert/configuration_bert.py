@@ -53,16 +53,21 @@ NO_DECODER = (
 )
 
 
-@auto_docstring(checkpoint="google-bert/bert-base-uncased")
+@auto_docstring(
+    custom_intro="""
+    The configuration of BERT. The defaults are BERT-base, uncased (Devlin et al. 2018, section 3). BERT-large has
+    24 layers of 1024 with 16 heads and an `intermediate_size` of 4096.
+
+    The model type is `bert` on purpose: transformers' own BERT classes and those of this zoo read the same folder.
+    So no field may change what transformers' class computes from it. There is one exception, see `is_decoder`.
+
+    Raises `ValueError` if `hidden_size` is not a multiple of `num_attention_heads`, and for what this encoder does
+    not have: cross-attention, relative positions.
+    """
+)
 @strict
 class ZooBertConfig(SavedWithCode, PreTrainedConfig):
     r"""
-    The defaults are BERT-base, uncased (Devlin et al. 2018, section 3). BERT-large has 24 layers of 1024 with 16 heads
-    and an `intermediate_size` of 4096.
-
-    The model type is `bert` on purpose: transformers' own BERT classes and those of this zoo read the same folder. So
-    no field may change what transformers' class computes from it. There is one exception, see `is_decoder`.
-
     is_decoder (`bool`, *optional*, defaults to `False`):
         Whether each token attends only to itself and the tokens before it: the left-to-right model of the paper's
         ablation (section 5.1), which `ZooBertLMHeadModel` pre-trains. Its classifiers read the last token instead of
@@ -73,10 +78,6 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
         Whether padding is left out of the computation where possible. With `False`, every module sees states of shape
         `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument `unpad` of `forward`
         takes precedence; with `False` there, the last layer of a classifier still computes only the token it reads.
-
-    Raises:
-        ValueError: if `hidden_size` is not a multiple of `num_attention_heads`, and for what this encoder does not
-            have: cross-attention, relative positions.
 
     Example:
 

@@ -64,11 +64,11 @@ from ..shared.modeling_packing import (
     check_choices,
     check_shapes,
     eager_attention_forward,
-    is_opaque,
     is_recorded,
     labels_need_padding,
     split_heads,
 )
+from ..shared.modeling_static import is_opaque
 from .configuration_bert import NO_DECODER, ZooBertConfig
 
 
@@ -307,7 +307,7 @@ class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):
             init.zeros_(module.bias)
 
 
-@auto_docstring
+@auto_docstring(custom_intro="BERT's encoder, without a head: embeddings, layers, and the pooler of [CLS].")
 class ZooBertModel(ZooBertPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"position_ids$"]
 
@@ -449,7 +449,7 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
             return self.cls.predictions(hidden_states), None
         labels = labels.to(hidden_states.device)
         vocab_size = self.config.vocab_size
-        if not self.training or is_opaque(labels) or labels.device.type == "xla" or hooks_need_padding(self.cls):
+        if not self.training or is_opaque(labels) or hooks_need_padding(self.cls):
             logits = self.cls.predictions(hidden_states)
             return logits, self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
         labelled = labels != IGNORED  # (B, T), n of them true

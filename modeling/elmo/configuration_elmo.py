@@ -54,12 +54,17 @@ LEAST = {
 }
 
 
-@auto_docstring(checkpoint="elmo-original-5.5B")
+@auto_docstring(
+    custom_intro="""
+    The configuration of ELMo's biLM and of the task networks on it. The defaults are the published model (Peters
+    et al. 2018, arXiv 1802.05365, section 3.4; its options.json).
+
+    Raises `ValueError` for sizes that do not fit together.
+    """
+)
 @strict
 class ElmoConfig(SavedWithCode, PreTrainedConfig):
     r"""
-    The defaults are the published model (Peters et al. 2018, arXiv 1802.05365, section 3.4; its options.json).
-
     vocab_size (`int`, *optional*, defaults to 262):
         Number of ids of letters: 0 for no word, the letters (256 bytes), and the five marks: begin and end of a
         sentence, begin and end of a word, padding in a word. Models of a language (ELMoForManyLangs) have characters
@@ -145,9 +150,6 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
         Whether the tagger scores sequences of tags by a CRF. With `False`, it scores each tag by itself.
     constrain_tags (`bool`, *optional*, defaults to `True`):
         Whether the CRF forbids sequences that break the scheme of the tag names (IOB2 or BIOES).
-
-    Raises:
-        ValueError: for sizes that do not fit together.
 
     Example:
 

@@ -39,13 +39,12 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring, logging
 from transformers.utils.generic import can_return_tuple
-from transformers.utils.import_utils import is_tracing
 
 from ..hub_code import SavedWithCode
-from ..shared.modeling_onednn import is_transformed
+from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
-from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both
+from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both, scan_both
 from .modeling_elmo_sentences import Sentences
 from .tokenization_elmo import ElmoTokenizer
 from .tokenization_elmo_spelling import boundary_rows
@@ -98,20 +97,18 @@ class ElmoLayer(GradientCheckpointingLayer):
         return outputs[0], outputs[1], state
 
     def padded(self, inputs: Pair, state: State, mask: torch.Tensor) -> Pair:
-        """As `forward`, on (T + 1, S, P) padded inputs with a (T + 1, S, 1) mask, step by step, for traced graphs."""
+        """As `forward`, on (T + 1, S, P) padded inputs with a (T + 1, S, 1) mask, for traced graphs and XLA.
+
+        The first column is a word in every row. A column that is none leaves the state unchanged.
+        """
+        inputs = tuple(self.dropout(states) for states in inputs)
         lstms = (self.forward_lstm, self.backward_lstm)
-        outputs = []
-        for direction, (lstm, states) in enumerate(zip(lstms, inputs, strict=True)):
-            hidden, cell = (part[direction] for part in state)
-            gates, steps = lstm.gates(states), []
-            for step in range(len(states)):
-                new_hidden, new_cell = lstm.step(gates[step], hidden.to(gates.dtype), cell, self.clips)
-                real = mask[step] if direction == 0 else mask[-step if step else 0]
-                hidden, cell = torch.where(real, new_hidden, hidden), torch.where(real, new_cell, cell)
-                steps.append(new_hidden)
-            output = torch.stack(steps)
-            outputs.append(output + states if self.adds_input else output)
-        return tuple(outputs)
+        gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
+        masks = (mask, torch.cat([mask[:1], mask[1:].flip(0)]))
+        *outputs, _ = scan_both(gates, masks, lstms, state, self.clips)
+        return tuple(
+            output + states if self.adds_input else output for output, states in zip(outputs, inputs, strict=True)
+        )
 
 
 class ElmoScalarMix(nn.Module):
@@ -277,7 +274,7 @@ class ElmoModel(ElmoPreTrainedModel):
         if layer_states is not None:
             layers = list(layer_states.to(self.dtype).unbind(2))
             packed = None
-        elif is_tracing(input_ids) or is_transformed():
+        elif needs_static_shapes(input_ids):
             layers, packed = self.padded_layers(input_ids, mask, token_type_ids), None
         else:
             packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
@@ -345,7 +342,10 @@ class ElmoModel(ElmoPreTrainedModel):
         """The (U, P) vectors of the distinct rows of <S>, </S> and words (N, K), and the index (N + 2,) of each."""
         if len(words) and words.device.type == "cpu":  # elsewhere, reading the values would wait for the device
             self._check_range(words)
-        rows, indices = distinct(torch.cat([self.boundaries(words.device), words]))
+        rows = torch.cat([self.boundaries(words.device), words])
+        if needs_static_shapes(words):  # the number of distinct words is none
+            return self.token_encoder(rows), torch.arange(len(rows), device=rows.device)
+        rows, indices = distinct(rows)
         learns = torch.is_grad_enabled() and any(weight.requires_grad for weight in self.token_encoder.parameters())
         if self.word_cache is None or learns:
             return self.token_encoder(rows), indices
@@ -480,8 +480,8 @@ class ElmoModel(ElmoPreTrainedModel):
         """
         if self.config.state == "carry":
             raise ValueError(
-                'config.state="carry" cannot be traced or transformed by torch.func, since neither keeps a state: set '
-                'it to "warm" or "zero"'
+                'config.state="carry" cannot be traced, transformed by torch.func or compiled for XLA, which keep no '
+                'state: set it to "warm" or "zero", and call warm_up before on the CPU'
             )
         second = None if token_type_ids is None else token_type_ids > 0  # (B, T)
         sentence_masks = [mask] if second is None else [mask & ~second, mask & second]

@@ -35,29 +35,10 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_losses import IGNORED, class_loss
+from ..shared.modeling_recurrence import run_gru
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
 from .modeling_elmo_pairs import attend, max_pool, read_apart, refuse_taglm, sentence_masks
-
-
-def run_gru(
-    inputs: torch.Tensor,  # (B, T, D)
-    input_weight: torch.Tensor,  # (3R, D): reset, update, candidate
-    recurrent_weight: torch.Tensor,  # (3R, R)
-    input_bias: torch.Tensor,  # (3R,)
-    recurrent_bias: torch.Tensor,
-) -> torch.Tensor:
-    """One direction of torch's GRU written out, for traced graphs: (B, T, R)."""
-    gates = nn.functional.linear(inputs, input_weight, input_bias)  # (B, T, 3R)
-    state = gates.new_zeros(inputs.shape[0], recurrent_weight.shape[1])
-    outputs = []
-    for step in gates.unbind(1):
-        recurrent = nn.functional.linear(state, recurrent_weight, recurrent_bias).chunk(3, -1)
-        reset, update, candidate = step.chunk(3, -1)
-        reset, update = (reset + recurrent[0]).sigmoid(), (update + recurrent[1]).sigmoid()
-        state = (candidate + reset * recurrent[2]).tanh().lerp(state, update)
-        outputs.append(state)
-    return torch.stack(outputs, 1)
 
 
 class BiGRU(BiLSTM):
@@ -219,7 +200,7 @@ class ElmoForQuestionAnswering(ElmoTaskModel):
         )
         question, context = sentence_masks(mask, token_type_ids)
         scores, no_answer = self.span(self.read(words, question, context, late), context)
-        first_word = question & (mask.cumsum(1) == 1)
+        first_word = question & (mask.int().cumsum(1) == 1)  # torch_xla sums booleans to booleans
         logits = torch.where(first_word.unsqueeze(-1), no_answer.unsqueeze(1), scores)  # (B, T, 2)
         possible = context | first_word
         logits = logits.masked_fill(~possible.unsqueeze(-1), torch.finfo(logits.dtype).min)

@@ -27,9 +27,9 @@ whole word's vector or 0, P size of the projection.
 import torch
 import torch.nn as nn
 from transformers import initialization as init
-from transformers.utils.import_utils import is_tracing
 
-from ..shared.modeling_onednn import is_transformed, linear
+from ..shared.modeling_onednn import linear
+from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .tokenization_elmo_spelling import Marks
 
@@ -96,9 +96,9 @@ class ElmoTokenEncoder(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(..., K) -> (..., P), each word by itself. Callers save most of the work by passing `distinct` words."""
         words = input_ids.flatten(0, -2)  # (N, K)
-        every_column = is_tracing(words) or is_transformed()
+        every_column = needs_static_shapes(words)
         letters = words[:, : self.letters]
-        pooled = self.pool(letters) if every_column else self.pool_by_length(letters)
+        pooled = self.convolve(letters) if every_column else self.pool_by_length(letters)
         states = self.activation(pooled)  # (N, F); the activation is monotonic, so it may follow the maximum
         for highway in self.highways:
             states = highway(states)
@@ -107,6 +107,11 @@ class ElmoTokenEncoder(nn.Module):
         if self.projection is not None:
             states = linear(states, self.projection.weight, self.projection.bias)
         return states.unflatten(0, input_ids.shape[:-1])
+
+    def convolve(self, words: torch.Tensor) -> torch.Tensor:
+        """As `pool`, without windows that overlap in memory, which XLA lacks."""
+        characters = self.char_embeddings(words).transpose(1, 2)  # (N, E, K)
+        return torch.cat([convolution(characters).amax(-1) for convolution in self.convolutions], 1)
 
     def pool(self, words: torch.Tensor) -> torch.Tensor:
         """The maximum of each filter over its windows: (N, K) -> (N, F). One product for each width."""

@@ -97,7 +97,7 @@ class ElmoForSequenceClassification(ElmoTaskModel):
         attended = attend(states @ states.transpose(1, 2), states, across(first, second))
         is_pair = second.any(1, keepdim=True)  # (B, 1)
         # One word of a single sentence is read too but not used: DistributedDataParallel needs every parameter in use.
-        is_read = is_pair | (first.cumsum(1) == 1)
+        is_read = is_pair | (first.int().cumsum(1) == 1)  # torch_xla sums booleans to booleans
         compared = read_apart(self.pair_rnn, torch.cat([states, attended], -1), first & is_read, second)
         return torch.where(is_pair.unsqueeze(-1), compared, states)
 

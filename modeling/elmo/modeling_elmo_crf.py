@@ -32,7 +32,8 @@ import torch.nn as nn
 from transformers import initialization as init
 
 from ..shared.modeling_losses import IGNORED
-from ..shared.modeling_onednn import is_transformed
+from ..shared.modeling_recurrence import Stepped, Tensors, scan
+from ..shared.modeling_static import is_transformed
 
 
 # The score of a forbidden part of a sequence. It is finite, because differences of infinities are undefined, and so
@@ -198,13 +199,16 @@ def _recursion(
 
     Returns (T + 1, K, S). Before the first word, the only tag is the outside. Padding leaves the scores unchanged.
     """
-    state = scores.new_full(scores.shape[1:], FORBIDDEN)
-    state[-1] = 0
-    states = [state]
-    for word, is_word in zip(scores.unbind(0), mask.unbind(0), strict=True):
-        state = torch.where(is_word, combine(state, transitions) + word, state)
-        states.append(state)
-    return torch.stack(states)
+
+    def step(state: Tensors, column: Tensors, weights: Tensors) -> Stepped:
+        (before,), (word, is_word) = state, column
+        after = torch.where(is_word, combine(before, *weights) + word, before)
+        return (after,), after
+
+    first = scores.new_full(scores.shape[1:], FORBIDDEN)
+    first[-1] = 0
+    _, states = scan(step, [first], [scores, mask], [transitions])
+    return torch.cat([first.unsqueeze(0), states])
 
 
 def _total(scores: torch.Tensor, transitions: torch.Tensor, mask: torch.Tensor, combine: Callable) -> torch.Tensor:
@@ -217,10 +221,11 @@ def _best_tags(right: torch.Tensor, transitions: torch.Tensor, mask: torch.Tenso
 
     Tags are chosen one after another, so that the result is one valid sequence even if several are the best.
     """
-    tags = torch.zeros_like(right[1:, 0], dtype=torch.long)
-    before = torch.full_like(right[0, 0], len(transitions) - 1, dtype=torch.long)  # the outside
-    for column, is_word in enumerate(mask.unbind(0)):
-        best = (transitions[before, :-1].T + right[column, :-1]).argmax(0)
-        tags[column] = best
-        before = torch.where(is_word, best, before)
-    return tags
+
+    def step(state: Tensors, column: Tensors, weights: Tensors) -> Stepped:
+        (before,), (follows, is_word) = state, column
+        best = (weights[0][before, :-1].T + follows).argmax(0)
+        return (torch.where(is_word, best, before),), best
+
+    outside = torch.full_like(right[0, 0], len(transitions) - 1, dtype=torch.long)
+    return scan(step, [outside], [right[:-1, :-1], mask], [transitions])[1]

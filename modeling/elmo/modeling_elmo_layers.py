@@ -22,7 +22,6 @@ Letters: B rows, T columns, N real words, W ids of a word, D size of a word's ve
 direction.
 """
 
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -34,7 +33,9 @@ from transformers.utils import auto_docstring
 from transformers.utils.import_utils import is_tracing
 
 from ..shared.modeling_losses import IGNORED
-from ..shared.modeling_onednn import is_faster, is_transformed, linear
+from ..shared.modeling_onednn import is_faster, linear
+from ..shared.modeling_recurrence import rnn_weights, run_lstm, run_padded
+from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_characters import distinct
@@ -218,7 +219,7 @@ class ElmoTaskCharacters(nn.Module):
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """(B, T, W) -> (B, T, filters)"""
         words = input_ids.flatten(0, 1)[:, : self.letters]  # (B * T, W)
-        if is_tracing(input_ids) or is_transformed() or not words.numel():
+        if needs_static_shapes(input_ids) or not words.numel():
             return self._convolve(words).unflatten(0, input_ids.shape[:2])
         distinct_words, indices = distinct(words)  # every other word of a text has occurred in it before
         longest = int(self._lengths(distinct_words).max())
@@ -244,24 +245,6 @@ class ElmoTaskCharacters(nn.Module):
         return (positions * ((words != 0) & (words != self.word_padding))).amax(1)
 
 
-def _run_lstm(
-    inputs: torch.Tensor,  # (B, T, D)
-    input_weight: torch.Tensor,  # (4R, D): gates i, f, g, o
-    recurrent_weight: torch.Tensor,  # (4R, R)
-    *biases: torch.Tensor,  # (4R,) each
-) -> torch.Tensor:
-    """One direction of torch's LSTM written out, for traced graphs: (B, T, R)."""
-    gates = nn.functional.linear(inputs, input_weight, sum(biases))  # (B, T, 4R)
-    hidden = cell = gates.new_zeros(inputs.shape[0], recurrent_weight.shape[1])
-    outputs = []
-    for step in gates.unbind(1):
-        i, f, g, o = (step + nn.functional.linear(hidden, recurrent_weight)).chunk(4, -1)
-        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        hidden = o.sigmoid() * cell.tanh()
-        outputs.append(hidden)
-    return torch.stack(outputs, 1)
-
-
 class BiLSTM(nn.Module):
     """LSTM layers that read the words of each row in both directions, without the padding.
 
@@ -273,7 +256,7 @@ class BiLSTM(nn.Module):
     """
 
     layer_class = nn.LSTM
-    run_direction = staticmethod(_run_lstm)
+    run_direction = staticmethod(run_lstm)
 
     def __init__(self, input_size: int, rnn_size: int, layers: int = 1, dropout: float = 0.0, late_size: int = 0):
         super().__init__()
@@ -289,9 +272,8 @@ class BiLSTM(nn.Module):
         late: torch.Tensor | None = None,  # (B, T, late_size), concatenated to the first layer's states
     ) -> torch.Tensor:
         """(B, T, output_size), zero at padding."""
-        static = is_tracing(states) or is_transformed() or states.device.type == "xla"
-        padded = partial(_run_padded, mask=mask, run_direction=self.run_direction)
-        run = padded if static else partial(_run_packed, packing=_pack(mask))
+        padded = partial(run_padded, mask=mask, run_direction=self.run_direction)
+        run = padded if needs_static_shapes(states) else partial(_run_packed, packing=_pack(mask))
         for index, layer in enumerate(self.layers):
             states = run(layer, self.dropout(states))  # (B, T, 2R)
             if index == 0 and late is not None:
@@ -351,7 +333,7 @@ def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: _Packing) -> t
 
 def _run_fast(lstm: nn.LSTM, words: torch.Tensor, packing: _Packing) -> torch.Tensor:
     """Runs torch's LSTM by the biLM's recurrence, which trains in two thirds of the time: (N, D) -> (N, 2R)."""
-    weights = [_weights(lstm, direction) for direction in DIRECTIONS]
+    weights = [rnn_weights(lstm, direction) for direction in DIRECTIONS]
     forward, backward = (linear(words, input_weight, sum(biases)) for input_weight, _, *biases in weights)  # (N, 4R)
     recurrent_weights = [direction_weights[1] for direction_weights in weights]
     lstms = tuple(SimpleNamespace(recurrent=SimpleNamespace(weight=u), projection=None) for u in recurrent_weights)
@@ -360,25 +342,3 @@ def _run_fast(lstm: nn.LSTM, words: torch.Tensor, packing: _Packing) -> torch.Te
     gates = (forward, backward[packing.mirror])
     forward, backward, _ = run_both(gates, lstms, (zeros, zeros), sizes, clips=(None, None))
     return torch.cat([forward, backward[packing.mirror]], -1)
-
-
-def _weights(layer: nn.RNNBase, direction: str) -> tuple[torch.Tensor, ...]:
-    """The weights of the input (gates R, D) and of the states (gates R, R), and the bias of each (gates R)."""
-    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    return tuple(getattr(layer, f"{name}_{direction}") for name in names)
-
-
-def _run_padded(layer: nn.RNNBase, states: torch.Tensor, mask: torch.Tensor, run_direction: Callable) -> torch.Tensor:
-    """As `_run_packed`, but shapes and steps do not depend on the data, for traced graphs.
-
-    Each direction reads the words of a row first and padding after them.
-    """
-    padding = (~mask).int()
-    forward = padding.argsort(dim=1, stable=True)  # (B, T): the column of the first word, of the second, ...
-    backward = mask.shape[1] - 1 - padding.flip(1).argsort(dim=1, stable=True)
-    outputs = []
-    for order, direction in zip((forward, backward), DIRECTIONS, strict=True):
-        inputs = states.gather(1, order.unsqueeze(-1).expand_as(states))
-        states_in_order = run_direction(inputs, *_weights(layer, direction))
-        outputs.append(states_in_order.gather(1, order.argsort(1).unsqueeze(-1).expand_as(states_in_order)))
-    return torch.cat(outputs, -1).masked_fill(padding.bool().unsqueeze(-1), 0)

@@ -38,6 +38,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -45,7 +46,9 @@ import torch.nn as nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import is_faster, is_transformed, linear, packed, product
+from ..shared.modeling_onednn import is_faster, linear, packed, product
+from ..shared.modeling_recurrence import Stepped, Tensors, scan
+from ..shared.modeling_static import is_transformed
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # one tensor of the forward and one of the backward direction
@@ -109,14 +112,27 @@ class ElmoLSTM(nn.Module):
         """W x + b, the inputs' part of all gates: (M, input_size) -> (M, 4C)."""
         return linear(inputs, self.input.weight, self.input.bias)
 
-    def step(
-        self, gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, clips: Clips
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step, with one row per sentence, in ordinary operations, for traced graphs."""
-        i, f, g, o = (gates + self.recurrent(hidden)).float().chunk(4, -1)  # (S, C) each
-        cell = clip(f.sigmoid() * cell + i.sigmoid() * g.tanh(), clips[0])
-        output = (o.sigmoid() * cell.tanh()).to(gates.dtype)
-        return clip(output if self.projection is None else self.projection(output), clips[1]), cell
+    @property
+    def step_weights(self) -> list[torch.Tensor]:
+        """The weights that each step reads: U and, unless states are the cells, P."""
+        return [part.weight for part in (self.recurrent, self.projection) if part is not None]
+
+    @staticmethod
+    def step(state: Tensors, column: Tensors, weights: Tensors, clips: Clips) -> Stepped:
+        """One step of `scan`, in ordinary operations, with one row per sentence.
+
+        Args:
+            state: hidden (S, P) and cell (S, C).
+            column: the inputs' part of the gates (S, 4C), and whether the sentence has this step (S, 1).
+            weights: the `step_weights`.
+        """
+        (hidden, cell), (gates, is_real) = state, column
+        recurrent, *projection = weights
+        i, f, g, o = (gates + nn.functional.linear(hidden, recurrent)).float().chunk(4, -1)  # (S, C) each
+        new_cell = clip(f.sigmoid() * cell + i.sigmoid() * g.tanh(), clips[0])
+        output = (o.sigmoid() * new_cell.tanh()).to(gates.dtype)
+        output = clip(nn.functional.linear(output, *projection) if projection else output, clips[1])
+        return (torch.where(is_real, output, hidden), torch.where(is_real, new_cell, cell)), output
 
 
 def clip(states: torch.Tensor, limit: float | None) -> torch.Tensor:
@@ -143,13 +159,16 @@ def run_both(
 
     Raises:
         NotImplementedError: under `torch.func` and forward-mode differentiation, and in a backward pass that is to be
-            differentiated again (`create_graph=True`). Only first derivatives in reverse mode are implemented.
+            differentiated again (`create_graph=True`). Only first derivatives in reverse mode are implemented. On XLA,
+            for sentences of unequal length.
     """
     if is_transformed():
         raise NotImplementedError(
             "torch.func and forward-mode differentiation are not implemented for ELMo's recurrence, which "
             "ElmoForPreTraining uses: call loss.backward(), or differentiate ElmoModel, which uses ordinary operations"
         )
+    if gates[0].device.type == "xla":
+        return _run_on_xla(gates, lstms, state, sizes, clips)
     dtype = gates[0].dtype  # under autocast, its type
     weights = [lstm.recurrent.weight.to(dtype) for lstm in lstms]
     weights += [None if lstm.projection is None else lstm.projection.weight.to(dtype) for lstm in lstms]
@@ -158,6 +177,36 @@ def run_both(
     with torch.autocast(gates[0].device.type, enabled=False):
         outputs = _Recurrence.apply(*gates, *weights, hidden.to(dtype), cell.float(), tuple(sizes), clips, records)
     return outputs[0], outputs[1], (outputs[2], outputs[3])
+
+
+def scan_both(
+    gates: Pair, masks: Pair, lstms: tuple[ElmoLSTM, ElmoLSTM], state: State, clips: Clips
+) -> tuple[torch.Tensor, torch.Tensor, State]:
+    """As `run_both`, in operations of static shapes, for traced graphs and XLA.
+
+    `gates` are (T, S, 4C) of each direction. `masks` (T, S, 1) are False where a sentence has no step, which keeps its
+    state. Returns the projections (T, S, P) of each direction, and the last state.
+    """
+    outputs, ends = [], []
+    for direction, lstm in enumerate(lstms):
+        hidden, cell = (part[direction] for part in state)
+        start, columns = (hidden.to(gates[direction].dtype), cell.float()), (gates[direction], masks[direction])
+        end, output = scan(partial(lstm.step, clips=clips), start, columns, lstm.step_weights)
+        outputs.append(output)
+        ends.append(end)
+    return outputs[0], outputs[1], tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+
+
+def _run_on_xla(gates: Pair, lstms: tuple[ElmoLSTM, ElmoLSTM], state: State, sizes: list[int], clips: Clips):
+    """`run_both` for sentences of one length, as streams are."""
+    if len(set(sizes)) > 1:
+        raise NotImplementedError(
+            "ElmoForPreTraining reads streams on XLA, but these are sentences of unequal length: read them on the CPU"
+        )
+    gates = tuple(part.unflatten(0, (len(sizes), -1)) for part in gates)
+    masks = (gates[0].new_ones(*gates[0].shape[:2], 1, dtype=torch.bool),) * 2
+    forward, backward, end = scan_both(gates, masks, lstms, state, clips)
+    return forward.flatten(0, 1), backward.flatten(0, 1), end
 
 
 class _Recurrence(torch.autograd.Function):

@@ -35,6 +35,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_losses import IGNORED
 from ..shared.modeling_onednn import linear
+from ..shared.modeling_static import is_opaque
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_lstm import Pair, State
@@ -63,7 +64,7 @@ class ElmoSoftmax(nn.Linear):
             return nn.functional.cross_entropy(self(states).float(), targets, reduction="none")
 
         pieces = zip(states.split(AT_ONCE), targets.split(AT_ONCE), strict=True)
-        if torch.is_grad_enabled() and len(states) > AT_ONCE:
+        if torch.is_grad_enabled() and len(states) > AT_ONCE and not is_opaque(states):
             return torch.cat([checkpoint(piece_losses, *piece, use_reentrant=False) for piece in pieces])
         return torch.cat([piece_losses(*piece) for piece in pieces])
 
@@ -286,7 +287,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             steps = torch.cat([steps[words != IGNORED], last])
             targets = torch.cat([words[words != IGNORED], words.new_full((len(last),), boundary)])
             losses.append(self.losses(direction[steps], targets))
-        output = self.combine(losses)
+        output = self.combine([_mean(each) for each in losses])
         if not self.training:
             sums = [loss.new_zeros(packed.shape[0]).index_add(0, sentences // per_row, -loss) for loss in losses]
             output.log_likelihoods = torch.stack(sums, 1)  # (B, 2)
@@ -326,15 +327,20 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         losses = []
         for states, targets, sample in zip(outputs[-1], labels, samples, strict=True):
             targets = targets.T.flatten()
-            is_predicted = targets != IGNORED
-            losses.append(self.losses(self.dropout(states)[is_predicted], targets[is_predicted], sample))
+            states, is_predicted = self.dropout(states), targets != IGNORED
+            if is_opaque(targets):  # static shapes: every word has a loss
+                every_loss = self.losses(states, targets.clamp(min=0), sample)
+                losses.append((every_loss * is_predicted).sum() / is_predicted.sum().clamp(min=1))
+            else:
+                losses.append(_mean(self.losses(states[is_predicted], targets[is_predicted], sample)))
         output = self.combine(losses)
         output.stream_state = end
         return output
 
     def losses(self, states: torch.Tensor, targets: torch.Tensor, sample: Sample | None = None) -> torch.Tensor:
         """-log p of each target, (N, P), (N,) -> (N,). In training, one sample of words serves all predictions."""
-        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < self.config.lm_vocab_size:
+        readable = len(targets) and not is_opaque(targets)
+        if readable and not 0 <= int(targets.min()) <= int(targets.max()) < self.config.lm_vocab_size:
             raise ValueError(
                 f"labels go from {int(targets.min())} to {int(targets.max())}, but lm_vocab_size is "
                 f"{self.config.lm_vocab_size}: number the words by the vocabulary that the model was made for"
@@ -350,9 +356,14 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         return self.lm_head.sampled_losses(states, targets, sampled, expected)
 
     def combine(self, losses: list[torch.Tensor]) -> ElmoForPreTrainingOutput:
-        """The losses (N,) of the predictions of each direction -> their means, and the mean of these."""
-        means = torch.stack([loss.mean() if len(loss) else loss.sum() for loss in losses])
+        """The mean loss of each direction -> both, and the mean of these."""
+        means = torch.stack(losses)
         return ElmoForPreTrainingOutput(loss=means.mean(), direction_losses=means)
+
+
+def _mean(losses: torch.Tensor) -> torch.Tensor:
+    """Of the losses (N,) of predictions; 0 if there are none."""
+    return losses.mean() if len(losses) else losses.sum()
 
 
 __all__ = ["ElmoForPreTraining", "ElmoForPreTrainingOutput"]

@@ -41,12 +41,18 @@ LAYERS = {
 }
 
 
-@auto_docstring(checkpoint="google-bert/bert-base-cased")
+@auto_docstring(
+    custom_intro="""
+    The configuration of a tagger that reads the states of another model. The defaults are the paper's best setting
+    (Devlin et al. 2018, arXiv 1810.04805, section 5.3 and table 7).
+
+    Raises `ValueError` for an encoder with fewer layers than `features` needs, and for an impossible size or
+    dropout.
+    """
+)
 @strict
 class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
     r"""
-    The defaults are the paper's best setting (Devlin et al. 2018, arXiv 1810.04805, section 5.3 and table 7).
-
     encoder (`dict` or `PreTrainedConfig`, *optional*):
         The configuration of the encoder, of any family that `AutoModel` supports. Defaults to BERT-base.
     features (`str`, *optional*, defaults to `"concat_last_four"`):
@@ -63,9 +69,6 @@ class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
     freeze_encoder (`bool`, *optional*, defaults to `True`):
         Whether the encoder keeps its weights. With `False` it is fine-tuned below the BiLSTM, as in the paper's
         "LTR & No NSP + BiLSTM" (table 5), whose encoder reads from left to right.
-
-    Raises:
-        ValueError: for an encoder with fewer layers than `features` needs, and for an impossible size or dropout.
 
     Example:
 

@@ -43,6 +43,8 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
+from ..shared.modeling_recurrence import run_padded
+from ..shared.modeling_static import needs_static_shapes
 from .configuration_features import LAYERS, FeatureTaggerConfig
 
 
@@ -175,6 +177,8 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
         Only the tokens in the mask are computed, at most W in a row, as if there were no others between them. So other
         tokens do not even change the random numbers of dropout.
         """
+        if needs_static_shapes(states):
+            return self.score_padded(states, mask)
         lengths = mask.sum(1).clamp(min=1)  # no row may be empty
         order = mask.int().argsort(dim=1, descending=True, stable=True)[:, : int(lengths.max())]  # (B, W)
         states = states.gather(1, order.unsqueeze(-1).expand(-1, -1, states.shape[-1]))  # (B, W, F)
@@ -188,6 +192,12 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
             1, order.unsqueeze(-1).expand_as(scores), scores
         )
         return scores.masked_fill(~mask.unsqueeze(-1), 0)
+
+    def score_padded(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """As `score`, in operations of static shapes; only dropout draws other numbers."""
+        for layer in range(self.rnn.num_layers):
+            states = run_padded(self.rnn, self.dropout(states), mask, layer=layer)  # (B, T, 2 R)
+        return self.classifier(self.dropout(states)).masked_fill(~mask.unsqueeze(-1), 0)
 
 
 __all__ = ["FeatureTaggerForTokenClassification", "FeatureTaggerPreTrainedModel"]

@@ -42,16 +42,21 @@ STOCK = {
 ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 
-@auto_docstring(checkpoint="openai-community/openai-gpt")
+@auto_docstring(
+    custom_intro="""
+    The configuration of GPT. The defaults are the published model (Radford et al. 2018, section 4.1).
+
+    The model type is `openai-gpt` on purpose: transformers' GPT classes and those of this zoo read the same
+    folder. transformers' classes ignore the fields that published files do not have. Of these, `lm_loss_weight`
+    changes only the loss; with `both_orders`, transformers' class scores only one of the two orders.
+
+    Raises `ValueError` if `n_embd` is not a multiple of `n_head`, for an unknown activation, for heads that the
+    released code does not have, and for a negative `lm_loss_weight`.
+    """
+)
 @strict
 class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
     r"""
-    The defaults are the published model (Radford et al. 2018, section 4.1).
-
-    The model type is `openai-gpt` on purpose: transformers' GPT classes and those of this zoo read the same folder.
-    transformers' classes ignore the fields that published files do not have. Of these, `lm_loss_weight` changes only
-    the loss; with `both_orders`, transformers' class scores only one of the two orders.
-
     afn (`str`, *optional*, defaults to `"gelu"`):
         The activation: `gelu`, which means the tanh approximation here, `relu`, `silu` or `swish`.
     summary_type (`str`, *optional*, defaults to `"cls_index"`):
@@ -76,10 +81,6 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
         Whether padding is left out of the computation where possible. With `False`, every module sees states of shape
         `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument `unpad` of `forward`
         takes precedence; with `False` there, the last layer of a classifier still computes only the token it reads.
-
-    Raises:
-        ValueError: if `n_embd` is not a multiple of `n_head`, for an unknown activation, for heads that the released
-            code does not have, and for a negative `lm_loss_weight`.
 
     Example:
 

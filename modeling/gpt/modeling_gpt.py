@@ -57,11 +57,11 @@ from ..shared.modeling_packing import (
     attention_implementation,
     check_shapes,
     eager_attention_forward,
-    is_opaque,
     is_recorded,
     predicts_from_padding,
     split_heads,
 )
+from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import word_loss
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 
@@ -192,7 +192,7 @@ class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
 
-@auto_docstring
+@auto_docstring(custom_intro="GPT's decoder, without a head: embeddings and layers.")
 class ZooGPTModel(ZooGPTPreTrainedModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
@@ -371,7 +371,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         )
         states = outputs.last_hidden_state
         logits, loss = None, None
-        if skip_logits and not (is_opaque(labels) or states.device.type == "xla"):  # these need static shapes
+        if skip_logits and not is_opaque(labels):
             loss = self.loss_without_logits(states, labels, **kwargs)
         else:
             logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))

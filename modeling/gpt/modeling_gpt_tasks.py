@@ -45,10 +45,10 @@ from ..shared.modeling_onednn import linear
 from ..shared.modeling_packing import (
     check_choices,
     check_shapes,
-    is_opaque,
     labels_need_padding,
     predicts_from_padding,
 )
+from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import word_loss
 from .configuration_gpt import ZooGPTConfig
 from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel, ZooGPTWordPredictor
@@ -185,7 +185,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
             counted = real[:, :-1] & real[:, 1:]
         weights = counted / counted.sum(-1, keepdim=True).clamp(min=1)  # (R, T - 1), float32
         states, words = hidden_states[:, :-1], self.word_table()
-        if is_opaque(counted) or hidden_states.device.type == "xla":  # static shapes
+        if is_opaque(counted):
             logits = linear(states, words).float().transpose(1, 2)  # (R, V, T - 1)
             return (nn.functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
         return word_loss(states[counted], words, targets[counted], weights[counted])

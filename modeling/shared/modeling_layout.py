@@ -42,10 +42,10 @@ from .modeling_packing import (
     attends_on_a_grid,
     find_sequences,
     holds_packed_rows,
-    is_opaque,
     packed_attention,
     sequence_starts,
 )
+from .modeling_static import is_opaque
 
 
 # Packages whose hooks take states of any shape: they record, place, gather or watch whole tensors.
@@ -363,7 +363,8 @@ def _packed_rows_overlay(config: PreTrainedConfig, position_ids: torch.Tensor) -
             "TorchScript cannot trace the masks that separate rows packed with position_ids, which GPT's task heads "
             "make from attention_mask: use torch.export, or torch.onnx.export with dynamo=True."
         )
-    return packed_sequence_mask_function(sequence_starts(position_ids).cumsum(-1))
+    # torch_xla sums booleans to booleans.
+    return packed_sequence_mask_function(sequence_starts(position_ids).int().cumsum(-1))
 
 
 def _allow_all(batch_idx, head_idx, q_idx, kv_idx) -> torch.Tensor:

@@ -31,8 +31,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn as nn
-from torch.autograd import forward_ad
 from transformers.utils.import_utils import is_tracing
+
+from .modeling_static import is_transformed
 
 
 WORTH_PACKING = 24  # from this many products with the same weight on, packing it first saves time
@@ -77,14 +78,6 @@ def is_faster(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
         and not is_transformed()
         and _works(inputs.dtype)
     )
-
-
-def is_transformed() -> bool:
-    """Whether `torch.func` (grad, vmap, jvp, ...) or forward-mode differentiation is active.
-
-    oneDNN's operations have no rule for batches and no forward derivative, which torch would take for zero.
-    """
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 @functools.cache

@@ -40,6 +40,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_losses import IGNORED
+from .modeling_static import is_opaque
 
 
 GROUPED_DEVICES = ("cpu",)
@@ -108,17 +109,6 @@ class PackedSequences:
     def cells(self) -> torch.Tensor:
         """(N,) the index of each token in a flattened (S, L) grid with one sequence per row."""
         return self.mask.flatten().nonzero().squeeze(1)
-
-
-def is_opaque(tensor: torch.Tensor | None) -> bool:
-    """Whether the values cannot be read: while a graph is traced, and where `torch.vmap` maps over the tensor."""
-    if tensor is None or is_tracing(tensor):
-        return tensor is not None
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # one wrapper for each of vmap, grad, ...
-        if torch._C._functorch.is_batchedtensor(tensor):
-            return True
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return False
 
 
 def sequence_starts(position_ids: torch.Tensor) -> torch.Tensor:

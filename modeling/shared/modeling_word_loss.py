@@ -16,7 +16,8 @@
 import torch
 import torch.nn as nn
 
-from .modeling_onednn import fill_up, is_transformed, linear
+from .modeling_onednn import fill_up, linear
+from .modeling_static import is_transformed
 
 
 SCORES_AT_ONCE = 2**24  # 64 MB

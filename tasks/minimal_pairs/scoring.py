@@ -35,6 +35,7 @@ REMEDY = "choose a checkpoint that was saved with the head of its language model
 
 AT_ONCE = 4096  # tokens that a model reads in one call
 SPECIAL = -1  # in place of a word's number
+DIRECTIONS = ("forward", "backward")  # of a biLM
 PLL = Parameter("pll")
 
 Row = dict[str, list]
@@ -62,6 +63,13 @@ class Scorer(nn.Module, ABC):
     def collate(self, rows: list[Row]) -> Batch:
         """The arguments of `forward`."""
 
+    @abstractmethod
+    def score_tokens(self, row: Row) -> dict[str, np.ndarray]:
+        """The log-probability of each token of a row, (T,), by the names that `forward` returns; NaN: not scored.
+
+        Without the boundaries of a biLM's sentence, which are no tokens, they add up to what `forward` returns.
+        """
+
 
 class CausalScorer(Scorer):
     """The sum of log p(token | tokens before it).
@@ -87,12 +95,20 @@ class CausalScorer(Scorer):
         pieces = zip(input_ids.split(size), attention_mask.split(size), strict=True)
         return {"log_likelihoods": torch.cat([self._score(*piece) for piece in pieces])}
 
+    def score_tokens(self, row: Row) -> dict[str, np.ndarray]:
+        _, losses = self._token_losses(**self.collate([row]))
+        return {"log_likelihoods": np.append(np.nan, -losses.numpy())}
+
     def _score(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        rows, losses = self._token_losses(input_ids, attention_mask)
+        return losses.new_zeros(len(input_ids)).index_add(0, rows, -losses)
+
+    def _token_losses(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The row of each token that is scored, and its -log p: (N,) each."""
         rows, places = attention_mask[:, 1:].nonzero(as_tuple=True)  # (N,) each, of the N tokens before a real one
         with only_states(self.model, rows, places):
             logits = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
-        losses = _losses(logits, input_ids[rows, places + 1])
-        return losses.new_zeros(len(input_ids)).index_add(0, rows, -losses)
+        return rows, _losses(logits, input_ids[rows, places + 1])
 
 
 class MaskedScorer(Scorer):
@@ -154,11 +170,24 @@ class MaskedScorer(Scorer):
         sentences: torch.Tensor,
     ) -> Batch:
         """Scores copies (C, T)."""
-        size = _rows_at_once(input_ids)
-        pieces = zip(*(each.split(size) for each in (input_ids, attention_mask, places, targets)), strict=True)
-        losses = torch.cat([self._score(*piece) for piece in pieces])
+        losses = self._token_losses(input_ids, attention_mask, places, targets)
         sums = losses.new_zeros(int(sentences[-1]) + 1)
         return {"log_likelihoods": sums.index_add(0, sentences, -losses)}
+
+    def score_tokens(self, row: Row) -> dict[str, np.ndarray]:
+        batch = self.collate([row])
+        del batch["sentences"]
+        scores = np.full(len(row["words"]), np.nan, np.float32)
+        scores[batch["places"].numpy()] = -self._token_losses(**batch).numpy()
+        return {"log_likelihoods": scores}
+
+    def _token_losses(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, places: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
+        """(C,): -log p of the token of each copy."""
+        size = _rows_at_once(input_ids)
+        pieces = zip(*(each.split(size) for each in (input_ids, attention_mask, places, targets)), strict=True)
+        return torch.cat([self._score(*piece) for piece in pieces])
 
     def _score(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, places: torch.Tensor, targets: torch.Tensor
@@ -202,8 +231,15 @@ class BidirectionalScorer(Scorer):
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, targets: torch.Tensor) -> Batch:
         """Scores sentences (B, T, characters) with the numbers of their words (B, T)."""
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, labels=targets)
-        forward, backward = outputs.log_likelihoods.unbind(1)
-        return {"forward_log_likelihoods": forward, "backward_log_likelihoods": backward}
+        directions = zip(DIRECTIONS, outputs.log_likelihoods.unbind(1), strict=True)
+        return {f"{name}_log_likelihoods": scores for name, scores in directions}
+
+    def score_tokens(self, row: Row) -> dict[str, np.ndarray]:
+        batch = self.collate([row])
+        targets = batch.pop("targets")[0]
+        outputs = self.model(**batch)
+        losses = [_losses(logits, targets) for logits in (outputs.logits, outputs.reverse_logits)]
+        return {f"{name}_log_likelihoods": -of.numpy() for name, of in zip(DIRECTIONS, losses, strict=True)}
 
 
 def choose_head(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: ModelSource) -> type:

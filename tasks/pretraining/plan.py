@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
 
 from tasks.pretraining.objective import Objective
 from training.arguments import RunArguments
 from training.files import load_tensors, save_tensors
 from training.identity import FINAL_LENGTH, SAMPLES
+from training.machines import from_all
 from training.optimization import samples_of_update, schedule
 from training.plan import Batch, Counts, Plan, Stretch, Update, sharding
 
@@ -155,10 +155,7 @@ class CorpusPlan(Plan):
 
     def save_state(self, folder: Path) -> None:
         """Writes the state of the objective, of all processes."""
-        parts = []
-        for process in range(self.accelerator.num_processes):
-            (state,) = broadcast_object_list([self.phases[0].objective.state()], from_process=process)
-            parts += [state] if state else []
+        parts = [state for state in from_all(self.phases[0].objective.state()) if state]
         if parts and self.accelerator.is_main_process:
             tensors = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
             save_tensors(tensors, folder / STATE)

@@ -206,6 +206,8 @@ class BiLM(Objective):
         """
         start = None if self.states is None else tuple(part[:1].movedim(0, 2) for part in self.states)
         model = extract_model_from_parallel(model)
+        if model.device.type == "xla":  # which would compile a graph for each length of a sentence
+            model.cpu()
         stop = min(WARM_UP, self.corpus.num_tokens)
         ends = self.corpus.sentences.between(0, stop)
         sentences = np.split(self.corpus.read(0, stop), ends[ends < stop])

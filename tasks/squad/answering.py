@@ -5,6 +5,8 @@ answer("Who wrote it?", "It was written by Jane Austen, and printed by others.")
 {"score": 0.93, "start": 18, "end": 29, "answer": "Jane Austen"}
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from datasets import Dataset
@@ -71,14 +73,18 @@ class QuestionAnswerer:
             raise InputError(f"top_k={top_k}: ask for at least one answer")
         if not questions:
             return []
+        ranked = self.rank(questions, contexts, max(top_k, N_BEST))
+        answers = [self.best(entries, null, top_k) for entries, null in ranked]
+        answers = [best[0] for best in answers] if top_k == 1 else answers
+        return answers if isinstance(question, (list, tuple)) else answers[0]
+
+    def rank(self, questions: list[str], contexts: list[str], n: int = N_BEST) -> Iterator[tuple[list[Entry], Entry]]:
+        """Yields for each question its `n` best answers, the best first, and the entry of "no answer"."""
         examples = self.examples(questions, contexts)
         windows = make_windows(
             examples, self.tokenizer, self.max_seq_length, self.doc_stride, min(64, self.max_seq_length // 4)
         )
-        ranked = rank(contexts, windows, self.read(windows), max(top_k, N_BEST), self.max_answer_length)
-        answers = [self.best(entries, null, top_k) for entries, null in ranked]
-        answers = [best[0] for best in answers] if top_k == 1 else answers
-        return answers if isinstance(question, (list, tuple)) else answers[0]
+        return rank(contexts, windows, self.read(windows), n, self.max_answer_length)
 
     def examples(self, questions: list[str], contexts: list[str]) -> Dataset:
         """The questions and contexts as a data set.

@@ -1,0 +1,244 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert[app]==0.1.0"]
+# ///
+"""A page in the browser: one sentence, read by ELMo, GPT and BERT side by side.
+
+    python app.py                                              # the models of checkpoints/
+    python app.py --bert google-bert/bert-base-uncased --ner runs/bert/conll2003 --squad runs/bert/squad_v2
+    python app.py --index_file held_out.txt --server_port 7861
+
+The page shows the nearest neighbours of a word in its context, layer by layer; how probable each word is in its place,
+and which of two sentences each model prefers; the entities and answers that fine-tuned models find; and the attention
+of GPT and BERT. It needs the extra "app": pip install -c constraints.txt -e ".[app]"
+
+The page is only for this computer, unless --server_name is another address. Then anyone who reaches the address can
+use it, but only with the models and files that the command line names. Nothing is sent to other addresses: there are
+no statistics, no public link and no fonts from the network. Only a model of the Hub is downloaded, once.
+"""
+
+import argparse
+import os
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import transformers
+from datasets import disable_progress_bars
+
+from explorer.drawing import STYLE
+from explorer.panels import Panels
+from training.command_line import run_command
+from training.errors import InputError, LaunchError, MissingFileError, PackageError
+
+
+if TYPE_CHECKING:
+    import gradio
+
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+# The browser fetches nothing from other addresses, whatever the page or Gradio asks for.
+POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+
+SENTENCE = "They sat on the bank and watched the stream."
+WORD = 5  # bank
+SECOND = "They sat on the bank and watches the stream."
+QUESTION = "Who built the lighthouse?"
+TEXT = "The lighthouse stands on the north side of the bay. It was built in 1858 by Thomas Hale, a shipowner of Leeds."
+CSS = """
+.gradio-container, .gradio-container > main { width: 100% !important; max-width: 1500px !important;
+  margin: 0 auto !important; }
+.html-container { padding: 0 !important; }
+footer { display: none !important; }
+"""
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python app.py", description=__doc__.splitlines()[0])
+    for family in ("elmo", "gpt", "bert"):
+        column = f"model folder or Hub id of this column; default: checkpoints/{family}-books"
+        parser.add_argument(f"--{family}", default=f"checkpoints/{family}-books", metavar="MODEL", help=column)
+    parser.add_argument("--ner", default="", metavar="MODEL", help="folder that run_ner.py trained")
+    parser.add_argument("--squad", default="", metavar="MODEL", help="folder that run_squad.py trained")
+    index = "text file of sentences in which neighbours are looked for; default: those of analysis/word_senses.tsv"
+    parser.add_argument("--index_file", default="", metavar="FILE", help=index)
+    parser.add_argument("--server_name", default=LOCAL[0], metavar="ADDRESS", help="default: this computer only")
+    port = "default: the first free one from 7860 on"
+    parser.add_argument("--server_port", type=int, metavar="PORT", help=port)
+    args = parser.parse_args(argv)
+    if args.index_file and not Path(args.index_file).is_file():
+        raise MissingFileError(f"--index_file {args.index_file}: no such file")
+    if args.server_port is not None and not 0 < args.server_port < 65536:
+        raise InputError(f"--server_port must be between 1 and 65535, not {args.server_port}")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Serves the page until Ctrl-C."""
+    args = parse(argv)
+    page = start(args)
+    print(f"{page.local_url} shows the page; Ctrl-C ends it", flush=True)
+    page.block_thread()
+
+
+def start(args: argparse.Namespace) -> "gradio.Blocks":
+    """Builds the page and serves it in threads of their own; `close` ends them."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before the import
+    try:
+        import gradio
+        from starlette.middleware import Middleware
+    except ImportError as error:
+        raise PackageError(f'{error}: pip install -c constraints.txt -e ".[app]"') from error
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    disable_progress_bars()
+    named = frozenset({args.ner, args.squad, args.index_file})
+    uploads = Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir(), "gradio"))
+    models = {"ELMo": args.elmo, "GPT": args.gpt, "BERT": args.bert}
+    page = build(Panels(models, None if args.server_name in LOCAL else named, uploads), args)
+    try:
+        page.launch(
+            server_name=args.server_name,
+            server_port=args.server_port,
+            share=False,
+            quiet=True,
+            prevent_thread_lock=True,
+            ssr_mode=False,
+            footer_links=[],
+            theme=gradio.themes.Soft(font=["Segoe UI", "Helvetica", "Arial", "sans-serif"], font_mono=["monospace"]),
+            css=CSS + STYLE,
+            app_kwargs={"middleware": [Middleware(LocalOnly)]},
+        )
+    except OSError as error:
+        address = f"{args.server_name}:{args.server_port or 'any port from 7860 on'}"
+        raise LaunchError(
+            f"nothing can be served at {address}: give another --server_port or --server_name"
+        ) from error
+    return page
+
+
+class LocalOnly:
+    """Sends `POLICY` with every answer of the server."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_policy(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"content-security-policy", POLICY)]}
+            await send(message)
+
+        await self.app(scope, receive, send_with_policy)
+
+
+# The page
+
+
+def build(panels: Panels, args: argparse.Namespace) -> "gradio.Blocks":
+    import gradio
+
+    with gradio.Blocks(title="ELMo, GPT and BERT", analytics_enabled=False, fill_width=True) as page:
+        gradio.Markdown("# ELMo, GPT and BERT\nOne sentence, read by three models.")
+        sentence = gradio.Textbox(SENTENCE, label="Sentence", max_lines=4, elem_id="sentence")
+        with gradio.Tab("A word in context"):
+            add_neighbours(panels, sentence, args.index_file)
+        with gradio.Tab("Probability of each word"):
+            add_scores(panels, sentence)
+        with gradio.Tab("Entities and answers"), gradio.Row():
+            with gradio.Column(min_width=360):
+                add_entities(panels, sentence, args.ner)
+            with gradio.Column(min_width=360):
+                add_answers(panels, args.squad)
+        with gradio.Tab("Attention"):
+            add_attention(panels, sentence)
+    return page
+
+
+def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) -> None:
+    import gradio
+
+    words = panels.words(SENTENCE)
+    number = gradio.Radio(words, value=WORD, label="Word", elem_id="word")
+    with gradio.Row(equal_height=True):
+        default = "351 sentences of analysis/word_senses.tsv"
+        label = "Index: a text file of sentences"
+        index = gradio.Textbox(index_file, label=label, placeholder=default, scale=4, max_lines=1, elem_id="index")
+        upload = gradio.UploadButton("Upload a text file", scale=0, min_width=180, size="md")
+    same_word = gradio.Checkbox(label="Only other occurrences of this word", elem_id="same-word")
+    button = gradio.Button("Find neighbours", variant="primary", elem_id="find")
+    shown = gradio.HTML(elem_id="neighbours")
+
+    def choose(text: str, chosen: int | None) -> "gradio.Radio":
+        choices = panels.words(text)
+        return gradio.Radio(choices, value=chosen if chosen and chosen <= len(choices) else None)
+
+    quiet = {"show_progress": "hidden", "api_visibility": "private"}
+    sentence.change(choose, [sentence, number], number, trigger_mode="always_last", **quiet)
+    upload.upload(lambda path: path, upload, index, **quiet)
+    button.click(panels.neighbours, [sentence, number, same_word, index], shown, api_visibility="private")
+
+
+def add_scores(panels: Panels, sentence: "gradio.Textbox") -> None:
+    import gradio
+
+    second = gradio.Textbox(
+        SECOND, label="Second sentence, to compare with (may be empty)", max_lines=4, elem_id="second"
+    )
+    button = gradio.Button("Compute probabilities", variant="primary", elem_id="score")
+    shown = gradio.HTML(elem_id="scores")
+    button.click(panels.scores, [sentence, second], shown, api_visibility="private")
+
+
+def add_entities(panels: Panels, sentence: "gradio.Textbox", name: str) -> None:
+    import gradio
+
+    gradio.Markdown("## Entities of the sentence")
+    folder = gradio.Textbox(name, label="Folder that run_ner.py trained", max_lines=1, elem_id="ner")
+    button = gradio.Button("Find entities", variant="primary", elem_id="tag")
+    shown = gradio.HTML(elem_id="entities")
+    button.click(panels.entities, [sentence, folder], shown, api_visibility="private")
+
+
+def add_answers(panels: Panels, name: str) -> None:
+    import gradio
+
+    gradio.Markdown("## Answers from a text")
+    folder = gradio.Textbox(name, label="Folder that run_squad.py trained", max_lines=1, elem_id="squad")
+    question = gradio.Textbox(QUESTION, label="Question", max_lines=3, elem_id="question")
+    text = gradio.Textbox(TEXT, label="Text", lines=3, max_lines=12, elem_id="text")
+    may_be_none = gradio.Checkbox(label="The text may have no answer (models for SQuAD 2.0)", elem_id="may-be-none")
+    threshold = gradio.Slider(-20, 20, value=0, step=0.5, elem_id="threshold", label="Threshold of “no answer”")
+    button = gradio.Button("Find answers", variant="primary", elem_id="answer")
+    shown = gradio.HTML(elem_id="answers")
+    inputs = [question, text, folder, may_be_none, threshold]
+    gradio.on([button.click, threshold.release], panels.answers, inputs, shown, api_visibility="private")
+
+
+def add_attention(panels: Panels, sentence: "gradio.Textbox") -> None:
+    import gradio
+
+    with gradio.Row():
+        with gradio.Column(min_width=340):
+            gradio.HTML(panels.no_attention())
+        for family in ("GPT", "BERT"):
+            layers, heads = panels.attention_sizes(family)
+            with gradio.Column(min_width=340):
+                name = family.lower()
+                layer = gradio.Slider(1, layers, layers, step=1, label=f"{family}: layer", elem_id=f"{name}-layer")
+                all_heads = f"{family}: head (0: the mean of all heads)"
+                head = gradio.Slider(0, heads, 0, step=1, label=all_heads, elem_id=f"{name}-head")
+                button = gradio.Button(f"Show {family}'s attention", variant="primary", elem_id=f"{name}-attend")
+                shown = gradio.HTML(elem_id=f"{name}-attention")
+                gradio.on(
+                    [button.click, layer.release, head.release],
+                    partial(panels.attention, family),
+                    [sentence, layer, head],
+                    shown,
+                    api_visibility="private",
+                )
+
+
+if __name__ == "__main__":
+    run_command(main)

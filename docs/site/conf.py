@@ -1,0 +1,38 @@
+"""Settings of Sphinx, which makes a site of the guides and the docstrings: `make docs`."""
+
+import re
+import sys
+from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+project = "ELMo, GPT and BERT"
+copyright = "2026, the authors of this model zoo"  # noqa: A001 - Sphinx's name
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+include_patterns = ["*.md", "docs/**", "benchmarks/README.md", "checkpoints/README.md"]
+exclude_patterns = ["docs/site/html"]
+root_doc = "docs/site/index"
+html_theme = "furo"
+html_title = project
+myst_heading_anchors = 3
+# Links to folders of the repository, which are no pages. tests/test_guides.py checks that all links lead somewhere.
+suppress_warnings = ["myst.xref_missing"]
+default_role = "code"  # docstrings have Markdown's quotes around code
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+maximum_signature_line_length = 100
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", indent_examples)
+
+
+def indent_examples(app, what, name, obj, options, lines):
+    """Blocks of code between Markdown's fences, as transformers writes them, become blocks of reStructuredText."""
+    text = re.sub(r"^```python\n(.*?)^```$", _indent, "\n".join(lines), flags=re.DOTALL | re.MULTILINE)
+    lines[:] = text.split("\n")
+
+
+def _indent(match):
+    return "::\n\n" + "".join(f"    {line}\n" for line in match.group(1).splitlines())

@@ -1,0 +1,1 @@
+"""What app.py shows of a sentence, as functions without a page: neighbours, probabilities, entities, attention."""

@@ -1,0 +1,187 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Loops over time in operations of static shapes, for traced graphs and XLA: a scan, and torch's RNNs written out.
+
+Letters: B rows, T columns, D size of an input, R cells of one direction, G gates.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn as nn
+
+
+Tensors = Sequence[torch.Tensor]
+Stepped = tuple[Tensors, torch.Tensor]  # the new state, and an output
+Step = Callable[[Tensors, Tensors, Tensors], Stepped]
+
+
+def scan(step: Step, state: Tensors, columns: Tensors, weights: Tensors = ()) -> tuple[Tensors, torch.Tensor]:
+    """Calls `step(state, column, weights)` for one column after another; it returns the new state and an output.
+
+    On XLA this is one loop, compiled in the same time for rows of any length. A traced graph holds every step.
+
+    Args:
+        step: a function without random numbers and side effects. On XLA, it refers to no other tensors than it gets.
+        state: the tensors before the first step; each step returns as many, of the same shapes and types.
+        columns: (T, ...) each; a step gets one entry of each.
+        weights: the tensors that all steps read.
+
+    Returns:
+        The state after the last step, and the outputs (T, ...) of all steps.
+    """
+    if columns[0].device.type == "xla":
+        outputs, *state = _Scan.apply(step, (len(state), len(columns)), *state, *columns, *weights)
+        return state, outputs
+    if not len(columns[0]):
+        _, output = step(state, [tensor.new_zeros(tensor.shape[1:]) for tensor in columns], weights)
+        return state, output.new_zeros(0, *output.shape)
+    outputs = []
+    for column in zip(*(tensor.unbind(0) for tensor in columns), strict=True):
+        state, output = step(state, column, weights)
+        outputs.append(output)
+    return state, torch.stack(outputs)
+
+
+class _Scan(torch.autograd.Function):
+    """`scan` as a loop of XLA. It keeps the state before each step, from which the backward pass computes it again."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="xla")
+    def forward(ctx, step, counts, *tensors):
+        state, columns, weights = _split(tensors, counts)
+
+        def forward_step(carry: tuple[list, list], column: list) -> tuple[tuple[list, list], tuple]:
+            state, weights = carry
+            new_state, output = step(state, column, weights)
+            return (list(new_state), weights), (output, state)
+
+        (end, _), (outputs, states) = loop(forward_step, (state, weights), columns)
+        ctx.save_for_backward(*states, *columns, *weights)
+        ctx.step, ctx.counts = step, counts
+        return outputs, *end
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="xla")
+    def backward(ctx, outputs_gradient, *end_gradients):
+        states, columns, weights = _split(ctx.saved_tensors, ctx.counts)
+
+        def backward_step(carry: tuple[list, list, list], inputs: tuple) -> tuple[tuple[list, list, list], list]:
+            gradients, sums, weights = carry
+            output_gradient, state, column = inputs
+            leaves = [
+                tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in state + column + weights
+            ]
+            with torch.enable_grad():
+                new_state, output = ctx.step(*_split(leaves, ctx.counts))
+            gradients = _gradients([*new_state, output], leaves, [*gradients, output_gradient])
+            of_state, of_column, of_weights = _split(gradients, ctx.counts)
+            return (of_state, [a + b for a, b in zip(sums, of_weights, strict=True)], weights), of_column
+
+        zeros, inputs = [torch.zeros_like(weight) for weight in weights], (outputs_gradient, states, columns)
+        carry, of_columns = loop(backward_step, (list(end_gradients), zeros, weights), inputs, reverse=True)
+        return None, None, *carry[0], *of_columns, *carry[1]
+
+
+def _split(tensors: Tensors, counts: tuple[int, int]) -> tuple[list, list, list]:
+    """The tensors of the state, of the columns, and of the weights."""
+    states, columns = counts
+    return list(tensors[:states]), list(tensors[states : states + columns]), list(tensors[states + columns :])
+
+
+def _gradients(outputs: Tensors, inputs: Tensors, gradients: Tensors) -> list[torch.Tensor | None]:
+    """The gradient of each input, zeros if no output depends on it; None for integers and booleans."""
+    pairs = [pair for pair in zip(outputs, gradients, strict=True) if pair[0].requires_grad]
+    leaves = [tensor for tensor in inputs if tensor.requires_grad]
+    outputs, gradients = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(outputs, leaves, gradients, materialize_grads=True))
+    return [next(found) if tensor.requires_grad else None for tensor in inputs]
+
+
+def loop(step: Callable, state: object, columns: object, reverse: bool = False) -> tuple[object, object]:
+    """`step(state, column)` for each column, in a loop of XLA: the last state, and the outputs of all steps.
+
+    torch_xla's public `scan` has gradients, but keeps all that its steps have read for each of them, weights included.
+    """
+    # By name, because code on the Hub may import only what is installed everywhere.
+    return importlib.import_module("torch_xla.experimental.scan")._scan_impl_pytree(step, state, columns, reverse)
+
+
+def run_lstm(
+    inputs: torch.Tensor,  # (B, T, D)
+    input_weight: torch.Tensor,  # (4R, D): gates i, f, g, o
+    recurrent_weight: torch.Tensor,  # (4R, R)
+    *biases: torch.Tensor,  # (4R,) each
+) -> torch.Tensor:
+    """One direction of torch's LSTM: (B, T, R)."""
+
+    def step(state: Tensors, column: Tensors, weights: Tensors) -> Stepped:
+        hidden, cell = state
+        i, f, g, o = (column[0] + nn.functional.linear(hidden, weights[0])).chunk(4, -1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        hidden = o.sigmoid() * cell.tanh()
+        return (hidden, cell), hidden
+
+    gates = nn.functional.linear(inputs, input_weight, sum(biases)).transpose(0, 1)  # (T, B, 4R)
+    zeros = gates.new_zeros(inputs.shape[0], recurrent_weight.shape[1])
+    return scan(step, (zeros, zeros), [gates], [recurrent_weight])[1].transpose(0, 1)
+
+
+def run_gru(
+    inputs: torch.Tensor,  # (B, T, D)
+    input_weight: torch.Tensor,  # (3R, D): reset, update, candidate
+    recurrent_weight: torch.Tensor,  # (3R, R)
+    input_bias: torch.Tensor,  # (3R,)
+    recurrent_bias: torch.Tensor,
+) -> torch.Tensor:
+    """One direction of torch's GRU: (B, T, R)."""
+
+    def step(state: Tensors, column: Tensors, weights: Tensors) -> Stepped:
+        recurrent = nn.functional.linear(state[0], *weights).chunk(3, -1)
+        reset, update, candidate = column[0].chunk(3, -1)
+        reset, update = (reset + recurrent[0]).sigmoid(), (update + recurrent[1]).sigmoid()
+        hidden = (candidate + reset * recurrent[2]).tanh().lerp(state[0], update)
+        return (hidden,), hidden
+
+    gates = nn.functional.linear(inputs, input_weight, input_bias).transpose(0, 1)  # (T, B, 3R)
+    zeros = gates.new_zeros(inputs.shape[0], recurrent_weight.shape[1])
+    return scan(step, [zeros], [gates], [recurrent_weight, recurrent_bias])[1].transpose(0, 1)
+
+
+def run_padded(
+    rnn: nn.RNNBase, states: torch.Tensor, mask: torch.Tensor, run_direction: Callable = run_lstm, layer: int = 0
+) -> torch.Tensor:
+    """Runs a layer of a bidirectional RNN: (B, T, D) states and a (B, T) mask -> (B, T, 2R), zero at padding.
+
+    Each direction reads the words of a row first and padding after them.
+    """
+    padding = (~mask).int()
+    forward = padding.argsort(dim=1, stable=True)  # (B, T): the column of the first word, of the second, ...
+    backward = mask.shape[1] - 1 - padding.flip(1).argsort(dim=1, stable=True)
+    outputs = []
+    for order, direction in zip((forward, backward), (f"l{layer}", f"l{layer}_reverse"), strict=True):
+        inputs = states.gather(1, order.unsqueeze(-1).expand_as(states))
+        states_in_order = run_direction(inputs, *rnn_weights(rnn, direction))
+        outputs.append(states_in_order.gather(1, order.argsort(1).unsqueeze(-1).expand_as(states_in_order)))
+    return torch.cat(outputs, -1).masked_fill(padding.bool().unsqueeze(-1), 0)
+
+
+def rnn_weights(rnn: nn.RNNBase, direction: str) -> tuple[torch.Tensor, ...]:
+    """The weights of the input (G * R, D) and of the states (G * R, R), and the bias of each (G * R).
+
+    `direction` is the ending of their names, such as "l0" or "l0_reverse".
+    """
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    return tuple(getattr(rnn, f"{name}_{direction}") for name in names)

@@ -1,0 +1,46 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Which tensors need static shapes: operations whose shapes do not depend on the values of tensors."""
+
+import torch
+from torch.autograd import forward_ad
+from transformers.utils.import_utils import is_tracing
+
+
+def is_opaque(tensor: torch.Tensor | None) -> bool:
+    """Whether the values cannot be read, or should not be: each shape that depends on them would be another graph.
+
+    So it is while a graph is traced, where `torch.vmap` maps over the tensor, and on XLA, which compiles a graph for
+    each new shape and computes all that is pending when a value is read.
+    """
+    if tensor is None or is_tracing(tensor):
+        return tensor is not None
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # one wrapper for each of vmap, grad, ...
+        if torch._C._functorch.is_batchedtensor(tensor):
+            return True
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.device.type == "xla"
+
+
+def is_transformed() -> bool:
+    """Whether `torch.func` (grad, vmap, jvp, ...) or forward-mode differentiation is active.
+
+    oneDNN's operations have no rule for batches and no forward derivative, which torch would take for zero.
+    """
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def needs_static_shapes(tensor: torch.Tensor) -> bool:
+    """Whether to compute with ordinary operations of static shapes: the tensor `is_opaque`, or is transformed."""
+    return is_opaque(tensor) or is_transformed()

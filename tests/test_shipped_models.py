@@ -1,0 +1,91 @@
+"""The models of checkpoints/ are small, load as others of their kind, and have learned English."""
+
+import json
+import re
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors import safe_open
+from transformers import AutoConfig, AutoTokenizer, BertForMaskedLM, OpenAIGPTLMHeadModel
+
+import modeling
+from tasks.minimal_pairs.scoring import choose_head, make_scorer
+from tests.conftest import ROOT
+from training.arguments import ModelSource
+
+
+NAMES = ("bert-books", "gpt-books", "elmo-books")
+MEGABYTES = 25
+STOCK = {"bert-books": BertForMaskedLM, "gpt-books": OpenAIGPTLMHeadModel}
+SENTENCES = [
+    "The old man took his hat and went out of the house.",
+    "She had never seen so large a ship before.",
+    "They walked along the river until it was dark.",
+    "I do not know what you mean, said the captain.",
+    "In the morning the sun came through the window.",
+    "He was one of the best men in the town.",
+]
+
+
+@pytest.fixture(params=NAMES)
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def folder(name, monkeypatch) -> str:
+    """The folder's name from the root, as users write it."""
+    monkeypatch.chdir(ROOT)
+    return f"checkpoints/{name}"
+
+
+def test_a_folder_is_small_and_has_no_code_and_no_path_of_a_machine(folder):
+    files = {path.name: path for path in (ROOT / folder).iterdir()}
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer_config.json"} < files.keys()
+    assert not [file for file in files if file.endswith(".py")]
+    assert sum(path.stat().st_size for path in files.values()) <= MEGABYTES * 1e6
+    for file, path in files.items():
+        if not file.endswith((".safetensors", "vocab.txt", "tokenizer.json")):
+            assert not re.search(r"/work|/home|/root|/tmp", path.read_text(encoding="utf-8")), file
+
+
+def test_the_weights_are_stored_in_bfloat16(folder):
+    with safe_open(ROOT / folder / "model.safetensors", "pt") as weights:
+        assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"BF16"}  # noqa: SIM118
+
+
+def test_the_card_and_the_list_of_the_models_have_the_same_perplexity(name, folder):
+    card = ModelCard.load(ROOT / folder / "README.md")
+    scores = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    (line,) = re.findall(rf"^\| \[{name}\].*", (ROOT / "checkpoints/README.md").read_text(encoding="utf-8"), re.M)
+    assert f"| {scores['perplexity']:.1f} |" in line
+
+
+def test_a_sentence_is_more_probable_than_its_words_in_another_order(name, folder):
+    modeling.register()
+    source = ModelSource(folder)
+    config, tokenizer = AutoConfig.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    head = choose_head(config, tokenizer, source)
+    scorer = make_scorer(head, head.from_pretrained(folder).eval(), tokenizer, "original")
+    mixed = [" ".join([*sorted(sentence[:-1].split(), key=len), "."]) for sentence in SENTENCES]
+    with torch.no_grad():
+        outputs = scorer(**scorer.collate(scorer.encode(SENTENCES + mixed)))
+    for scores in outputs.values():
+        right, wrong = scores.split(len(SENTENCES))
+        assert (right > wrong + 5).all()
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_transformers_own_classes_compute_the_same_from_the_folder(name, folder):
+    modeling.register()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = {"input_ids": tokenizer(SENTENCES[0], return_tensors="pt")["input_ids"]}
+    ours = {"bert-books": modeling.ZooBertForMaskedLM, "gpt-books": modeling.ZooGPTLMHeadModel}[name]
+    with torch.no_grad():
+        expected, logits = (model.from_pretrained(folder).eval()(**inputs).logits for model in (STOCK[name], ours))
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_configuration_asks_for_float32(folder):
+    assert json.loads((ROOT / folder / "config.json").read_text(encoding="utf-8"))["dtype"] == "float32"

@@ -1,0 +1,81 @@
+"""What runs do for XLA, as far as it shows without torch_xla; tests/xla has the rest."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+import torch
+from accelerate import DistributedType, PartialState
+from safetensors.torch import save_model
+
+import run_glue
+from modeling import ZooGPTConfig, ZooGPTLMHeadModel
+from training import launching, machines
+from training.errors import InputError
+from training.runs import command
+from training.xla import draw_seed, load_weights
+
+
+@pytest.fixture
+def as_on_xla(monkeypatch):
+    """One process, and what it sends to all is written and read as torch_xla does it."""
+
+    def send(objects: list, from_process: int) -> list:
+        buffer = io.BytesIO()
+        torch.save(objects, buffer)
+        return torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+
+    monkeypatch.setattr(PartialState(), "distributed_type", DistributedType.XLA)
+    monkeypatch.setattr(machines, "broadcast_object_list", send)
+
+
+def test_arrays_and_errors_reach_all_processes_of_xla(as_on_xla):
+    (outputs,) = machines.from_all({3: {"logits": np.arange(4.0)}})
+    assert outputs[3]["logits"].tolist() == [0, 1, 2, 3]
+
+    def fail() -> None:
+        raise InputError("no such thing")
+
+    with pytest.raises(InputError, match="no such thing"):
+        machines.on_main(fail)
+
+
+def test_more_processes_than_devices_of_xla_have_a_remedy_of_their_own(as_on_xla, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(RuntimeError, match="8 processes were asked for.* XLA has one device here: --num_processes 1"):
+        launching.check_launch()
+
+
+def test_each_update_of_each_process_draws_other_numbers():
+    seeds = {draw_seed(seed, update, process) for seed in (1, 2) for update in (0, 1) for process in (0, 1)}
+    assert len(seeds) == 8 and draw_seed(1, 0, 1) in seeds
+
+
+def tiny_gpt(n_layer: int = 1) -> ZooGPTLMHeadModel:
+    return ZooGPTLMHeadModel(ZooGPTConfig(vocab_size=11, n_positions=8, n_embd=6, n_layer=n_layer, n_head=2))
+
+
+def test_the_weights_of_a_checkpoint_are_loaded_and_stay_tied(tmp_path):
+    saved, model = tiny_gpt(), tiny_gpt()
+    save_model(saved, tmp_path / "model.safetensors")
+    waiting = [model]
+    load_weights(waiting, str(tmp_path))
+    assert waiting == []  # accelerate has none left to load
+    torch.testing.assert_close(model.state_dict(), saved.state_dict(), rtol=0, atol=0)
+    assert model.lm_head.weight is model.transformer.tokens_embed.weight
+
+
+def test_the_weights_of_another_model_are_refused(tmp_path):
+    larger = tiny_gpt(n_layer=2)
+    save_model(larger, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="transformer.h.1"):
+        load_weights([tiny_gpt()], str(tmp_path))
+
+
+def test_the_launcher_for_tpus_finds_what_to_run(monkeypatch, capsys):
+    """It imports the script and calls `command` in it, with the script's words in `sys.argv`."""
+    monkeypatch.setattr(sys, "argv", [run_glue.__file__, "--task_name", "nothing"])
+    with pytest.raises(SystemExit):
+        command()
+    assert capsys.readouterr().err.count("\n") == 1
