@@ -29,7 +29,6 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import tqdm
-from filelock import FileLock, Timeout
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
@@ -48,7 +47,7 @@ from training.arguments import without_folders
 from training.command_line import run_command
 from training.digests import model_digest
 from training.errors import ExistingFileError, FolderInUseError, InputError
-from training.files import read_json_object, write_json, writing
+from training.files import acquire_lock, read_json_object, write_json, writing
 from training.launching import choose_implementation
 
 
@@ -148,14 +147,10 @@ def check_folder(folder: Path, args: ExtractArguments) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Makes the folder, and keeps other processes from writing to it."""
+    in_use = FolderInUseError(f"another process is writing to --output_dir {folder}: choose another")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".lock").touch()  # FileLock mistakes some errors of writing for another process's lock
-    lock = FileLock(folder / ".lock", blocking=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise FolderInUseError(f"another process is writing to --output_dir {folder}: choose another") from error
+        lock = acquire_lock(folder, in_use)
     try:
         yield
     finally:

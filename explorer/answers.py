@@ -5,17 +5,14 @@ from functools import lru_cache
 
 from transformers import AutoModelForQuestionAnswering
 
-from explorer.models import check_named, check_trained
+from explorer.models import load_trained
 from explorer.sentences import Span, check_characters
 from tasks.squad.answering import N_BEST, QuestionAnswerer
 from tasks.squad.decode import Entry, probabilities, with_null
-from training.arguments import ModelSource
 from training.errors import InputError
-from training.loading import load_config, load_model, load_tokenizer
 
 
 LONGEST = 20_000  # characters of a text
-REMEDY = "name a folder that run_squad.py trained"
 
 
 @dataclass(frozen=True)
@@ -48,13 +45,7 @@ class Ranked:
 @lru_cache(maxsize=2)
 def load_answerer(name: str) -> QuestionAnswerer:
     """Loads a fine-tuned folder. Raises ValueError for a model that does not answer questions."""
-    check_named(name)
-    source = ModelSource(name)
-    config = load_config(source)
-    check_trained(name, config, "QuestionAnswering", "run_squad.py")
-    tokenizer = load_tokenizer(source)
-    model = load_model(AutoModelForQuestionAnswering, source, config, tokenizer, train=False, remedy=REMEDY)
-    return QuestionAnswerer(model, tokenizer)
+    return QuestionAnswerer(*load_trained(AutoModelForQuestionAnswering, name, "QuestionAnswering", "run_squad.py"))
 
 
 def answer(answerer: QuestionAnswerer, question: str, context: str) -> Ranked:

@@ -8,18 +8,16 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-from explorer.models import check_named, check_trained
+from explorer.models import load_trained
 from explorer.sentences import Span, words_of
 from metrics.entities.entities import split_tag, starts
 from modeling.elmo.tokenization_elmo import split_words
 from tasks.ner.decode import predicted_tags
 from tasks.ner.features import class_names, collate, make_features
-from training.arguments import ModelSource
-from training.loading import load_config, load_model, load_tokenizer, positions
+from training.loading import positions
 
 
 LONGEST = 512  # tokens of a row, of models without a limit
-REMEDY = "name a folder that run_ner.py trained"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +52,8 @@ class Entity:
 @lru_cache(maxsize=2)
 def load_tagger(name: str) -> Tagger:
     """Loads a fine-tuned folder. Raises ValueError for a model that tells no entities apart."""
-    check_named(name)
-    source = ModelSource(name)
-    config = load_config(source)
-    check_trained(name, config, "TokenClassification", "run_ner.py")
-    tokenizer = load_tokenizer(source)
-    model = load_model(AutoModelForTokenClassification, source, config, tokenizer, train=False, remedy=REMEDY)
-    names, scheme = class_names(DatasetDict(), config, train=False, tag_scheme="iob2", model_name=name)
+    model, tokenizer = load_trained(AutoModelForTokenClassification, name, "TokenClassification", "run_ner.py")
+    names, scheme = class_names(DatasetDict(), model.config, train=False, tag_scheme="iob2", model_name=name)
     return Tagger(model.eval(), tokenizer, names, scheme)
 
 

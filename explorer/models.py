@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from analysis.representations import Encoder, make_encoder
 from tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
@@ -63,10 +69,18 @@ def check_named(name: str) -> None:
         raise InputError("No model is named: give a model folder, or a model of the Hub.")
 
 
-def check_trained(name: str, config: PreTrainedConfig, task: str, script: str) -> None:
-    """Raises ValueError for a checkpoint that was saved as a model of another task."""
+def load_trained(
+    auto_class: type, name: str, task: str, script: str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Loads a folder that the script has fine-tuned. Raises ValueError for a model of another task."""
+    check_named(name)
+    source = ModelSource(name)
+    config = load_config(source)
     saved = config.architectures or []
     if saved and not any(task in architecture for architecture in saved):
         raise InputError(
             f"{name} holds {', '.join(saved)}, which {script} did not train: name a folder that it trained."
         )
+    tokenizer = load_tokenizer(source)
+    remedy = f"name a folder that {script} trained"
+    return load_model(auto_class, source, config, tokenizer, train=False, remedy=remedy), tokenizer

@@ -20,7 +20,7 @@ from metrics.entities.entities import split_tag
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import Arguments
-from training import command_line, launching, reporting, runs
+from training import command_line, files, launching, reporting, runs
 from training.checksums import verify_checksums, write_checksums
 from training.clock import Clock
 from training.errors import DivergedError, InputError
@@ -99,7 +99,7 @@ def test_an_output_folder_that_cannot_be_written_to_is_one_line_before_the_work(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder / ".lock"))
 
         folder.mkdir()
-        monkeypatch.setattr(launching.FileLock, "acquire", refuse)
+        monkeypatch.setattr(files.FileLock, "acquire", refuse)
     with (
         pytest.raises(OSError, match="^cannot write to --output_dir .*: [A-Z][a-z ]+: choose another$") as error,
         launching.lock_output_folder(run(output_dir=str(folder), overwrite_output_dir=True)),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -146,6 +147,18 @@ def writing(path: Path, remedy: Text = REMEDY) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise FileError(f"cannot write {path}: {reason}. ", remedy) from error
+
+
+def acquire_lock(folder: Path, in_use: FileError, seconds: float = 0) -> FileLock:
+    """Makes .lock in the folder and locks it. Raises `in_use` if another process holds it for longer than this."""
+    path = folder / ".lock"
+    path.touch()  # FileLock mistakes some errors of writing for another process's lock
+    lock = FileLock(path, timeout=seconds, blocking=seconds > 0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise in_use from error
+    return lock
 
 
 def write_text(path: Path, text: str) -> None:

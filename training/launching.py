@@ -19,11 +19,11 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_available_trackers
 from accelerate.utils import set_seed
-from filelock import FileLock, Timeout
 from transformers.integrations import unset_hf_deepspeed_config
 
 from training.arguments import CURVES, TRACKERS, RunArguments, public_arguments
 from training.errors import ExistingFileError, FileError, FolderInUseError, InputError, LaunchError, PackageError
+from training.files import acquire_lock
 from training.history import History
 from training.machines import from_all, name_of_process, on_main, processes_without
 from training.output_folder import BATCH, RESULTS
@@ -65,14 +65,10 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
             f"--output_dir {output} exists and is not empty: choose another,{resume} or --overwrite_output_dir"
         )
     is_new = not output.exists()
-    lock = FileLock(output / ".lock", blocking=False)
-    try:
-        with _output_dir_errors(output):
-            output.mkdir(parents=True, exist_ok=True)
-            (output / ".lock").touch()  # FileLock mistakes some errors of writing for another run's lock
-            lock.acquire()
-    except Timeout as error:
-        raise FolderInUseError(f"another run is writing to --output_dir {output}: choose another") from error
+    in_use = FolderInUseError(f"another run is writing to --output_dir {output}: choose another")
+    with _output_dir_errors(output):
+        output.mkdir(parents=True, exist_ok=True)
+        lock = acquire_lock(output, in_use)
     try:
         yield
     finally:
@@ -86,10 +82,10 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _output_dir_errors(output: Path) -> Iterator[None]:
-    """Turns errors of writing to --output_dir into a FileError of one line. Another run's lock stays a Timeout."""
+    """Turns errors of writing to --output_dir into a FileError of one line."""
     try:
         yield
-    except Timeout:
+    except FileError:
         raise
     except OSError as error:
         raise FileError(f"cannot write to --output_dir {output}: {error.strerror or error}: choose another") from error

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from tasks.language_models import reads_words
@@ -56,7 +55,7 @@ from tasks.pretraining.vocabulary import (
 )
 from tasks.pretraining.writing import FINISHED, Reader, WritePiece, count_words, is_undamaged, write_shards
 from training.errors import ExistingFileError, FileError, FolderInUseError, InputError, MissingFileError
-from training.files import new_folder, read_json_object, write_json, write_text, writing
+from training.files import acquire_lock, new_folder, read_json_object, write_json, write_text, writing
 
 
 ORIGIN, TOKENIZER, TEXT, WORDS_RECORD = "origin.json", "tokenizer", "text", "words/record.json"
@@ -116,14 +115,10 @@ def _locked(folder: Path) -> Iterator[None]:
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if ORIGIN not in names and names - {".lock", TEXT}:
         raise ExistingFileError(FOLDER, f" {folder} is not empty and holds no corpus: choose another folder")
+    in_use = FolderInUseError(f"another run prepares {folder}: wait for it, or choose another ", FOLDER)
     with writing(folder, ("Choose another ", FOLDER)):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".lock").touch()  # FileLock mistakes some errors of writing for another run's lock
-    lock = FileLock(folder / ".lock", timeout=LOCK_SECONDS)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise FolderInUseError(f"another run prepares {folder}: wait for it, or choose another ", FOLDER) from error
+        lock = acquire_lock(folder, in_use, LOCK_SECONDS)
     try:
         yield
     finally:
