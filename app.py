@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 import transformers
 from datasets import disable_progress_bars
 
-from explorer.drawing import STYLE
-from explorer.panels import Panels
-from training.command_line import run_command
-from training.errors import InputError, LaunchError, MissingFileError, PackageError
+from elmo_gpt_bert.explorer.drawing import STYLE
+from elmo_gpt_bert.explorer.panels import Panels
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import InputError, LaunchError, MissingFileError, PackageError
 
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from accelerate.utils import tqdm
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
-from analysis.extraction import (
+from elmo_gpt_bert.analysis.extraction import (
     Combination,
     Extractor,
     Plan,
@@ -41,14 +41,14 @@ from analysis.extraction import (
     make_plan,
     read_parts,
 )
-from analysis.representations import Pieces, is_vectors, load_encoder
-from analysis.vector_files import Format, read_info, write_part
-from training.arguments import without_folders
-from training.command_line import run_command
-from training.digests import model_digest
-from training.errors import ExistingFileError, FolderInUseError, InputError
-from training.files import acquire_lock, read_json_object, write_json, writing
-from training.launching import choose_implementation
+from elmo_gpt_bert.analysis.representations import Pieces, is_vectors, load_encoder
+from elmo_gpt_bert.analysis.vector_files import Format, read_info, write_part
+from elmo_gpt_bert.training.arguments import without_folders
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.digests import model_digest
+from elmo_gpt_bert.training.errors import ExistingFileError, FolderInUseError, InputError
+from elmo_gpt_bert.training.files import acquire_lock, read_json_object, write_json, writing
+from elmo_gpt_bert.training.launching import choose_implementation
 
 
 DESCRIPTION = "vectors.json"  # there only when all files are

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard, constants
 
-from training.cards import renamed
-from training.checksums import verify_checksums
-from training.command_line import run_command
-from training.errors import InputError, MissingFileError, as_user_errors
-from training.files import write_text
-from training.hub import CARD, benchmark_results, create_repository, push, pushed_files
+from elmo_gpt_bert.training.cards import renamed
+from elmo_gpt_bert.training.checksums import verify_checksums
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import InputError, MissingFileError, as_user_errors
+from elmo_gpt_bert.training.files import write_text
+from elmo_gpt_bert.training.hub import CARD, benchmark_results, create_repository, push, pushed_files
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["elmo-gpt-bert[plots]==0.1.0"]
+# ///
 """Runs the recipes of a table over several seeds, and prints ours beside the papers' numbers.
 
     python reproduce.py pretraining_pays                                    # all of it; again, to go on after a stop
@@ -15,15 +19,15 @@ import argparse
 import shlex
 from pathlib import Path
 
-from reproduction.records import collect
-from reproduction.report import write_report
-from reproduction.rows import MODELS, Table
-from reproduction.running import run_steps
-from reproduction.steps import Folders, plan
-from reproduction.tables import TABLES
-from training.command_line import run_command
-from training.errors import InputError, LaunchError
-from training.files import write_json, writing
+from elmo_gpt_bert.reproduction.records import collect
+from elmo_gpt_bert.reproduction.report import write_report
+from elmo_gpt_bert.reproduction.rows import MODELS, Table
+from elmo_gpt_bert.reproduction.running import run_steps
+from elmo_gpt_bert.reproduction.steps import Folders, plan
+from elmo_gpt_bert.reproduction.tables import TABLES
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import InputError, LaunchError
+from elmo_gpt_bert.training.files import write_json, writing
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -33,21 +33,21 @@ from datasets import DatasetDict
 from transformers import PreTrainedModel
 from transformers.hf_argparser import HfArg
 
-from tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
-from tasks.minimal_pairs.features import make_features
-from tasks.minimal_pairs.plot import draw
-from tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
-from training.arguments import PathOrName, PositiveInt, RunArguments
-from training.clock import Clock
-from training.errors import InputError
-from training.flags import parse_arguments
-from training.launching import make_accelerator
-from training.loading import load_config, load_model, load_tokenizer, positions
-from training.prediction import Outputs, predict
-from training.results import NUMBER, Results, Scores
-from training.runs import carry_out, command, repeat
-from training.samples import count_samples, describe_samples, first_examples
-from training.task import Compute, Description, Task
+from elmo_gpt_bert.tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
+from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
+from elmo_gpt_bert.tasks.minimal_pairs.plot import draw
+from elmo_gpt_bert.tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
+from elmo_gpt_bert.training.arguments import PathOrName, PositiveInt, RunArguments
+from elmo_gpt_bert.training.clock import Clock
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.launching import make_accelerator
+from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
+from elmo_gpt_bert.training.prediction import Outputs, predict
+from elmo_gpt_bert.training.results import NUMBER, Results, Scores
+from elmo_gpt_bert.training.runs import carry_out, command, repeat
+from elmo_gpt_bert.training.samples import count_samples, describe_samples, first_examples
+from elmo_gpt_bert.training.task import Compute, Description, Task
 
 
 @dataclass(frozen=True, kw_only=True)

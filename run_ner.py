@@ -41,25 +41,25 @@ from transformers import (
 )
 from transformers.hf_argparser import HfArg
 
-from metrics.entities.entities import scores_and_types
+from elmo_gpt_bert.metrics.entities.entities import scores_and_types
+from elmo_gpt_bert.tasks.ner.data import read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
+from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
+from elmo_gpt_bert.tasks.rows import total
+from elmo_gpt_bert.training.arguments import DataArguments, ModelSource, PathOrName, public_arguments
+from elmo_gpt_bert.training.batches import IGNORED
+from elmo_gpt_bert.training.clock import Clock
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.launching import make_accelerator
+from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
+from elmo_gpt_bert.training.prediction import Outputs
+from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.runs import carry_out, command, repeat
+from elmo_gpt_bert.training.samples import count_samples, describe_samples
+from elmo_gpt_bert.training.state_cache import cache_states
+from elmo_gpt_bert.training.task import Description, Task
 from modeling import FeatureTaggerForTokenClassification
-from tasks.ner.data import read_files, read_folder, read_hub
-from tasks.ner.decode import conll_text, predicted_tags
-from tasks.ner.features import class_names, collate, make_features
-from tasks.rows import total
-from training.arguments import DataArguments, ModelSource, PathOrName, public_arguments
-from training.batches import IGNORED
-from training.clock import Clock
-from training.errors import InputError
-from training.flags import parse_arguments
-from training.launching import make_accelerator
-from training.loading import check_length, load_config, load_model, load_tokenizer
-from training.prediction import Outputs
-from training.results import Results, Scores
-from training.runs import carry_out, command, repeat
-from training.samples import count_samples, describe_samples
-from training.state_cache import cache_states
-from training.task import Description, Task
 
 
 # The languages of data sets, by their names on the Hub or the names of their folders.

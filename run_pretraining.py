@@ -41,18 +41,18 @@ from transformers import (
 )
 from transformers.hf_argparser import HfArg
 
-from tasks.language_models import candidate_heads, reads_words
-from tasks.pretraining.causal import CausalLM, keeps_documents_apart
-from tasks.pretraining.corpus import Corpus
-from tasks.pretraining.evaluation import HeldOut, compute_losses, score
-from tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
-from tasks.pretraining.objective import Objective
-from tasks.pretraining.plan import CorpusPlan, Phase
-from tasks.pretraining.preparing import PreparedText, prepare
-from tasks.pretraining.sources import TextSource
-from tasks.pretraining.streams import BiLM, change_vocabulary, start_size
-from tasks.pretraining.vocabulary import size_field, tokenizer_class
-from training.arguments import (
+from elmo_gpt_bert.tasks.language_models import candidate_heads, reads_words
+from elmo_gpt_bert.tasks.pretraining.causal import CausalLM, keeps_documents_apart
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.evaluation import HeldOut, compute_losses, score
+from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
+from elmo_gpt_bert.tasks.pretraining.objective import Objective
+from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
+from elmo_gpt_bert.tasks.pretraining.preparing import PreparedText, prepare
+from elmo_gpt_bert.tasks.pretraining.sources import TextSource
+from elmo_gpt_bert.tasks.pretraining.streams import BiLM, change_vocabulary, start_size
+from elmo_gpt_bert.tasks.pretraining.vocabulary import size_field, tokenizer_class
+from elmo_gpt_bert.training.arguments import (
     NonNegativeFloat,
     NonNegativeInt,
     PathOrName,
@@ -61,18 +61,18 @@ from training.arguments import (
     RunArguments,
     Share,
 )
-from training.batches import padding_options
-from training.clock import Clock
-from training.errors import InputError
-from training.flags import parse_arguments
-from training.launching import make_accelerator
-from training.loading import check_length, has_head, load_config, load_model, load_tokenizer
-from training.machines import in_turn
-from training.optimization import samples_of_update
-from training.prediction import Outputs
-from training.results import Results, Scores
-from training.runs import carry_out, command, repeat
-from training.task import Compute, Description, Task
+from elmo_gpt_bert.training.batches import padding_options
+from elmo_gpt_bert.training.clock import Clock
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.launching import make_accelerator
+from elmo_gpt_bert.training.loading import check_length, has_head, load_config, load_model, load_tokenizer
+from elmo_gpt_bert.training.machines import in_turn
+from elmo_gpt_bert.training.optimization import samples_of_update
+from elmo_gpt_bert.training.prediction import Outputs
+from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.runs import carry_out, command, repeat
+from elmo_gpt_bert.training.task import Compute, Description, Task
 
 
 OBJECTIVES = {

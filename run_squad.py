@@ -33,22 +33,22 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoModelForQuestionAnswering
 from transformers.hf_argparser import HfArg
 
-import metrics
-from tasks.rows import total
-from tasks.squad.data import read_files, read_folder, read_hub
-from tasks.squad.decode import Answers, find_answers
-from tasks.squad.features import Windows, collate, make_features
-from training.arguments import DataArguments, NonNegativeInt, PathOrName, PositiveInt, public_arguments
-from training.clock import Clock
-from training.errors import InputError
-from training.flags import parse_arguments
-from training.launching import make_accelerator
-from training.loading import check_length, load_config, load_model, load_tokenizer
-from training.prediction import Outputs
-from training.results import Results, Scores
-from training.runs import carry_out, command, repeat
-from training.samples import count_samples
-from training.task import Description, Evaluation, Task
+from elmo_gpt_bert import metrics
+from elmo_gpt_bert.tasks.rows import total
+from elmo_gpt_bert.tasks.squad.data import read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.squad.decode import Answers, find_answers
+from elmo_gpt_bert.tasks.squad.features import Windows, collate, make_features
+from elmo_gpt_bert.training.arguments import DataArguments, NonNegativeInt, PathOrName, PositiveInt, public_arguments
+from elmo_gpt_bert.training.clock import Clock
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.launching import make_accelerator
+from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
+from elmo_gpt_bert.training.prediction import Outputs
+from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.runs import carry_out, command, repeat
+from elmo_gpt_bert.training.samples import count_samples
+from elmo_gpt_bert.training.task import Description, Evaluation, Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,21 +35,21 @@ from datasets import DatasetDict
 from transformers import AutoModelForMultipleChoice
 from transformers.hf_argparser import HfArg
 
-import metrics
-from tasks.choices.data import read_files, read_folder, read_hub
-from tasks.choices.features import collate, make_features
-from tasks.choices.table import TASKS
-from training.arguments import DataArguments, PathOrName, one_of
-from training.clock import Clock
-from training.errors import InputError
-from training.flags import parse_arguments
-from training.launching import make_accelerator
-from training.loading import check_length, load_config, load_model, load_tokenizer
-from training.prediction import Outputs
-from training.results import Results, Scores
-from training.runs import carry_out, command, repeat
-from training.samples import count_samples, describe_samples
-from training.task import Description, Task
+from elmo_gpt_bert import metrics
+from elmo_gpt_bert.tasks.choices.data import read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.choices.features import collate, make_features
+from elmo_gpt_bert.tasks.choices.table import TASKS
+from elmo_gpt_bert.training.arguments import DataArguments, PathOrName, one_of
+from elmo_gpt_bert.training.clock import Clock
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.launching import make_accelerator
+from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
+from elmo_gpt_bert.training.prediction import Outputs
+from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.runs import carry_out, command, repeat
+from elmo_gpt_bert.training.samples import count_samples, describe_samples
+from elmo_gpt_bert.training.task import Description, Task
 
 
 @dataclass(frozen=True, kw_only=True)

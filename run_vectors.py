@@ -26,20 +26,20 @@ import transformers
 from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
+from elmo_gpt_bert.tasks.pretraining.sources import TextSource
+from elmo_gpt_bert.tasks.vectors.data import NumberedText, read_text
+from elmo_gpt_bert.tasks.vectors.files import write_vectors
+from elmo_gpt_bert.tasks.vectors.glove import train_glove
+from elmo_gpt_bert.tasks.vectors.models import embed_words
+from elmo_gpt_bert.tasks.vectors.similarity import Similarity, read_pairs, score
+from elmo_gpt_bert.tasks.vectors.word2vec import import_gensim, save_fasttext, train_word2vec, vectors_of
+from elmo_gpt_bert.training.arguments import without_folders
+from elmo_gpt_bert.training.clock import Clock
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import DivergedError, ExistingFileError, InputError, Parameter
+from elmo_gpt_bert.training.files import write_json, writing
+from elmo_gpt_bert.training.output_folder import METRICS
 from modeling.convert_vectors import read_vectors
-from tasks.pretraining.sources import TextSource
-from tasks.vectors.data import NumberedText, read_text
-from tasks.vectors.files import write_vectors
-from tasks.vectors.glove import train_glove
-from tasks.vectors.models import embed_words
-from tasks.vectors.similarity import Similarity, read_pairs, score
-from tasks.vectors.word2vec import import_gensim, save_fasttext, train_word2vec, vectors_of
-from training.arguments import without_folders
-from training.clock import Clock
-from training.command_line import run_command
-from training.errors import DivergedError, ExistingFileError, InputError, Parameter
-from training.files import write_json, writing
-from training.output_folder import METRICS
 
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
-"""Packaging of the zoo: the models, the metrics and the scripts, importable after `pip install -e .`."""
+"""Packaging of the zoo: `modeling`, `elmo_gpt_bert`, and a command for each script, such as zoo-run-glue."""
 
 import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 
 ROOT = Path(__file__).resolve().parent
@@ -11,6 +12,8 @@ ROOT = Path(__file__).resolve().parent
 # The package index does not follow links into the repository; their text stays.
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README)
+
+(VERSION,) = re.findall('^__version__ = "(.*)"$', (ROOT / "elmo_gpt_bert" / "__init__.py").read_text(), re.MULTILINE)
 
 SCRIPTS = ["app", "extract_vectors", "glue_submission", "push_to_hub", "reproduce", "run_blimp", "run_glue", "run_ner"]
 SCRIPTS += ["run_pretraining", "run_squad", "run_swag", "run_vectors", "squad_scores"]
@@ -62,9 +65,22 @@ CLIENTS += ["setfit>=1.2", "trl>=1"]
 # For the tests of the page, which drive a browser of the system.
 CLIENTS += [*APP, "playwright>=1.50"]
 
+
+class Build(build_py):
+    """Also puts the scripts and the recipes, which are at the root of the repository, into the package."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            package = Path(self.build_lib, "elmo_gpt_bert")
+            for name in SCRIPTS:
+                self.copy_file(f"{name}.py", str(package / "scripts"))
+            self.copy_tree("configs", str(package / "configs"))
+
+
 setup(
     name="elmo-gpt-bert",
-    version="0.1.0",
+    version=VERSION,
     description="ELMo, GPT and BERT written from scratch, each readable beside its paper, at home in transformers",
     long_description=DESCRIPTION,
     long_description_content_type="text/markdown",
@@ -81,12 +97,11 @@ setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10",
-    packages=find_packages(
-        str(ROOT), include=["analysis", "explorer", "metrics", "modeling*", "reproduction*", "tasks*", "training*"]
-    ),
+    packages=find_packages(str(ROOT), include=["elmo_gpt_bert*", "modeling*"]),
     # The labelled word senses, and modules that `evaluate` loads by path, one folder each.
-    package_data={"analysis": ["*.tsv"], "metrics": ["*/*.py"]},
-    py_modules=SCRIPTS,
+    package_data={"elmo_gpt_bert.analysis": ["*.tsv"], "elmo_gpt_bert.metrics": ["*/*.py"]},
+    cmdclass={"build_py": Build},
+    entry_points={"console_scripts": [f"zoo-{name.replace('_', '-')}=elmo_gpt_bert.scripts:run" for name in SCRIPTS]},
     install_requires=REQUIRED,
     extras_require={
         "app": APP,

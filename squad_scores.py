@@ -11,7 +11,7 @@
 
 Predictions are one JSON object, id -> text, with "" for no answer. The --na_prob_file is one JSON object too, id ->
 probability or log odds of no answer; it adds the best thresholds and the average precisions (pr_exact_ap, pr_f1_ap,
-pr_oracle_ap). metrics/squad/squad.py says what the scores are and how the two versions differ.
+pr_oracle_ap). elmo_gpt_bert/metrics/squad/squad.py says what the scores are and how the two versions differ.
 
 A prediction of "" stays "" at any threshold. So the best scores are at most run_squad.py's eval_best_exact and
 eval_best_f1, which are computed from the best answers to all questions. They are equal for a run with
@@ -32,13 +32,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metrics.squad.cmrc2018 import cmrc2018_scores
-from metrics.squad.scores import Marks, best_thresholds, mark, precision_recall, squad1_scores, squad2_scores
-from tasks.rows import plain, read_json
-from tasks.squad.files import read_questions
-from training.command_line import run_command
-from training.errors import InputError, PackageError
-from training.files import new_file, shown
+from elmo_gpt_bert.metrics.squad.cmrc2018 import cmrc2018_scores
+from elmo_gpt_bert.metrics.squad.scores import (
+    Marks,
+    best_thresholds,
+    mark,
+    precision_recall,
+    squad1_scores,
+    squad2_scores,
+)
+from elmo_gpt_bert.tasks.rows import plain, read_json
+from elmo_gpt_bert.tasks.squad.files import read_questions
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import InputError, PackageError
+from elmo_gpt_bert.training.files import new_file, shown
 
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from training.environment import device_name
+from elmo_gpt_bert.training.environment import device_name
 
 from . import bert, elmo, gpt
 from .measure import Build, assert_equal, matrix_peak, take_turns

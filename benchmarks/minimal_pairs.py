@@ -17,14 +17,14 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import AutoModelForMaskedLM
 
-from tasks.minimal_pairs.data import SENTENCES, read_file
-from tasks.minimal_pairs.features import make_features
-from tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
-from training.arguments import ModelSource
-from training.batches import in_pieces
-from training.launching import choose_implementation
-from training.loading import load_config, load_model, load_tokenizer
-from training.prediction import predict
+from elmo_gpt_bert.tasks.minimal_pairs.data import SENTENCES, read_file
+from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
+from elmo_gpt_bert.tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.batches import in_pieces
+from elmo_gpt_bert.training.launching import choose_implementation
+from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer
+from elmo_gpt_bert.training.prediction import predict
 
 from .__main__ import describe_machine, markdown
 from .measure import Contest, Side, assert_equal, take_turns

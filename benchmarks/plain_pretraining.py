@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.data.data_collator import DataCollator
 
-from tasks.pretraining.text import read_documents
+from elmo_gpt_bert.tasks.pretraining.text import read_documents
 
 from .measure import timed
 

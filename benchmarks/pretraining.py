@@ -28,14 +28,14 @@ from datasets import load_from_disk
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import run_pretraining
-from tasks.pretraining.causal import CausalLM
-from tasks.pretraining.corpus import Corpus
-from tasks.pretraining.masked import MaskedLM, Vocabulary
-from tasks.pretraining.objective import Objective
-from training import runs
-from training.batches import IGNORED, count_real_tokens
-from training.loop import Trained
-from training.output_folder import LOG
+from elmo_gpt_bert.tasks.pretraining.causal import CausalLM
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Vocabulary
+from elmo_gpt_bert.tasks.pretraining.objective import Objective
+from elmo_gpt_bert.training import runs
+from elmo_gpt_bert.training.batches import IGNORED, count_real_tokens
+from elmo_gpt_bert.training.loop import Trained
+from elmo_gpt_bert.training.output_folder import LOG
 
 from . import elmo, plain_pretraining
 from .__main__ import describe_machine, markdown

@@ -32,10 +32,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
-from metrics.squad.scores import normalize_answer, squad1_scores
-from tasks.squad.data import read_folder
-from tasks.squad.decode import find_answers
-from tasks.squad.features import Windows, include_marks, make_windows
+from elmo_gpt_bert.metrics.squad.scores import normalize_answer, squad1_scores
+from elmo_gpt_bert.tasks.squad.data import read_folder
+from elmo_gpt_bert.tasks.squad.decode import find_answers
+from elmo_gpt_bert.tasks.squad.features import Windows, include_marks, make_windows
 
 from . import plain_squad
 from .__main__ import describe_machine, markdown

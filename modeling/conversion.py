@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import HfArgumentParser
 
-from training import files
-from training.command_line import run_command
-from training.errors import (
+from elmo_gpt_bert.training import files
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import (
     ExistingFileError,
     FileError,
     InputError,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from training.errors import FileError, InputError, MissingFileError
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
 
 from .conversion import check_names
 

@@ -31,7 +31,7 @@ from transformers import BertTokenizer
 from transformers.activations import ACT2FN
 from transformers.hf_argparser import HfArg
 
-from training.errors import InputError, as_user_errors
+from elmo_gpt_bert.training.errors import InputError, as_user_errors
 
 from .bert.configuration_bert import ZooBertConfig
 from .bert.modeling_bert import ZooBertForPreTraining

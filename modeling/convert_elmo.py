@@ -34,7 +34,14 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers.hf_argparser import HfArg
 
-from training.errors import FileError, InputError, MissingFileError, PackageError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import (
+    FileError,
+    InputError,
+    MissingFileError,
+    PackageError,
+    Parameter,
+    as_user_errors,
+)
 
 from . import convert_manylangs
 from .conversion import command_line, new_folder, read_checkpoint, read_json, write_model

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from transformers.hf_argparser import HfArg
 
-from training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 
 from .conversion import command_line, new_folder, parse_json, read_json, read_text, write_model
 from .gpt.configuration_gpt import ZooGPTConfig

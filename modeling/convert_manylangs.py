@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 
 from .conversion import new_folder, read_json, write_model
 from .conversion_elmo import AS_IS, CARRY, CHARACTERS, TRANSFORM, fill, read_pickle, released_names

@@ -41,10 +41,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers.hf_argparser import HfArg
 
-from tasks.columns import look_tagged, read_columns
-from training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
-from training.files import shown
-from training.folders import check_indices
+from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.files import shown
+from elmo_gpt_bert.training.folders import check_indices
 
 from .conversion import command_line, new_folder, read_json, write_folder
 from .elmo.configuration_elmo import ElmoConfig

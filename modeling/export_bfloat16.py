@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers.hf_argparser import HfArg
 
-from training.cards import add_evaluations, renamed, without_code
-from training.checksums import damage, listed_files
-from training.errors import FileError, InputError, Parameter
+from elmo_gpt_bert.training.cards import add_evaluations, renamed, without_code
+from elmo_gpt_bert.training.checksums import damage, listed_files
+from elmo_gpt_bert.training.errors import FileError, InputError, Parameter
 
 from .conversion import command_line, new_folder, read_json, read_text, write_folder
 

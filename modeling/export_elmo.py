@@ -21,7 +21,7 @@ import numpy as np
 from transformers import PreTrainedModel
 from transformers.hf_argparser import HfArg
 
-from training.errors import InputError, PackageError, as_user_errors
+from elmo_gpt_bert.training.errors import InputError, PackageError, as_user_errors
 
 from .conversion import command_line, new_folder, write_folder
 from .conversion_elmo import (

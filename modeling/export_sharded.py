@@ -19,10 +19,10 @@ from transformers import AutoTokenizer, PreTrainedModel
 from transformers.hf_argparser import HfArg
 
 import modeling
-from training.checksums import damage, write_checksums
-from training.errors import FileError, InputError, PackageError, Parameter
-from training.output_folder import DEEPSPEED_PARTS, FSDP_PARTS
-from training.pickles import danger
+from elmo_gpt_bert.training.checksums import damage, write_checksums
+from elmo_gpt_bert.training.errors import FileError, InputError, PackageError, Parameter
+from elmo_gpt_bert.training.output_folder import DEEPSPEED_PARTS, FSDP_PARTS
+from elmo_gpt_bert.training.pickles import danger
 
 from .bert import configuration_bert
 from .conversion import command_line, new_folder, read_json, write_folder

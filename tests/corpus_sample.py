@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.pretraining.corpus import Corpus
-from tasks.pretraining.shards import Manifest, write_characters, write_manifest, write_shard
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.shards import Manifest, write_characters, write_manifest, write_shard
 
 
 Documents = Sequence[Sequence[Sequence[int]]]

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from elmo_gpt_bert.tasks.ner.tags import convert_tags
 from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
-from tasks.ner.tags import convert_tags
 from tests.glue_sample import text
 
 

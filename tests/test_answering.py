@@ -9,6 +9,9 @@ import torch
 from datasets import Dataset
 from transformers import BertTokenizer
 
+from elmo_gpt_bert.tasks.squad.answering import QuestionAnswerer
+from elmo_gpt_bert.tasks.squad.decode import find_answers
+from elmo_gpt_bert.tasks.squad.features import make_windows
 from modeling import (
     ElmoConfig,
     ElmoForQuestionAnswering,
@@ -18,9 +21,6 @@ from modeling import (
     ZooGPTForQuestionAnswering,
     ZooGPTTokenizer,
 )
-from tasks.squad.answering import QuestionAnswerer
-from tasks.squad.decode import find_answers
-from tasks.squad.features import make_windows
 from tests.glue_sample import VOCABULARY, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 

@@ -11,11 +11,11 @@ import run_glue
 import run_ner
 import run_squad
 import run_swag
+from elmo_gpt_bert.training import aliases
+from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.identity import FREE
 from tests.tiny_run import Arguments, recipe
-from training import aliases
-from training.arguments import RunArguments, public_arguments
-from training.flags import parse_arguments
-from training.identity import FREE
 
 
 def error_of(argv: list[str], capsys) -> str:

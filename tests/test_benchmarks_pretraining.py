@@ -12,9 +12,9 @@ import modeling
 import run_pretraining
 from benchmarks import measure, plain_pretraining, pretraining
 from benchmarks.measure import DifferentResults
-from tasks.pretraining.causal import CausalLM
-from tasks.pretraining.masked import MaskedLM
-from training.flags import parse_arguments
+from elmo_gpt_bert.tasks.pretraining.causal import CausalLM
+from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM
+from elmo_gpt_bert.training.flags import parse_arguments
 
 
 def run_here(work, *args):

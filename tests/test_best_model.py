@@ -7,8 +7,8 @@ import pytest
 import torch
 from datasets import Dataset
 
+from elmo_gpt_bert.training import loop
 from tests.tiny_run import checkpoint_names, fit, weights
-from training import loop
 
 
 # Divergence

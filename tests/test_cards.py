@@ -16,16 +16,16 @@ import run_glue
 import run_ner
 import run_squad
 import run_swag
+from elmo_gpt_bert.training import cards
+from elmo_gpt_bert.training.arguments import public_arguments
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.task import Description
 from tests import glue_sample
 from tests.gpt_sample import write_gpt_model
 from tests.test_run_swag import write_elmo
 from tests.test_samples import data_of
 from tests.tiny_run import prepare
-from training import cards
-from training.arguments import public_arguments
-from training.flags import parse_arguments
-from training.results import Results, Scores
-from training.task import Description
 
 
 SHORT = ["--do_train", "--do_eval", "--max_steps", "1", "--save_strategy", "no", "--max_seq_length", "32"]

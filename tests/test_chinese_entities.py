@@ -7,12 +7,12 @@ import torch
 from transformers import BertTokenizer
 
 import run_ner
-from metrics.entities.entities import entity_scores, scores_and_types
+from elmo_gpt_bert.metrics.entities.entities import entity_scores, scores_and_types
+from elmo_gpt_bert.tasks.columns import look_tagged
+from elmo_gpt_bert.tasks.ner.data import read_files, read_folder
+from elmo_gpt_bert.tasks.ner.features import make_features
+from elmo_gpt_bert.tasks.ner.tags import count_entities, entity_types, label_names
 from modeling import ElmoTokenizer
-from tasks.columns import look_tagged
-from tasks.ner.data import read_files, read_folder
-from tasks.ner.features import make_features
-from tasks.ner.tags import count_entities, entity_types, label_names
 from tests.chinese_sample import SENTENCES, characters, parse, tag, write_columns, write_entities
 from tests.glue_sample import write_model
 from tests.ner_sample import read_columns, write_elmo

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from transformers import BertTokenizer
 
-import metrics
 import run_squad
 import squad_scores
-from metrics.squad.cmrc2018 import cmrc2018_scores, longest_shared_run, segments
-from tasks.squad.data import read_files
-from tasks.squad.features import make_windows
+from elmo_gpt_bert import metrics
+from elmo_gpt_bert.metrics.squad.cmrc2018 import cmrc2018_scores, longest_shared_run, segments
+from elmo_gpt_bert.tasks.squad.data import read_files
+from elmo_gpt_bert.tasks.squad.features import make_windows
 from tests.chinese_sample import ABSENT, SIMPLIFIED, characters, make_cmrc, make_drcd, write_json
 from tests.glue_sample import write_model
 from tests.test_windows import answer_text

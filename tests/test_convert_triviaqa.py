@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.convert_triviaqa import beginning, convert, find_answers, fold, main
-from tasks.squad.data import read_files
+from elmo_gpt_bert.tasks.convert_triviaqa import beginning, convert, find_answers, fold, main
+from elmo_gpt_bert.tasks.squad.data import read_files
 
 
 DOCUMENTS = {

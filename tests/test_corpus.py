@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from tasks.pretraining.corpus import Corpus
-from tasks.pretraining.shards import FileRecord, Manifest, Shard, write_manifest
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.shards import FileRecord, Manifest, Shard, write_manifest
+from elmo_gpt_bert.training.errors import UserError
 from tests.corpus_sample import random_documents, write_corpus
-from training.errors import UserError
 
 
 @pytest.fixture

@@ -22,16 +22,16 @@ from pyarrow import parquet
 from transformers import BertTokenizer
 
 import modeling
+from elmo_gpt_bert.tasks.pretraining import preparing, sources, writing
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.preparing import prepare
+from elmo_gpt_bert.tasks.pretraining.sources import TextSource, is_held_out
+from elmo_gpt_bert.tasks.pretraining.text import split_sentences
+from elmo_gpt_bert.tasks.pretraining.vocabulary import word_vocabulary
+from elmo_gpt_bert.training import files
+from elmo_gpt_bert.training.errors import FileError, InputError, UserError
 from modeling import ElmoConfig, ElmoTokenizer, ZooBertConfig, ZooGPTConfig
-from tasks.pretraining import preparing, sources, writing
-from tasks.pretraining.corpus import Corpus
-from tasks.pretraining.preparing import prepare
-from tasks.pretraining.sources import TextSource, is_held_out
-from tasks.pretraining.text import split_sentences
-from tasks.pretraining.vocabulary import word_vocabulary
 from tests.processes import fork, wait
-from training import files
-from training.errors import FileError, InputError, UserError
 
 
 SENTENCE = "the cat Zoë sat on a mat and don't U.S. dogs barked loudly yesterday [SEP] <S> rain 1848 fell"
@@ -329,7 +329,7 @@ def test_a_finished_corpus_is_opened_without_reading_its_text(folder, source, mo
         raise AssertionError("the text was read")
 
     monkeypatch.setattr(TextSource, "read", fail)
-    monkeypatch.setattr("tasks.pretraining.sources.file_digest", fail)
+    monkeypatch.setattr("elmo_gpt_bert.tasks.pretraining.sources.file_digest", fail)
     assert run(folder, source).train.digest == Corpus.open(folder).digest
 
 

@@ -11,10 +11,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tasks.pretraining import text
-from tasks.pretraining.sources import TRAIN_FILE
-from tasks.pretraining.text import find_files, pieces, read_documents, split_sentences
-from training.errors import UserError
+from elmo_gpt_bert.tasks.pretraining import text
+from elmo_gpt_bert.tasks.pretraining.sources import TRAIN_FILE
+from elmo_gpt_bert.tasks.pretraining.text import find_files, pieces, read_documents, split_sentences
+from elmo_gpt_bert.training.errors import UserError
 
 
 DOCUMENTS = ["A cat sat.\nIt purred.", "Zoë slept. Dr. Ode did not.", "One line"]

@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import run_glue
+from elmo_gpt_bert.tasks.glue.table import TASKS
+from elmo_gpt_bert.training import loop
 from modeling import ElmoConfig, ElmoForSequenceClassification, ElmoModel, ElmoTokenizer, convert_vectors
-from tasks.glue.table import TASKS
 from tests.glue_sample import FOLDERS, write_task
 from tests.processes import fork, wait
-from training import loop
 
 
 SIZES = {

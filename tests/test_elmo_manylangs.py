@@ -14,8 +14,10 @@ import run_ner
 import run_pretraining
 import run_squad
 import run_swag
-from analysis import known_words
-from analysis.representations import load_encoder
+from elmo_gpt_bert.analysis import known_words
+from elmo_gpt_bert.analysis.representations import load_encoder
+from elmo_gpt_bert.tasks.vectors.models import embed_words
+from elmo_gpt_bert.training.errors import UserError
 from modeling import (
     ElmoForTokenClassification,
     ElmoModel,
@@ -25,10 +27,8 @@ from modeling import (
 )
 from modeling.convert_elmo import convert
 from modeling.elmo.tokenization_elmo_spelling import CharacterSpelling
-from tasks.vectors.models import embed_words
 from tests import choices_sample, glue_sample, ner_sample, squad_sample
 from tests.manylangs_reference import CHARACTERS, SENTENCES, WORDS, Reference, write_release
-from training.errors import UserError
 
 
 # A language of the words that the tests' data sets are made of, without some of its letters.

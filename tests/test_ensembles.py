@@ -19,16 +19,16 @@ from transformers import AutoModelForSequenceClassification
 import run_glue
 import run_ner
 import run_swag
+from elmo_gpt_bert.tasks.ner.tags import convert_tags
+from elmo_gpt_bert.training import ensembles, files, task
+from elmo_gpt_bert.training import runs as training_runs
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.loop import Trained
 from modeling import ElmoForTokenClassification
-from tasks.ner.tags import convert_tags
 from tests.choices_sample import write_task as write_choices
 from tests.glue_sample import LABELS, SIZES, write_model, write_task, write_vocabulary
 from tests.ner_sample import read_columns, sentence, write_elmo, write_folder
 from tests.processes import fork, wait
-from training import ensembles, files, task
-from training import runs as training_runs
-from training.flags import parse_arguments
-from training.loop import Trained
 
 
 BOTH = ["--do_eval", "--do_predict"]

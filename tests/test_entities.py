@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from seqeval.metrics import accuracy_score, classification_report
 
-import metrics
-from metrics.entities.entities import entity_scores
+from elmo_gpt_bert import metrics
+from elmo_gpt_bert.metrics.entities.entities import entity_scores
 
 
 Tags = list[list[str]]

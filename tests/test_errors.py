@@ -15,17 +15,9 @@ import run_glue
 import run_ner
 import run_squad
 import run_swag
-from modeling import ElmoConfig, ElmoForSequenceClassification, ElmoTokenizer
-from tasks.squad.answering import QuestionAnswerer
-from tests.choices_sample import write_task as write_choices
-from tests.conftest import ROOT
-from tests.glue_sample import write_model, write_task, write_vocabulary
-from tests.gpt_sample import write_gpt_config, write_gpt_tokenizer
-from tests.ner_sample import write_elmo
-from tests.ner_sample import write_folder as write_conll
-from tests.squad_sample import write_folder as write_squad
-from training import errors, runs
-from training.errors import (
+from elmo_gpt_bert.tasks.squad.answering import QuestionAnswerer
+from elmo_gpt_bert.training import errors, runs
+from elmo_gpt_bert.training.errors import (
     FileError,
     InputError,
     MissingFileError,
@@ -34,6 +26,14 @@ from training.errors import (
     as_user_errors,
     flags_in_errors,
 )
+from modeling import ElmoConfig, ElmoForSequenceClassification, ElmoTokenizer
+from tests.choices_sample import write_task as write_choices
+from tests.conftest import ROOT
+from tests.glue_sample import write_model, write_task, write_vocabulary
+from tests.gpt_sample import write_gpt_config, write_gpt_tokenizer
+from tests.ner_sample import write_elmo
+from tests.ner_sample import write_folder as write_conll
+from tests.squad_sample import write_folder as write_squad
 
 
 STRIDE = Parameter("stride", "doc_stride")
@@ -92,7 +92,8 @@ def texts(node: ast.AST) -> list[str]:
 
 
 def test_library_functions_do_not_speak_of_flags():
-    paths = [*(ROOT / "tasks").rglob("*.py"), *(ROOT / "training" / f"{name}.py" for name in LIBRARY)]
+    package = ROOT / "elmo_gpt_bert"
+    paths = [*(package / "tasks").rglob("*.py"), *(package / "training" / f"{name}.py" for name in LIBRARY)]
     paths += [*(ROOT / "modeling").rglob("*.py")]
     for path in paths:
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -9,26 +9,26 @@ from sklearn.metrics.pairwise import cosine_similarity
 from transformers import AutoModelForTokenClassification, AutoTokenizer, BertModel, BertTokenizer, pipeline
 
 import modeling
-from analysis.representations import load_encoder, word_vectors
-from explorer.answers import answer, load_answerer
-from explorer.attention import attend, sizes
-from explorer.entities import entities_of, load_tagger, tag_words
-from explorer.models import LanguageModel, load_language_model
-from explorer.neighbours import find_neighbours, read_index
-from explorer.surprisal import preferred, score_sentence
+from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
+from elmo_gpt_bert.explorer.answers import answer, load_answerer
+from elmo_gpt_bert.explorer.attention import attend, sizes
+from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
+from elmo_gpt_bert.explorer.models import LanguageModel, load_language_model
+from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index
+from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
+from elmo_gpt_bert.tasks.squad.decode import find_answers
+from elmo_gpt_bert.tasks.squad.features import make_windows
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from modeling import (
     ElmoTokenClassificationPipeline,
     ZooBertConfig,
     ZooBertForQuestionAnswering,
     ZooBertForTokenClassification,
 )
-from tasks.squad.decode import find_answers
-from tasks.squad.features import make_windows
 from tests.analysis_sample import TEXT
 from tests.ner_sample import write_elmo
 from tests.pairs_sample import PAIRS, WORD_PIECES, write_bert, write_bilm, write_gpt
 from tests.test_minimal_pairs import bilm_scores, log_p
-from training.errors import InputError, MissingFileError
 
 
 WRITERS = {"ELMo": write_bilm, "GPT": write_gpt, "BERT": write_bert}

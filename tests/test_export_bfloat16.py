@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 import run_blimp
 import run_pretraining
+from elmo_gpt_bert.training.checksums import SHA256SUMS
+from elmo_gpt_bert.training.errors import UserError
 from modeling.export_bfloat16 import export, main
 from tests.pairs_sample import write_pairs
 from tests.pretraining_sample import flags
-from training.checksums import SHA256SUMS
-from training.errors import UserError
 
 
 HEADS = {"masked_lm": AutoModelForMaskedLM, "causal_lm": AutoModelForCausalLM, "bilm": AutoModelForPreTraining}

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from transformers import AutoTokenizer, BertModel, GPT2Model, OpenAIGPTModel
 
 import extract_vectors
-from analysis import extraction, vector_files
+from elmo_gpt_bert.analysis import extraction, vector_files
 from modeling import ElmoModel
 from tests.analysis_sample import write_vectors
 from tests.pairs_sample import write_bert, write_bilm, write_gpt, write_gpt2

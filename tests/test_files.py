@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from training.files import load_tensors, read_json, read_json_object, save_tensors
+from elmo_gpt_bert.training.files import load_tensors, read_json, read_json_object, save_tensors
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoConfig
 
 import run_glue
-from tasks.glue import data as readers
-from tasks.glue import table
+from elmo_gpt_bert.tasks.glue import data as readers
+from elmo_gpt_bert.tasks.glue import table
 from tests.glue_sample import FOLDERS, LABELLED_TESTS, LABELS, SIZES, text, write_csv, write_task
 
 

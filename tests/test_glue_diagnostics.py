@@ -9,8 +9,8 @@ from datasets import Dataset, DatasetDict
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from transformers import AutoConfig, BertForSequenceClassification, BertTokenizer
 
-import metrics
 import run_glue
+from elmo_gpt_bert import metrics
 from tests.glue_sample import text, write_model, write_vocabulary
 
 

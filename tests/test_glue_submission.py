@@ -8,11 +8,11 @@ import pytest
 
 import glue_submission
 import run_glue
-from tasks.glue.table import EVERY_TASK
+from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import FileError
 from tests.glue_sample import write_model, write_vocabulary
 from tests.processes import heavy_imports
-from training.command_line import run_command
-from training.errors import FileError
 
 
 SIZES = {

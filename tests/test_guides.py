@@ -15,6 +15,9 @@ import pytest
 from transformers import BertTokenizer
 
 import modeling
+from elmo_gpt_bert.training.aliases import NAMES
+from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.flags import parse_arguments
 from modeling import ZooBertConfig, ZooBertForPreTraining, ZooBertForQuestionAnswering
 from modeling.convert_elmo import convert
 from tests.conftest import ROOT
@@ -24,9 +27,6 @@ from tests.line_links import LINK, renumber
 from tests.manylangs_reference import write_release
 from tests.ner_sample import write_elmo
 from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
-from training.aliases import NAMES
-from training.arguments import RunArguments
-from training.flags import parse_arguments
 
 
 OTHERS = {

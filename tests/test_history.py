@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from accelerate import PartialState
 
-from training import history
-from training.curves import draw_curves
-from training.errors import FileError
-from training.history import History
+from elmo_gpt_bert.training import history
+from elmo_gpt_bert.training.curves import draw_curves
+from elmo_gpt_bert.training.errors import FileError
+from elmo_gpt_bert.training.history import History
 
 
 @pytest.fixture(autouse=True)

@@ -30,18 +30,22 @@ LONGER_FUNCTIONS = {"tests/test_hub.py: push": 53}
 LONGEST_FILE = 500
 LONGER_FILES = {"modeling/bert/modeling_bert.py": 625, "tests/test_convert_elmo.py": 564}
 
-# The modules of training/, each of which imports only from those before it.
-ROOMS = ("errors", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases", "arguments", "flags")
-ROOMS += ("command_line", "samples", "results", "output_folder", "identity", "layers", "optimization", "curves")
-ROOMS += ("history", "waiting", "xla", "machines", "global_batch", "launching", "folders", "loading", "hub")
+# The modules of elmo_gpt_bert/training, each of which imports only from those before it.
+ROOMS = ("errors", "recipes", "files", "checksums", "digests", "pickles", "clock", "environment", "aliases")
+ROOMS += ("arguments", "flags", "command_line", "samples", "results", "output_folder", "identity", "layers")
+ROOMS += ("optimization", "curves", "history", "waiting", "xla", "machines", "global_batch", "launching", "folders")
+ROOMS += ("loading", "hub")
 ROOMS += ("published", "batches", "plan", "prediction")
 ROOMS += ("throughput", "speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting")
 ROOMS += ("seeds", "runs")
 
+SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
+
 # Each folder imports from itself and from those behind it; scripts are the files at the root, converters the modules
-# convert_x, export_x and conversion of modeling/ and tasks/.
+# convert_x, export_x and conversion of modeling/ and elmo_gpt_bert/tasks/.
 FLOORS = ("tests", "demo", "benchmarks", "scripts", "reproduction", "explorer", "analysis", "converters", "tasks")
 FLOORS += ("training", "metrics", "modeling")
+PACKAGE = "elmo_gpt_bert"  # the folder of those that are not at the root of the repository
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +81,7 @@ def test_the_version_is_the_same_wherever_it_stands(package):
 
 
 def test_scripts_that_run_from_a_url_ask_for_this_version_of_the_package(package):
-    needs_the_repository = {"reproduce"}  # it runs the other scripts, with the recipes
-    for name in {*package["py_modules"]} - needs_the_repository:
+    for name in SCRIPTS:
         opening, python, dependency, end = read(f"{name}.py").splitlines()[:4]
         assert (opening, end) == ("# /// script", "# ///"), name
         assert python == f'# requires-python = "{package["python_requires"]}"'
@@ -96,16 +99,21 @@ def test_each_direct_dependency_is_pinned_within_its_range(package):
         assert pin.operator == "==" and needed.specifier.contains(pin.version), f"{needed} against {pin}"
 
 
-def test_every_script_at_the_root_is_installed(package):
-    assert sorted(package["py_modules"]) == sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
-    assert all((ROOT / name.replace(".", "/")).is_dir() for name in package["packages"])
+def test_every_script_at_the_root_has_a_command(package):
+    commands = [entry.partition("=")[0] for entry in package["entry_points"]["console_scripts"]]
+    assert commands == [f"zoo-{name.replace('_', '-')}" for name in SCRIPTS]
+
+
+def test_the_names_that_an_installation_brings_are_those_of_this_project(package):
+    assert {name.partition(".")[0] for name in package["packages"]} == {PACKAGE, "modeling"}
+    assert not package.get("py_modules")
 
 
 def test_what_a_module_imports_on_load_is_required_by_setup(package):
     required = {canonicalize_name(Requirement(line).name) for line in package["install_requires"]}
     distributions = packages_distributions()
-    own = {*package["packages"], *package["py_modules"]}
-    files = [ROOT / f"{name}.py" for name in package["py_modules"]]
+    own = {*package["packages"], *SCRIPTS}
+    files = [ROOT / f"{name}.py" for name in SCRIPTS]
     files += [path for name in package["packages"] for path in (ROOT / name).rglob("*.py")]
     for path in files:
         for name in imported_packages(path) - own - sys.stdlib_module_names:
@@ -188,14 +196,15 @@ def imported_modules(path: Path) -> set[str]:
             package = module_name(path).split(".")[: -node.level] if node.level else []
             base = ".".join([*package, *([node.module] if node.module else [])])
             for alias in node.names:
-                file = ROOT.joinpath(*base.split("."), f"{alias.name}.py")
-                modules.add(f"{base}.{alias.name}" if file.is_file() else base)
+                path = ROOT.joinpath(*base.split("."), alias.name)
+                is_module = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+                modules.add(f"{base}.{alias.name}" if is_module else base)
     return modules
 
 
 def floor(module: str) -> int | None:
     """The place in FLOORS; None: a package that is not of this project."""
-    folder, *rest = module.split(".")
+    folder, *rest = module.removeprefix(f"{PACKAGE}.").split(".")
     if folder in ("modeling", "tasks") and rest and rest[-1].startswith(("convert_", "export_", "conversion")):
         return FLOORS.index("converters")
     if (ROOT / f"{folder}.py").is_file():
@@ -220,12 +229,13 @@ def test_no_folder_imports_from_one_above_it(package):
 
 
 def test_each_module_of_training_imports_only_from_those_below_it():
-    modules = [path for path in (ROOT / "training").glob("*.py") if path.stem != "__init__"]
+    training = f"{PACKAGE}.training."
+    modules = [path for path in (ROOT / PACKAGE / "training").glob("*.py") if path.stem != "__init__"]
     assert {path.stem for path in modules} == {*ROOMS}
     for path in modules:
-        rooms = {name.partition(".")[2] for name in imported_modules(path) if name.startswith("training.")}
+        rooms = {name.removeprefix(training) for name in imported_modules(path) if name.startswith(training)}
         above = [room for room in rooms if ROOMS.index(room) >= ROOMS.index(path.stem)]
-        assert above == [], f"training/{path.name} imports from {', '.join(above)}"
+        assert above == [], f"{path.name} imports from {', '.join(above)}"
 
 
 def test_no_family_of_models_imports_another(package):
@@ -262,7 +272,7 @@ def test_commands_without_make_are_those_of_the_makefile():
 def test_only_the_benchmarks_need_unix(package):
     of_unix = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
     files = [path for name in ("demo", *package["packages"]) for path in (ROOT / name).rglob("*.py")]
-    for path in [*files, *(ROOT / f"{name}.py" for name in package["py_modules"])]:
+    for path in [*files, *(ROOT / f"{name}.py" for name in SCRIPTS)]:
         assert not imported_packages(path) & of_unix, path
 
 

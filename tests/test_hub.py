@@ -23,7 +23,7 @@ from tests.hub_server import HubServer
 from tests.strangers import code_in
 
 
-PACKAGES = ("modeling", "training")  # what a stranger must not be able to import, installed or not
+PACKAGES = ("modeling", "elmo_gpt_bert")  # what a stranger must not be able to import, installed or not
 REMOTE = "from here on with trust_remote_code"  # the stranger's mark on stderr
 
 

@@ -7,10 +7,10 @@ import time
 import pytest
 
 import run_glue
+from elmo_gpt_bert.training import command_line, loop
+from elmo_gpt_bert.training.command_line import Interrupted
 from tests.processes import fork, wait
 from tests.test_resume import outcome, run_with_dropout
-from training import command_line, loop
-from training.command_line import Interrupted
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel
 
-from analysis import layer_weights
+from elmo_gpt_bert.analysis import layer_weights
+from elmo_gpt_bert.training.errors import InputError
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, FeatureTaggerForTokenClassification
-from training.errors import InputError
 
 
 SIZES = {"filters": [[1, 4], [2, 5]], "char_embedding_size": 3, "hidden_size": 6, "cell_size": 7, "rnn_size": 9}

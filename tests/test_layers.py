@@ -8,13 +8,13 @@ import torch
 import transformers
 
 import modeling
+from elmo_gpt_bert.training.identity import first_difference
+from elmo_gpt_bert.training.layers import freeze_layers, reinitialize_layers
+from elmo_gpt_bert.training.optimization import build_optimizer
 from modeling import ElmoConfig, ElmoForSequenceClassification
 from tests import tiny_run
 from tests.bert_cases import SIZES, stock_config
 from tests.tiny_run import fit, prepare, weights
-from training.identity import first_difference
-from training.layers import freeze_layers, reinitialize_layers
-from training.optimization import build_optimizer
 
 
 LAYERS = SIZES["num_hidden_layers"]

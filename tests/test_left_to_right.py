@@ -15,11 +15,11 @@ import modeling
 import run_glue
 import run_ner
 import run_squad
+from elmo_gpt_bert.training.launching import choose_implementation
 from modeling import FeatureTaggerForTokenClassification, ZooBertConfig, ZooBertModel
 from tests.glue_sample import VOCABULARY, write_model, write_task, write_vocabulary
 from tests.ner_sample import write_folder
 from tests.squad_sample import make_articles
-from training.launching import choose_implementation
 
 
 PLACE = 4  # of a row of 9 tokens

@@ -16,13 +16,13 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
+from elmo_gpt_bert.training import checksums, launching, loading
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.errors import UserError
 from modeling import ZooBertConfig
 from tests.glue_sample import VOCABULARY, write_model
 from tests.tiny_run import Arguments, load_config, load_tokenizer, weights
 from tests.tiny_run import load_model as load
-from training import checksums, launching, loading
-from training.arguments import ModelSource
-from training.errors import UserError
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ from safetensors.torch import load_file
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import run_glue
+from elmo_gpt_bert.training import global_batch, loop, waiting
+from elmo_gpt_bert.training.checksums import write_checksums
+from elmo_gpt_bert.training.errors import LaunchError
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.run_samples import make_run
 from tests.test_resume import outcome
-from training import global_batch, loop, waiting
-from training.checksums import write_checksums
-from training.errors import LaunchError
 
 
 @pytest.fixture

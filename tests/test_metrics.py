@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-import metrics
+from elmo_gpt_bert import metrics
 from tests.conftest import ROOT
 
 
@@ -94,8 +94,9 @@ def test_unknown_parts_are_refused_with_the_list():
 
 
 def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_there(tmp_path):
-    command = "import metrics; print(metrics.load('glue', 'rte').compute(predictions=[1, 0], references=[1, 1]))"
-    before = sorted(ROOT.joinpath("metrics").rglob("*.json"))
+    command = "from elmo_gpt_bert.metrics import load; "
+    command += "print(load('glue', 'rte').compute(predictions=[1, 0], references=[1, 1]))"
+    before = sorted(ROOT.joinpath("elmo_gpt_bert", "metrics").rglob("*.json"))
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
     env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HOME": "/proc/no-home"}
     result = subprocess.run(
@@ -103,7 +104,7 @@ def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_t
     )
     assert result.stdout.strip() == "{'accuracy': 0.5}"
     assert list(tmp_path.iterdir()) == []
-    assert sorted(ROOT.joinpath("metrics").rglob("*.json")) == before
+    assert sorted(ROOT.joinpath("elmo_gpt_bert", "metrics").rglob("*.json")) == before
 
 
 @pytest.mark.parametrize(
@@ -129,5 +130,5 @@ def test_no_metric_needs_a_cache_that_can_be_written(monkeypatch, name, inputs):
 
 
 def test_evaluate_itself_loads_the_file():
-    module = evaluate.load(str(ROOT / "metrics" / "glue" / "glue.py"), "cola")
+    module = evaluate.load(str(ROOT / "elmo_gpt_bert" / "metrics" / "glue" / "glue.py"), "cola")
     assert module.compute(predictions=[1, 0, 1], references=[1, 0, 0]) == {"matthews_correlation": pytest.approx(0.5)}

@@ -12,16 +12,16 @@ from accelerate import Accelerator
 from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, BertTokenizer
 
 import modeling
-from tasks.minimal_pairs import data as minimal_pairs
-from tasks.minimal_pairs import scoring
-from tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
-from tasks.minimal_pairs.features import make_features
-from tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
+from elmo_gpt_bert.tasks.minimal_pairs import data as minimal_pairs
+from elmo_gpt_bert.tasks.minimal_pairs import scoring
+from elmo_gpt_bert.tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
+from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
+from elmo_gpt_bert.tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
+from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer
+from elmo_gpt_bert.training.prediction import predict
 from tests.pairs_sample import PAIRS, WORD_PIECES, write_bert, write_bilm, write_gpt, write_gpt2, write_pairs
-from training.arguments import ModelSource
-from training.errors import InputError, MissingFileError
-from training.loading import load_config, load_model, load_tokenizer
-from training.prediction import predict
 
 
 WRITERS = {"bert": write_bert, "gpt": write_gpt, "gpt2": write_gpt2, "elmo": write_bilm}

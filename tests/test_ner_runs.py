@@ -12,14 +12,14 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 import run_ner
+from elmo_gpt_bert.training import loop
+from elmo_gpt_bert.training.cards import type_table
+from elmo_gpt_bert.training.results import Results, SeedSpread, goodness
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.hub_server import HubServer
 from tests.ner_sample import read_columns, sentence, write_elmo, write_folder, write_json
 from tests.processes import fork, wait
 from tests.test_hub import run as run_process
-from training import loop
-from training.cards import type_table
-from training.results import Results, SeedSpread, goodness
 
 
 ALL = ["--do_train", "--do_eval", "--do_predict"]
@@ -197,7 +197,7 @@ def test_transformers_own_bert_gives_the_zoos_scores(tmp_path, bert, capsys):
 
 STRANGER = """
 import json, sys
-for package in ("modeling", "training", "tasks", "run_ner"):
+for package in ("modeling", "elmo_gpt_bert", "run_ner"):
     sys.modules[package] = None  # from here on importing it fails, also where it is installed
 import torch
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline

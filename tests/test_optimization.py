@@ -13,9 +13,9 @@ from accelerate import Accelerator
 from torch.optim.lr_scheduler import LambdaLR
 
 import modeling
+from elmo_gpt_bert.training.layers import reinitialize_layers
+from elmo_gpt_bert.training.optimization import BertAdam, MuonWithAdamW, build_optimizer, decay_updates, move_schedule
 from tests.bert_cases import SIZES, pair, stock_config
-from training.layers import reinitialize_layers
-from training.optimization import BertAdam, MuonWithAdamW, build_optimizer, decay_updates, move_schedule
 
 
 LAYERS = SIZES["num_hidden_layers"]

@@ -8,15 +8,15 @@ from unittest.mock import patch
 import pytest
 
 import app
-from explorer import panels as panels_module
-from explorer.drawing import describe_verdict, draw_scores, highlight, percent
-from explorer.models import load_language_model
-from explorer.panels import Panels
-from explorer.surprisal import ScoredSentence, ScoredWord, score_sentence
+from elmo_gpt_bert.explorer import panels as panels_module
+from elmo_gpt_bert.explorer.drawing import describe_verdict, draw_scores, highlight, percent
+from elmo_gpt_bert.explorer.models import load_language_model
+from elmo_gpt_bert.explorer.panels import Panels
+from elmo_gpt_bert.explorer.surprisal import ScoredSentence, ScoredWord, score_sentence
+from elmo_gpt_bert.training.errors import InputError, MissingFileError, PackageError
 from tests.analysis_sample import TEXT
 from tests.pairs_sample import write_bert, write_bilm, write_gpt
 from tests.test_explorer import write_tagger
-from training.errors import InputError, MissingFileError, PackageError
 
 
 SENTENCE = "is the plot not a dull film ?"

@@ -16,8 +16,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from elmo_gpt_bert.tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel
-from tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from tests.corpus_sample import random_documents, write_corpus
 from tests.fake_corpus import FakeCorpus
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.pretraining.draws import permute, shuffle_epochs, uniform
+from elmo_gpt_bert.tasks.pretraining.draws import permute, shuffle_epochs, uniform
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 65537])

@@ -10,15 +10,15 @@ import torch
 from scipy import stats
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertTokenizer
 
+from elmo_gpt_bert.tasks.pretraining import masked
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary, choose_tokens, choose_words
+from elmo_gpt_bert.tasks.pretraining.pairs import draw_pairs, truncate_pairs
+from elmo_gpt_bert.tasks.pretraining.rows import Segments, open_rows, target_lengths
+from elmo_gpt_bert.training.errors import UserError
 from modeling import ZooBertConfig, ZooBertForMaskedLM, ZooBertForPreTraining
-from tasks.pretraining import masked
-from tasks.pretraining.corpus import Corpus
-from tasks.pretraining.masked import MaskedLM, Shares, Vocabulary, choose_tokens, choose_words
-from tasks.pretraining.pairs import draw_pairs, truncate_pairs
-from tasks.pretraining.rows import Segments, open_rows, target_lengths
 from tests.corpus_sample import random_documents, write_corpus
 from tests.fake_corpus import FakeCorpus
-from training.errors import UserError
 
 
 SIZE = 97

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from accelerate import DistributedType
 
+from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from run_pretraining import LanguageModelling, PretrainingArguments
-from tasks.pretraining.plan import CorpusPlan, Phase
 
 
 @dataclass

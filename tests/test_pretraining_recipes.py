@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 import run_pretraining
+from elmo_gpt_bert.training.flags import parse_arguments
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 from tests.pretraining_sample import MODELS, write_config, write_text
-from training.flags import parse_arguments
 
 
 RECIPES = sorted(ROOT.glob("configs/*/pretraining*.yaml"))

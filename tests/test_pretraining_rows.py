@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tasks.pretraining import rows as rows_module
-from tasks.pretraining.rows import Segments, find_rows, open_rows, target_lengths
+from elmo_gpt_bert.tasks.pretraining import rows as rows_module
+from elmo_gpt_bert.tasks.pretraining.rows import Segments, find_rows, open_rows, target_lengths
+from elmo_gpt_bert.training.errors import UserError
 from tests.corpus_sample import random_documents, write_corpus
-from training.errors import UserError
 
 
 @pytest.fixture(scope="module")

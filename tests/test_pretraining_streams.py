@@ -8,21 +8,21 @@ import torch
 from transformers import AutoModelForPreTraining
 
 import modeling
+from elmo_gpt_bert.tasks.pretraining import streams
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.plan import Phase
+from elmo_gpt_bert.tasks.pretraining.streams import BiLM
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.launching import make_accelerator
+from elmo_gpt_bert.training.loading import load_config, load_model
+from elmo_gpt_bert.training.loop import train
 from modeling import ElmoForPreTraining, ElmoTokenizer
 from modeling.elmo import modeling_elmo_pretraining as pretraining
 from modeling.elmo.tokenization_elmo_spelling import ByteSpelling
 from run_pretraining import LanguageModelling, PretrainingArguments, describe_data
-from tasks.pretraining import streams
-from tasks.pretraining.corpus import Corpus
-from tasks.pretraining.plan import Phase
-from tasks.pretraining.streams import BiLM
 from tests.corpus_sample import random_documents, write_corpus
 from tests.elmo_recording import UNROLL, batch, check_end, released_model
 from tests.elmo_reference import small_config, small_model
-from training.arguments import ModelSource
-from training.launching import make_accelerator
-from training.loading import load_config, load_model
-from training.loop import train
 
 
 VOCABULARY, WORDS, K = 17, 23, 12  # words 17 to 22 have characters, but are not predicted

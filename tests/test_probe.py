@@ -7,16 +7,16 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from analysis.probe import baseline_accuracies, main, probe_accuracy
-from tasks.columns import Sentence
+from elmo_gpt_bert.analysis.probe import baseline_accuracies, main, probe_accuracy
+from elmo_gpt_bert.tasks.columns import Sentence
+from elmo_gpt_bert.training.errors import InputError
 from tests.analysis_sample import write_models, write_tags, write_vectors
 from tests.glue_sample import WORDS
-from training.errors import InputError
 
 
 def test_the_probe_minimises_the_mean_loss_and_half_the_penalty_times_the_squares_of_weights(monkeypatch):
     penalty = 0.5
-    monkeypatch.setattr("analysis.probe.PENALTY", penalty)
+    monkeypatch.setattr("elmo_gpt_bert.analysis.probe.PENALTY", penalty)
     rng = np.random.default_rng(0)
     points = [rng.normal(1, 2, (rows, 4)) for rows in (90, 1000)]
     directions = rng.normal(size=(4, 3))

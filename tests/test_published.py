@@ -2,11 +2,11 @@
 
 import pytest
 
-import metrics
-from tasks.choices.table import TASKS as CHOICES
-from tasks.glue.table import TASKS
+from elmo_gpt_bert import metrics
+from elmo_gpt_bert.tasks.choices.table import TASKS as CHOICES
+from elmo_gpt_bert.tasks.glue.table import TASKS
+from elmo_gpt_bert.training.published import TABLES, comparison
 from tests.conftest import ROOT
-from training.published import TABLES, comparison
 
 
 GLUE = {(task.hub, task.hub_configuration or name): task.metric for name, task in TASKS.items()}

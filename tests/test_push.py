@@ -9,9 +9,9 @@ from huggingface_hub import constants, hf_api
 
 import push_to_hub
 import run_glue
+from elmo_gpt_bert.training import runs
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.hub_server import HubServer
-from training import runs
 
 
 @pytest.fixture

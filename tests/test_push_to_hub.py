@@ -10,9 +10,9 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, constants, hf_api, parse_eval_result_entries
 
 import push_to_hub
+from elmo_gpt_bert.training import hub as pushing
+from elmo_gpt_bert.training.checksums import write_checksums
 from tests.hub_server import Dataset, HubServer
-from training import hub as pushing
-from training.checksums import write_checksums
 
 
 GLUE = "nyu-mll/glue"

@@ -16,9 +16,10 @@ import run_glue
 import run_ner
 import run_squad
 import run_swag
+from elmo_gpt_bert.reproduction.tables import TABLES
+from elmo_gpt_bert.training.flags import parse_arguments
 from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
 from modeling.feature_tagger.configuration_features import LAYERS
-from reproduction.tables import TABLES
 from tests.chinese_sample import make_cmrc, make_drcd, write_entities, write_json
 from tests.choices_sample import write_task as write_choices
 from tests.conftest import ROOT
@@ -28,7 +29,6 @@ from tests.ner_sample import write_folder
 from tests.squad_sample import make_articles, rows_of, write_squad
 from tests.squad_sample import write_folder as write_squad_folder
 from tests.tiny_run import load_config
-from training.flags import parse_arguments
 
 
 FAMILIES = ("bert", "elmo", "gpt")

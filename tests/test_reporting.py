@@ -13,17 +13,17 @@ import transformers
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
+from elmo_gpt_bert.training import launching, reporting, runs
+from elmo_gpt_bert.training.arguments import hub_model_id
+from elmo_gpt_bert.training.cards import model_card
+from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
+from elmo_gpt_bert.training.clock import Clock
+from elmo_gpt_bert.training.files import write_text
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.output_folder import record_result_files
+from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.task import Description
 from tests.tiny_run import Arguments, prepare, recipe, tiny_task
-from training import launching, reporting, runs
-from training.arguments import hub_model_id
-from training.cards import model_card
-from training.checksums import verify_checksums, write_checksums
-from training.clock import Clock
-from training.files import write_text
-from training.flags import parse_arguments
-from training.output_folder import record_result_files
-from training.results import Results, Scores
-from training.task import Description
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_disk_too_full_for_the_scores_is_an_error_with_a_remedy(tmp_path, monk
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("training.files.sync", full)
+    monkeypatch.setattr("elmo_gpt_bert.training.files.sync", full)
     with pytest.raises(OSError, match="cannot write .*metrics.json: No space left on device. Make room"):
         write_text(path, "new")
     assert path.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [path]

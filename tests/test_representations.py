@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertModel, GPT2Model, OpenAIGPTModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from analysis.representations import load_encoder, occurrence_vectors, short_names, word_vectors
+from elmo_gpt_bert.analysis.representations import load_encoder, occurrence_vectors, short_names, word_vectors
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
+from elmo_gpt_bert.training.launching import choose_implementation
 from modeling import ElmoModel
 from tests.analysis_sample import write_vectors
 from tests.pairs_sample import write_bert, write_bilm, write_gpt, write_gpt2
-from training.errors import InputError, MissingFileError
-from training.launching import choose_implementation
 
 
 SENTENCES = [

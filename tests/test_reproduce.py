@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 import reproduce
+from elmo_gpt_bert.reproduction import report, running, steps
+from elmo_gpt_bert.reproduction.rows import Cell, Gap, Published, Row, Table, data, model, output
+from elmo_gpt_bert.reproduction.steps import Folders, Step, plan
+from elmo_gpt_bert.reproduction.tables import TABLES
+from elmo_gpt_bert.training.errors import FileError, InputError, LaunchError
 from modeling import convert_vectors
-from reproduction import report, running, steps
-from reproduction.rows import Cell, Gap, Published, Row, Table, data, model, output
-from reproduction.steps import Folders, Step, plan
-from reproduction.tables import TABLES
 from tests.conftest import ROOT
 from tests.processes import fork, wait
 from tests.reproduction_sample import write_data, write_models
 from tests.test_guides import parser_of
-from training.errors import FileError, InputError, LaunchError
 
 
 # What stands in for the scripts: a run takes the digest from the driver's mark, and no time. It notes that it ran.

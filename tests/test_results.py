@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from elmo_gpt_bert.training import launching, reporting
+from elmo_gpt_bert.training.errors import FileError, InputError
+from elmo_gpt_bert.training.files import new_file, new_folder
+from elmo_gpt_bert.training.output_folder import ResultFiles, read_result_files, record_result_files
+from elmo_gpt_bert.training.results import Results, Scores, SeedSpread, goodness
+from elmo_gpt_bert.training.samples import Samples
 from tests.tiny_run import Arguments
-from training import launching, reporting
-from training.errors import FileError, InputError
-from training.files import new_file, new_folder
-from training.output_folder import ResultFiles, read_result_files, record_result_files
-from training.results import Results, Scores, SeedSpread, goodness
-from training.samples import Samples
 
 
 SAMPLES = {

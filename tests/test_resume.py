@@ -19,13 +19,13 @@ import transformers
 from datasets import Dataset
 
 import run_glue
+from elmo_gpt_bert.training import checkpoints, files, loop, reporting, results, seeds
+from elmo_gpt_bert.training.checksums import write_checksums
+from elmo_gpt_bert.training.errors import FileError
+from elmo_gpt_bert.training.pickles import danger
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import checkpoint_names, computation, prepare, tiny_task
-from training import checkpoints, files, loop, reporting, results, seeds
-from training.checksums import write_checksums
-from training.errors import FileError
-from training.pickles import danger
 
 
 def run_with_dropout(tmp_path: Path) -> list[str]:

@@ -11,12 +11,12 @@ from accelerate.state import AcceleratorState
 from huggingface_hub import ModelCard
 
 import run_blimp
+from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
+from elmo_gpt_bert.training.errors import UserError
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.results import Results, read_record
 from tests.pairs_sample import PAIRS, write_bert, write_bilm, write_gpt, write_gpt2, write_pairs
 from tests.processes import fork, wait
-from training.arguments import RunArguments, public_arguments
-from training.errors import UserError
-from training.flags import parse_arguments
-from training.results import Results, read_record
 
 
 @pytest.fixture

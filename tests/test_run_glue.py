@@ -10,13 +10,13 @@ from accelerate.state import AcceleratorState
 from transformers import AutoConfig, PreTrainedModel, pipeline
 
 import run_glue
-from tasks.glue.features import class_names, make_features
-from tasks.glue.table import EVERY_TASK, GlueTask
+from elmo_gpt_bert.tasks.glue.features import class_names, make_features
+from elmo_gpt_bert.tasks.glue.table import EVERY_TASK, GlueTask
+from elmo_gpt_bert.training import loading
+from elmo_gpt_bert.training.flags import parse_arguments
 from tests.glue_sample import FOLDERS, LABELS, SIZES, write_csv, write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import load_tokenizer
-from training import loading
-from training.flags import parse_arguments
 
 
 @pytest.fixture

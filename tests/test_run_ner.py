@@ -20,14 +20,14 @@ from transformers import (
 )
 
 import run_ner
-from metrics.entities.entities import entity_scores
+from elmo_gpt_bert.metrics.entities.entities import entity_scores
+from elmo_gpt_bert.tasks.ner.features import class_names, make_features, widen
+from elmo_gpt_bert.training.flags import parse_arguments
 from modeling import FeatureTaggerForTokenClassification as FeatureTagger
-from tasks.ner.features import class_names, make_features, widen
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.ner_sample import SIZES, read_columns, sentence, write_conll, write_elmo, write_folder, write_json
 from tests.processes import fork, wait
 from tests.tiny_run import load_config, load_tokenizer
-from training.flags import parse_arguments
 
 
 @pytest.fixture

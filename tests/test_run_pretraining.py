@@ -18,11 +18,11 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 import run_blimp
 import run_glue
 import run_pretraining
+from elmo_gpt_bert.training import history, loop
 from modeling import ElmoTokenizer
 from tests.glue_sample import write_task
 from tests.pretraining_sample import MODELS, flags, write_text
 from tests.processes import fork, wait
-from training import history, loop
 
 
 HEADS = {

@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForQuestionAnswering
 
 import run_squad
-from tasks.squad import features
+from elmo_gpt_bert.tasks.squad import features
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.samples import first_examples
 from tests.glue_sample import write_model, write_vocabulary
 from tests.squad_sample import make_articles, rows_of, write_folder, write_squad
 from tests.tiny_run import load_tokenizer
-from training.flags import parse_arguments
-from training.samples import first_examples
 
 
 SHAPE = ["--max_seq_length", "32", "--doc_stride", "8", "--max_query_length", "10"]  # most contexts are longer

@@ -16,15 +16,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoice
 
 import run_swag
+from elmo_gpt_bert.tasks.choices.features import collate, encode, featurize, make_features
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.task import Description
 from modeling import ElmoConfig, ElmoForMultipleChoice, ElmoTokenizer, ZooBertForMultipleChoice
-from tasks.choices.features import collate, encode, featurize, make_features
 from tests.choices_sample import SIZES, choices, context, right, write_csv, write_own, write_task
 from tests.glue_sample import WORDS, write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 from tests.processes import fork, wait
 from tests.tiny_run import load_tokenizer
-from training.flags import parse_arguments
-from training.task import Description
 
 
 @pytest.fixture

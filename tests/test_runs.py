@@ -16,17 +16,17 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 import run_glue
-from metrics.entities.entities import split_tag
+from elmo_gpt_bert.metrics.entities.entities import split_tag
+from elmo_gpt_bert.training import command_line, files, launching, reporting, runs
+from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
+from elmo_gpt_bert.training.clock import Clock
+from elmo_gpt_bert.training.errors import DivergedError, InputError
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.results import Results, Scores
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import Arguments
-from training import command_line, files, launching, reporting, runs
-from training.checksums import verify_checksums, write_checksums
-from training.clock import Clock
-from training.errors import DivergedError, InputError
-from training.flags import parse_arguments
-from training.identity import run_digest
-from training.results import Results, Scores
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import run_glue
 import run_ner
 import run_squad
 import run_swag
+from elmo_gpt_bert.training.samples import count_samples, flatten_samples, read_samples
 from tests import choices_sample, glue_sample, ner_sample
 from tests.test_run_squad import folder as squad_folder
-from training.samples import count_samples, flatten_samples, read_samples
 
 
 LIMITS = ["--max_train_samples", "4", "--max_eval_samples", "3", "--max_predict_samples", "2"]

@@ -20,11 +20,11 @@ from safetensors.torch import load_file
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import run_glue
+from elmo_gpt_bert.training import launching
 from modeling.bert import modeling_bert
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
-from training import launching
 
 
 CONFIGURATIONS = sorted((ROOT / "configs" / "accelerate").glob("*.yaml"))

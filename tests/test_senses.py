@@ -10,9 +10,9 @@ import pytest
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import cosine_similarity
 
-from analysis import probe
-from analysis.representations import load_encoder, word_vectors
-from analysis.senses import (
+from elmo_gpt_bert.analysis import probe
+from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
+from elmo_gpt_bert.analysis.senses import (
     LABELLED,
     accuracies,
     baseline_accuracies,
@@ -25,11 +25,11 @@ from analysis.senses import (
     sense_accuracy,
     vectors_of,
 )
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.launching import choose_implementation
 from tests.analysis_sample import TEXT, write_models, write_senses, write_tags
 from tests.pairs_sample import write_bert
 from tests.test_house import commands
-from training.errors import InputError
-from training.launching import choose_implementation
 
 
 @pytest.fixture(autouse=True)
@@ -201,13 +201,13 @@ def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
     header, *rows = LABELLED.read_text(encoding="utf-8").splitlines()
     few = [row for _, of_sense in groupby(rows, lambda row: row.split("\t")[:2]) for row in islice(of_sense, 2)]
     Path("senses.tsv").write_text("\n".join([header, *few]) + "\n", encoding="utf-8")
-    monkeypatch.setattr("analysis.senses.LABELLED", Path("senses.tsv"))
+    monkeypatch.setattr("elmo_gpt_bert.analysis.senses.LABELLED", Path("senses.tsv"))
     for module in ("probe", "senses"):  # whose pictures other tests draw
         monkeypatch.setattr(f"analysis.{module}.write_picture", lambda *_: None)
     Path("held_out.txt").write_text("The play is bad . They play . A good play ?", encoding="utf-8")
     for name, rows in {"train": range(9), "dev": range(9, 14)}.items():
         write_tags(Path(f"pos/{name}.tsv"), rows)
-    run = {"analysis.probe": probe.main, "analysis.senses": main}
+    run = {"elmo_gpt_bert.analysis.probe": probe.main, "elmo_gpt_bert.analysis.senses": main}
     shown = [words[2:] for words in commands("docs/analysis.md") if words[:2] == ["python", "-m"] and words[2] in run]
     for module, *words in shown:
         run[module](words)

@@ -16,14 +16,14 @@ from accelerate.utils import is_deepspeed_available
 from safetensors.torch import load_file
 
 import run_glue
+from elmo_gpt_bert.training import loop
+from elmo_gpt_bert.training.checksums import damage, write_checksums
 from modeling import export_sharded
 from tests.processes import fork, wait
 from tests.run_samples import make_run
 from tests.test_resume import outcome
 from tests.test_scale import assert_same, launched
 from tests.test_scale import flags as flags  # a fixture
-from training import loop
-from training.checksums import damage, write_checksums
 
 
 ONE = ["--per_device_train_batch_size", "4"]

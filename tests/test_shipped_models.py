@@ -10,9 +10,9 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoTokenizer, BertForMaskedLM, OpenAIGPTLMHeadModel
 
 import modeling
-from tasks.minimal_pairs.scoring import choose_head, make_scorer
+from elmo_gpt_bert.tasks.minimal_pairs.scoring import choose_head, make_scorer
+from elmo_gpt_bert.training.arguments import ModelSource
 from tests.conftest import ROOT
-from training.arguments import ModelSource
 
 
 NAMES = ("bert-books", "gpt-books", "elmo-books")

@@ -12,12 +12,12 @@ import pytest
 from datasets import Dataset
 from transformers import BertTokenizer
 
-import metrics
+from elmo_gpt_bert import metrics
+from elmo_gpt_bert.tasks.squad import decode
+from elmo_gpt_bert.tasks.squad.data import read_folder
+from elmo_gpt_bert.tasks.squad.decode import find_answers
+from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
 from modeling import ElmoTokenizer
-from tasks.squad import decode
-from tasks.squad.data import read_folder
-from tasks.squad.decode import find_answers
-from tasks.squad.features import Windows, make_windows
 from tests.conftest import ROOT
 from tests.glue_sample import WORDS, write_vocabulary
 from tests.test_windows import sentence_pieces

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, DatasetDict
 
-from tasks.squad.data import FEATURES, read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.squad.data import FEATURES, read_files, read_folder, read_hub
 from tests.choices_sample import write_json
 from tests.squad_sample import SENTENCES, make_articles, rows_of, write_folder, write_squad
 

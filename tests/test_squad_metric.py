@@ -10,8 +10,8 @@ import pytest
 import torchmetrics.text
 from sklearn.metrics import average_precision_score
 
-import metrics
-from metrics.squad import scores as squad
+from elmo_gpt_bert import metrics
+from elmo_gpt_bert.metrics.squad import scores as squad
 
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"

@@ -12,21 +12,21 @@ import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
-import metrics
 import run_squad
 import squad_scores
+from elmo_gpt_bert import metrics
+from elmo_gpt_bert.tasks.squad.decode import find_answers
+from elmo_gpt_bert.tasks.squad.features import make_features, make_windows
+from elmo_gpt_bert.training import task
+from elmo_gpt_bert.training.ensembles import outputs_file_name
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.results import Scores
 from modeling import ElmoConfig, ElmoForQuestionAnswering, ElmoTokenizer, ZooBertForQuestionAnswering
-from tasks.squad.decode import find_answers
-from tasks.squad.features import make_features, make_windows
 from tests.glue_sample import VOCABULARY, WORDS
 from tests.gpt_sample import write_gpt_model
 from tests.processes import fork, wait
 from tests.squad_sample import make_articles, rows_of, write_squad
 from tests.test_run_squad import ALL, SHAPE, SHORT, bert, folder, read
-from training import task
-from training.ensembles import outputs_file_name
-from training.flags import parse_arguments
-from training.results import Scores
 
 
 FILES = ("predictions", "nbest_predictions", "null_odds")
@@ -405,7 +405,9 @@ def test_kept_windows_give_the_same_run(tmp_path, flags, monkeypatch):
     plain = scores(run_squad.main(common)), written(tmp_path / "out")
     cached = [*common, "--window_cache", str(tmp_path / "cache")]
     assert (scores(run_squad.main(cached)), written(tmp_path / "out")) == plain
-    monkeypatch.setattr("tasks.squad.features.make_windows", lambda *_, **__: pytest.fail("the windows are there"))
+    monkeypatch.setattr(
+        "elmo_gpt_bert.tasks.squad.features.make_windows", lambda *_, **__: pytest.fail("the windows are there")
+    )
     assert (scores(run_squad.main(cached)), written(tmp_path / "out")) == plain
 
 

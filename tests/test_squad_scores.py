@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import squad_scores
+from elmo_gpt_bert.training.command_line import run_command
 from tests.processes import heavy_imports
 from tests.squad_sample import make_articles, rows_of, write_squad
-from training.command_line import run_command
 
 
 IMAGES = ["na_prob_hist_hasAns.png", "na_prob_hist_noAns.png", "pr_exact.png", "pr_f1.png", "pr_oracle.png"]

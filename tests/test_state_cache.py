@@ -20,12 +20,12 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification, BertTokenizer
 
 import modeling
+from elmo_gpt_bert.tasks.ner import features as ner
+from elmo_gpt_bert.training import files as writing
+from elmo_gpt_bert.training import launching, state_cache
+from elmo_gpt_bert.training.state_cache import cache_states
 from modeling import FeatureTaggerConfig, FeatureTaggerForTokenClassification
-from tasks.ner import features as ner
 from tests.processes import fork, wait
-from training import files as writing
-from training import launching, state_cache
-from training.state_cache import cache_states
 
 
 NAMES = ["embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four", "weighted_sum_all"]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import modeling
+from elmo_gpt_bert.training.speed import Speed
+from elmo_gpt_bert.training.throughput import Throughput, _matrix_peak
 from tests import bert_cases, gpt_cases
 from tests.elmo_reference import small_config
-from training.speed import Speed
-from training.throughput import Throughput, _matrix_peak
 
 
 CPU = torch.device("cpu")
@@ -127,7 +127,7 @@ def test_the_work_does_not_depend_on_which_library_computes_it(name):
 
 
 def test_the_limit_is_measured_once_for_each_precision_and_leaves_the_random_numbers_alone(monkeypatch):
-    monkeypatch.setattr("training.throughput.SECONDS", 0.01)
+    monkeypatch.setattr("elmo_gpt_bert.training.throughput.SECONDS", 0.01)
     _matrix_peak.cache_clear()
     before = torch.get_rng_state()
     limits = [Throughput(CPU, precision).peak for precision in ("no", "bf16", "no")]

@@ -12,11 +12,11 @@ from accelerate.tracking import WandBTracker
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.errors import UsageError
 
+from elmo_gpt_bert.training import launching
+from elmo_gpt_bert.training.arguments import TRACKERS
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.tiny_run import fit
-from training import launching
-from training.arguments import TRACKERS
 
 
 RATES = {2: 0.01 * 2 / 3, 4: 0.01 * 2 / 3, 6: 0.0}  # of six updates, three of them warm-up

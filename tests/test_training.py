@@ -23,18 +23,18 @@ from accelerate.state import AcceleratorState
 from datasets import Dataset, Features, List, Value, concatenate_datasets, load_from_disk
 from datasets.table import InMemoryTable
 
+from elmo_gpt_bert.tasks.choices import features as choices
+from elmo_gpt_bert.tasks.ner import features as ner
+from elmo_gpt_bert.tasks.squad import features as squad
+from elmo_gpt_bert.training import batches, loop, optimization
+from elmo_gpt_bert.training.batches import load_batches
+from elmo_gpt_bert.training.digests import digest
+from elmo_gpt_bert.training.prediction import predict
 from modeling import ElmoTokenizer, ZooGPTTokenizer
-from tasks.choices import features as choices
-from tasks.ner import features as ner
-from tasks.squad import features as squad
 from tests.glue_sample import VOCABULARY, write_model
 from tests.gpt_sample import write_gpt_tokenizer
 from tests.processes import fork, wait
 from tests.tiny_run import computation, fit, load_model, load_tokenizer, prepare, tiny_task, weights
-from training import batches, loop, optimization
-from training.batches import load_batches
-from training.digests import digest
-from training.prediction import predict
 
 
 # The order of examples

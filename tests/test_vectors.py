@@ -15,21 +15,21 @@ from transformers import BertTokenizer
 
 import run_ner
 import run_vectors
+from elmo_gpt_bert.tasks.pretraining.sources import TextSource, is_held_out
+from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
+from elmo_gpt_bert.tasks.vectors import glove
+from elmo_gpt_bert.tasks.vectors.data import read_text
+from elmo_gpt_bert.tasks.vectors.glove import Glove, count_neighbours, make_batches, train_glove
+from elmo_gpt_bert.tasks.vectors.models import embed_words
+from elmo_gpt_bert.tasks.vectors.similarity import read_pairs, score
+from elmo_gpt_bert.tasks.vectors.word2vec import train_word2vec, vectors_of
+from elmo_gpt_bert.training.errors import InputError, PackageError, UserError
 from modeling import ElmoModel, ElmoTokenizer, ZooBertConfig, ZooBertForMaskedLM, ZooGPTModel, ZooGPTTokenizer
 from modeling.convert_vectors import convert, read_vectors
-from tasks.pretraining.sources import TextSource, is_held_out
-from tasks.pretraining.text import read_documents, split_sentences
-from tasks.vectors import glove
-from tasks.vectors.data import read_text
-from tasks.vectors.glove import Glove, count_neighbours, make_batches, train_glove
-from tasks.vectors.models import embed_words
-from tasks.vectors.similarity import read_pairs, score
-from tasks.vectors.word2vec import train_word2vec, vectors_of
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 from tests.ner_sample import write_elmo, write_folder
 from tests.pretraining_sample import write_text
-from training.errors import InputError, PackageError, UserError
 
 
 METHODS = ("skipgram", "cbow", "fasttext", "glove")
@@ -302,7 +302,9 @@ def test_a_diverged_run_leaves_no_vectors(file, tmp_path):
 
 
 def test_a_full_disk_is_one_clear_error_and_leaves_no_half_file(file, tmp_path):
-    with patch("tasks.vectors.files.open", side_effect=OSError(28, "No space left on device"), create=True):
+    with patch(
+        "elmo_gpt_bert.tasks.vectors.files.open", side_effect=OSError(28, "No space left on device"), create=True
+    ):
         message = fails("--train_file", file, "--output_dir", tmp_path / "out", "--num_train_epochs", "1")
     assert "vectors.txt: No space left on device" in message
     assert [*(tmp_path / "out").iterdir()] == []

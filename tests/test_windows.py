@@ -17,10 +17,10 @@ from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from elmo_gpt_bert.tasks.squad import features as module
+from elmo_gpt_bert.tasks.squad.data import read_folder
+from elmo_gpt_bert.tasks.squad.features import Windows, cached_windows, make_windows
 from modeling import ElmoTokenizer, ZooGPTTokenizer
-from tasks.squad import features as module
-from tasks.squad.data import read_folder
-from tasks.squad.features import Windows, cached_windows, make_windows
 from tests.conftest import ROOT
 from tests.glue_sample import WORDS, write_vocabulary
 from tests.gpt_sample import write_gpt_tokenizer

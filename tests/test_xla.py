@@ -10,11 +10,11 @@ from accelerate import DistributedType, PartialState
 from safetensors.torch import save_model
 
 import run_glue
+from elmo_gpt_bert.training import launching, machines
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.runs import command
+from elmo_gpt_bert.training.xla import draw_seed, load_weights
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel
-from training import launching, machines
-from training.errors import InputError
-from training.runs import command
-from training.xla import draw_seed, load_weights
 
 
 @pytest.fixture

@@ -11,16 +11,16 @@ import torch
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 import run_pretraining
-from analysis import curves, zero_shot
+from elmo_gpt_bert.analysis import curves, zero_shot
+from elmo_gpt_bert.tasks.minimal_pairs.scoring import BidirectionalScorer, MaskedScorer
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.identity import FINAL_LENGTH
+from elmo_gpt_bert.training.loading import load_tokenizer
 from modeling import ElmoForPreTraining, ZooBertForMaskedLM, ZooGPTLMHeadModel
-from tasks.minimal_pairs.scoring import BidirectionalScorer, MaskedScorer
 from tests.glue_sample import text, write_task
 from tests.pairs_sample import PAIRS, write_bert, write_bilm, write_gpt, write_pairs
 from tests.pretraining_sample import flags
-from training.arguments import ModelSource
-from training.errors import InputError
-from training.identity import FINAL_LENGTH
-from training.loading import load_tokenizer
 
 
 DEV = [text(row, 0) for row in range(5)]  # of glue_sample's SST-2, whose labels are 0, 1, 0, 1, 0
@@ -155,8 +155,8 @@ def test_the_threshold_is_the_best_of_all():
 
 
 def test_every_checkpoint_of_a_real_run_is_a_row_with_its_place_in_pre_training(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("training.history.draw_curves", lambda *_: True)
-    monkeypatch.setattr("analysis.zero_shot.draw", lambda *_: b"")
+    monkeypatch.setattr("elmo_gpt_bert.training.history.draw_curves", lambda *_: True)
+    monkeypatch.setattr("elmo_gpt_bert.analysis.zero_shot.draw", lambda *_: b"")
     run = tmp_path / "gpt"
     steps = ["--max_steps", "5", "--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "3"]
     steps += ["--eval_steps", "2"]

@@ -16,12 +16,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from training import launching, loading, loop
-from training.arguments import RunArguments
-from training.batches import Collate
-from training.prediction import Outputs, predict
-from training.results import Scores
-from training.task import Compute, Description, Task
+from elmo_gpt_bert.training import launching, loading, loop
+from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.batches import Collate
+from elmo_gpt_bert.training.prediction import Outputs, predict
+from elmo_gpt_bert.training.results import Scores
+from elmo_gpt_bert.training.task import Compute, Description, Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import app
 import modeling
-from explorer.panels import Panels
+from elmo_gpt_bert.explorer.panels import Panels
 from tests.analysis_sample import TEXT
 from tests.pairs_sample import write_bert, write_bilm, write_gpt
 from tests.test_explorer import write_answerer, write_tagger

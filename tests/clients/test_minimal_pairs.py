@@ -17,14 +17,14 @@ from transformers import (
 )
 
 from benchmarks import minimal_pairs
+from elmo_gpt_bert.tasks.minimal_pairs.data import read_file
+from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
+from elmo_gpt_bert.tasks.minimal_pairs.scoring import make_scorer
+from elmo_gpt_bert.training.prediction import predict
 from modeling import ZooBertForMaskedLM, ZooGPTTokenizer
-from tasks.minimal_pairs.data import read_file
-from tasks.minimal_pairs.features import make_features
-from tasks.minimal_pairs.scoring import make_scorer
 from tests.clients.tiny_models import gpt_pair
 from tests.gpt_sample import merges, vocabulary
 from tests.pairs_sample import PAIRS, write_bert, write_gpt, write_pairs
-from training.prediction import predict
 
 
 SENTENCES = [sentence for pair in PAIRS for sentence in pair[:2]]

@@ -20,8 +20,8 @@ import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from torch_xla.debug import metrics  # noqa: E402
 
+from elmo_gpt_bert.training import loop  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
-from training import loop  # noqa: E402
 
 
 ROWS: list[list[str]] = []  # of the table that is shown at the end

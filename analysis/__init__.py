@@ -1,1 +1,0 @@
-"""What models have learned, measured without fine-tuning them. Each command is a module: `python -m analysis.NAME`."""

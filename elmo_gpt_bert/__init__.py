@@ -1,0 +1,12 @@
+"""What the scripts are made of. The models are in `modeling`, of which only the converters import from here.
+
+training      one loop, and all that a run needs around it: flags, loading, checkpoints, results
+tasks         examples, features and decoding, a folder for each kind of task
+metrics       the scores, as modules of `evaluate`
+analysis      what models have learned, without fine-tuning them
+explorer      the page of app.py
+reproduction  the tables of reproduce.py
+scripts       the scripts at the root of the repository, for an installation
+"""
+
+__version__ = "0.1.0"

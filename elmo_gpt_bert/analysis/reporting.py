@@ -1,0 +1,81 @@
+"""Numbers and pictures as files, and scores of layers as a table and a picture."""
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elmo_gpt_bert.training.files import write_bytes, write_text
+
+
+LayerScores = Mapping[str, Mapping[str, float]]  # model -> layer -> score
+
+RANDOM = ", random"  # ends the name of a model with random weights
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first row is its header."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines.insert(1, f"|{'---|' * len(rows[0])}")
+    return "\n".join(lines)
+
+
+def layer_table(scores: LayerScores, references: Mapping[str, float]) -> str:
+    """A row for each model with its scores in percent, the best in bold, and one for each reference."""
+    width = max(map(len, scores.values()))
+    rows = [["", "layer 0", *map(str, range(1, width))]]
+    for name, layers in scores.items():
+        best = max(layers.values())
+        cells = [f"**{score:.1%}**" if score == best else f"{score:.1%}" for score in layers.values()]
+        rows.append([name, *cells, *[""] * (width - len(cells))])
+    rows += [[name, f"{score:.1%}", *[""] * (width - 1)] for name, score in references.items()]
+    return markdown(rows)
+
+
+def write_numbers(output: Path, name: str, numbers: object) -> None:
+    """Writes name.json."""
+    output.mkdir(parents=True, exist_ok=True)
+    write_text(output / f"{name}.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_picture(output: Path, name: str, draw: Callable[[], bytes]) -> None:
+    """Writes name.png with what `draw` returns, or says that it needs matplotlib."""
+    try:
+        write_bytes(output / f"{name}.png", draw())
+    except ImportError as error:
+        print(f"no {name}.png: {error}; pip install matplotlib")
+
+
+def draw_layers(scores: LayerScores, references: Mapping[str, float], measure: str) -> bytes:
+    """A PNG with a line for each model over the relative depth of its layers, and a dashed one for each reference.
+
+    A model of one layer is a dotted line. A model with random weights has its model's colour. Raises ImportError
+    without matplotlib.
+    """
+    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot(xlabel="depth: 0 is the embeddings, 1 the last layer", ylabel=measure)
+    colors: dict[str, str] = {}
+    for name, layers in scores.items():
+        color = colors.setdefault(name.removesuffix(RANDOM), f"C{len(colors)}")
+        values = list(layers.values())
+        if len(values) == 1:
+            axes.axhline(values[0], label=name, color=color, linestyle="dotted")
+            continue
+        depths = [number / (len(values) - 1) for number in range(len(values))]
+        style = {"linestyle": "--", "alpha": 0.6} if name.endswith(RANDOM) else {}
+        axes.plot(depths, values, marker="o", label=name, color=color, **style)
+    for number, (name, score) in enumerate(references.items()):
+        axes.axhline(score, label=name, color="gray", linewidth=0.8, linestyle=("dashed", "dashdot")[number % 2])
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    return png(figure)
+
+
+def png(figure: Any) -> bytes:
+    """The content of a PNG file of a figure of matplotlib."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150, metadata={"Software": None})
+    return content.getvalue()

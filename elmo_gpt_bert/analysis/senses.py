@@ -1,0 +1,331 @@
+"""Measures whether the layers of a model tell the senses of a word apart, and shows each word's nearest neighbours.
+
+    python -m elmo_gpt_bert.analysis.senses --output_dir runs/senses runs/bert runs/gpt runs/elmo \\
+        glove.6B.100d.txt --random
+    python -m elmo_gpt_bert.analysis.senses --output_dir runs/senses runs/bert glove.6B.100d.txt \\
+        --text_file held_out.txt --sentence 'They sat on the *bank* and watched the stream.'
+
+The first command reads sentences in which one word is marked and has a sense: 351 occurrences of eight words, or a
+--labelled_file of your own. As in section 5.3 of the ELMo paper, the vectors of each sense are averaged. An occurrence
+is right if the mean of its own sense is the nearest by the cosine; the means are those of the other occurrences. If
+several means are equally near, each counts its share, so a model that gives all occurrences of a word one vector has
+the accuracy of a random guess. Accuracies are means over the words.
+
+The second command finds the word that a --sentence marks in raw text, and prints for each layer the occurrences that
+are nearest to the one in the sentence. Without --sentence, it does so for the first labelled occurrence of each sense.
+
+OUTPUT_DIR receives senses.json with all of this and, if matplotlib is installed, senses.png. For a --scatter WORD it
+also receives occurrences-WORD.png, the occurrences of the word in two dimensions, coloured by sense.
+
+The labelled sentences are from books in the public domain; their senses were labelled by hand for this project and are
+in the public domain, too (CC0).
+"""
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elmo_gpt_bert.analysis.reporting import (
+    RANDOM,
+    draw_layers,
+    layer_table,
+    markdown,
+    png,
+    write_numbers,
+    write_picture,
+)
+from elmo_gpt_bert.analysis.representations import Encoder, add_arguments, named_encoders, occurrence_vectors
+from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
+from elmo_gpt_bert.tasks.rows import columns, read_tsv, unbroken
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import InputError, Parameter
+from elmo_gpt_bert.training.files import shown
+from modeling.elmo.tokenization_elmo import split_words
+
+
+LABELLED = Path(__file__).with_name("word_senses.tsv")
+MARKED = re.compile(r"\*(\w[^\s*]*)\*")
+LONGEST = 60  # words of a sentence of raw text
+SHOWN = 3  # neighbours
+AROUND = 6  # words that are shown on each side of an occurrence
+EQUAL = 1e-5  # cosines that differ by less are the same
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A word in a sentence. `sense` is None where nobody labelled it."""
+
+    words: list[str]
+    place: int
+    sense: str | None = None
+
+    @property
+    def word(self) -> str:
+        return self.words[self.place].lower()
+
+    def in_context(self) -> str:
+        """A few words on each side of the word, which is in bold."""
+        left, right = self.words[max(self.place - AROUND, 0) : self.place], self.words[self.place + 1 :][:AROUND]
+        return " ".join([*left, f"**{self.words[self.place]}**", *right]).replace("|", r"\|")
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m elmo_gpt_bert.analysis.senses", description=__doc__.splitlines()[0])
+    add_arguments(parser)
+    labelled = "tab-separated columns word, sense and sentence, in which *asterisks* mark the word"
+    parser.add_argument("--labelled_file", type=Path, default=LABELLED, metavar="FILE", help=labelled)
+    text = "raw text (.txt, .jsonl, .parquet, compressed or not), in which neighbours are looked for"
+    parser.add_argument("--text_file", type=Path, metavar="FILE", help=text)
+    parser.add_argument(
+        "--text_column", default="text", metavar="NAME", help="the text's column in .jsonl or .parquet"
+    )
+    sentence = "a sentence with one *marked* word, whose neighbours are shown; may be repeated"
+    parser.add_argument("--sentence", action="append", metavar="TEXT", help=sentence)
+    most = "read only the first N occurrences of each word in the text"
+    parser.add_argument("--max_occurrences", type=int, default=300, metavar="N", help=most)
+    parser.add_argument("--scatter", metavar="WORD", help="draw the labelled occurrences of this word")
+    args = parser.parse_args(argv)
+    if args.max_occurrences < 1:
+        raise InputError(f"--max_occurrences must be at least 1, not {args.max_occurrences}")
+    if args.sentence and args.text_file is None:
+        raise InputError("--sentence needs a --text_file, in which its word's other occurrences are")
+    return args
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Carries out what `argv`, by default the command line, asks for; returns what senses.json holds."""
+    args = parse(argv)
+    labelled = read_labelled(args.labelled_file)
+    if args.scatter and args.scatter not in {each.word for each in labelled}:
+        raise InputError(f"--scatter {args.scatter}: {args.labelled_file} has no such word")
+    queries = [marked(text, None, "--sentence") for text in args.sentence or ()] or first_of_senses(labelled)
+    text = find_occurrences(args.text_file, args.text_column, {each.word for each in queries}, args.max_occurrences)
+    words = {*chain.from_iterable(each.words for each in (*labelled, *queries, *text))}
+    by_word: dict[str, dict[str, dict[str, float]]] = {}
+    neighbours: dict[str, list[dict]] = {}
+    planes: dict[str, dict[str, np.ndarray]] = {}
+    for name, encoder in named_encoders(args, words):
+        print(f"{name}: {', '.join(encoder.layers)}", file=sys.stderr)
+        vectors = vectors_of(encoder, labelled)
+        by_word[name] = {layer: accuracies(x, labelled) for layer, x in zip(encoder.layers, vectors, strict=True)}
+        if name.endswith(RANDOM):
+            continue
+        if args.scatter:
+            chosen = [each.word == args.scatter for each in labelled]
+            planes[name] = {layer: plane(x[chosen]) for layer, x in zip(encoder.layers, vectors, strict=True)}
+        if text:
+            neighbours[name] = find_neighbours(encoder, queries, text)
+    baselines = baseline_accuracies(labelled)
+    results = {"occurrences": len(labelled), "words": by_word, "baselines": baselines, "neighbours": neighbours}
+    report(args, results, labelled, planes)
+    return results
+
+
+def report(
+    args: argparse.Namespace,
+    results: Mapping[str, Any],
+    labelled: list[Occurrence],
+    planes: Mapping[str, Mapping[str, np.ndarray]],
+) -> None:
+    """Prints the tables, and writes the files."""
+    scores = {name: {layer: mean(of) for layer, of in layers.items()} for name, layers in results["words"].items()}
+    baselines = {name: mean(of) for name, of in results["baselines"].items()}
+    print(layer_table(scores, baselines), end="\n\n")
+    print(best_layers_table(results["words"], scores, results["baselines"]))
+    for number, query in enumerate(next(iter(results["neighbours"].values()), ())):
+        print(f"\nNearest to: {query['sentence']}\n")
+        rows = [["model", "layer", *(f"neighbour {n + 1}" for n in range(SHOWN))]]
+        for name, queries in results["neighbours"].items():
+            rows += [[name, layer, *nearest] for layer, nearest in queries[number]["neighbours"].items()]
+        print(markdown(rows))
+    write_numbers(args.output_dir, "senses", results)
+    write_picture(args.output_dir, "senses", lambda: draw_layers(scores, baselines, "accuracy of the nearest sense"))
+    if args.scatter:
+        senses = [each.sense for each in labelled if each.word == args.scatter]
+        write_picture(args.output_dir, f"occurrences-{args.scatter}", lambda: draw_planes(planes, senses))
+
+
+def best_layers_table(by_word: Mapping, scores: Mapping, baselines: Mapping) -> str:
+    """A row for each model with the accuracy of each word in its best layer, and one for each baseline."""
+    rows = []
+    for name, layers in scores.items():
+        best = max(layers, key=layers.get)
+        rows.append([f"{name}, {best}", *(f"{score:.1%}" for score in by_word[name][best].values())])
+    rows += [[name, *(f"{score:.1%}" for score in of.values())] for name, of in baselines.items()]
+    return markdown([["", *next(iter(baselines.values()))], *rows])
+
+
+def mean(scores: Mapping[str, float]) -> float:
+    return sum(scores.values()) / len(scores)
+
+
+# Occurrences
+
+
+def marked(text: str, sense: str | None, source: str) -> Occurrence:
+    """The occurrence of a text in which asterisks mark one word. Raises ValueError, which names the source, if not."""
+    marks = [*MARKED.finditer(text)]
+    if len(marks) != 1:
+        raise InputError(f"{source}: {shown(text)} must mark one word, as in: The *bank* was closed.")
+    spans = split_words(text := MARKED.sub(r"\1", text))
+    begin = marks[0].start()
+    place = next((number for number, span in enumerate(spans) if span == (begin, begin + len(marks[0][1]))), None)
+    if place is None:
+        raise InputError(f"{source}: {marks[0][1]!r} is not a whole word of {shown(text)}: mark all of the word")
+    return Occurrence([text[slice(*span)] for span in spans], place, sense)
+
+
+def read_labelled(path: Path) -> list[Occurrence]:
+    """The occurrences of a file, by words.
+
+    Raises ValueError for a row that marks another word, for a word of one sense, and for a sense with one sentence.
+    """
+    occurrences = []
+    for line, row in unbroken(read_tsv(path), path):
+        word, sense, sentence = columns(row, ("word", "sense", "sentence"), path, line)
+        occurrence = marked(sentence, sense, f"{path}:{line}")
+        if occurrence.word != word.lower():
+            raise InputError(f"{path}:{line}: the sentence marks {occurrence.word}, not {word}")
+        occurrences.append(occurrence)
+    counts = Counter((each.word, each.sense) for each in occurrences)
+    senses = Counter(word for word, _ in counts)
+    if not senses or min(senses.values()) < 2:
+        raise InputError(
+            f"{path}: {min(senses, key=senses.get, default='it')} has fewer than two senses: add sentences"
+        )
+    word, sense = min(counts, key=counts.get)
+    if counts[word, sense] < 2:  # its mean is that of its other occurrences
+        raise InputError(f"{path}: {word} has a single sentence of the sense {sense}: add another, or leave it out")
+    return sorted(occurrences, key=lambda occurrence: occurrence.word)
+
+
+def first_of_senses(labelled: list[Occurrence]) -> list[Occurrence]:
+    first: dict[tuple[str, str | None], Occurrence] = {}
+    for each in labelled:
+        first.setdefault((each.word, each.sense), each)
+    return list(first.values())
+
+
+def find_occurrences(path: Path | None, column: str, words: set[str], most: int) -> list[Occurrence]:
+    """The first occurrences of each word in raw text, at most `most` of each, one of a sentence.
+
+    Raises ValueError for a word that the text lacks. Sentences of more than `LONGEST` words are left out.
+    """
+    if path is None:
+        return []
+    counts, occurrences = Counter(), []
+    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
+    for sentence in chain.from_iterable(map(split_sentences, read_documents(path, column=column))):
+        if not pattern.search(sentence):
+            continue
+        tokens = [sentence[slice(*span)] for span in split_words(sentence)]
+        places = [place for place, token in enumerate(tokens) if token.lower() in words]
+        for place in islice(places, 1 if len(tokens) <= LONGEST else 0):
+            word = tokens[place].lower()
+            counts[word] += 1
+            if counts[word] <= most:
+                occurrences.append(Occurrence(tokens, place))
+        if min(counts[word] for word in words) >= most:
+            break
+    if missing := sorted(words - counts.keys()):
+        raise InputError(Parameter("text_file"), f" {path} has no sentence with {', '.join(missing)}")
+    return occurrences
+
+
+# Measures
+
+
+def vectors_of(encoder: Encoder, occurrences: Sequence[Occurrence]) -> np.ndarray:
+    """The vectors (layers, occurrences, size), each of length 1, or 0."""
+    sentences, places = [each.words for each in occurrences], [each.place for each in occurrences]
+    vectors = occurrence_vectors(encoder, sentences, places)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
+def accuracies(vectors: np.ndarray, occurrences: list[Occurrence]) -> dict[str, float]:
+    """word -> the share of its occurrences that are nearest to the mean of the other occurrences of their sense."""
+    words = np.array([each.word for each in occurrences])
+    senses = np.array([each.sense for each in occurrences])
+    return {str(word): sense_accuracy(vectors[words == word], senses[words == word]) for word in np.unique(words)}
+
+
+def sense_accuracy(vectors: np.ndarray, senses: np.ndarray) -> float:
+    """The same for the occurrences of one word, whose vectors (N, H) have length 1."""
+    of_senses = (senses == np.unique(senses)[:, None]).astype(vectors.dtype)  # (S, N)
+    right = of_senses.argmax(0)  # (N,) the number of each occurrence's sense
+    sums = (of_senses @ vectors)[None].repeat(len(vectors), 0)  # (N, S, H)
+    sums[np.arange(len(vectors)), right] -= vectors  # an occurrence is not part of its own mean
+    lengths = np.maximum(np.linalg.norm(sums, axis=-1), 1e-12)
+    cosines = np.einsum("nsh,nh->ns", sums, vectors) / lengths  # those of the means, too
+    nearest = cosines >= cosines.max(1, keepdims=True) - EQUAL
+    return float((nearest[np.arange(len(vectors)), right] / nearest.sum(1)).mean())
+
+
+def baseline_accuracies(occurrences: list[Occurrence]) -> dict[str, dict[str, float]]:
+    """word -> the accuracy of the most frequent sense, and that of a random one."""
+    words = sorted({each.word for each in occurrences})
+    counts = {word: Counter(each.sense for each in occurrences if each.word == word) for word in words}
+    return {
+        "most frequent sense": {word: max(senses.values()) / senses.total() for word, senses in counts.items()},
+        "random sense": {word: 1 / len(senses) for word, senses in counts.items()},
+    }
+
+
+def find_neighbours(encoder: Encoder, queries: list[Occurrence], text: list[Occurrence]) -> list[dict[str, Any]]:
+    """For each query its sentence, and layer -> the nearest occurrences of its word in the text, nearest first."""
+    found, of_text = vectors_of(encoder, queries), vectors_of(encoder, text)
+    rows = []
+    for number, query in enumerate(queries):
+        chosen = [place for place, each in enumerate(text) if each.word == query.word and each.words != query.words]
+        nearest = {}
+        for layer, name in enumerate(encoder.layers):
+            cosines = of_text[layer, chosen] @ found[layer, number]
+            alike = int((cosines >= cosines.max(initial=-1) - EQUAL).sum())
+            best = np.argsort(-cosines, kind="stable")[:SHOWN]
+            cells = [f"{text[chosen[place]].in_context()} ({cosines[place]:.2f})" for place in best]
+            if not chosen:
+                cells = ["the text has no other occurrence"]
+            elif alike > SHOWN or alike == len(chosen) > 1:
+                cells = [f"{alike} of {len(chosen)} occurrences are equally near"]
+            nearest[name] = cells + [""] * (SHOWN - len(cells))
+        rows.append({"sentence": query.in_context(), "sense": query.sense, "neighbours": nearest})
+    return rows
+
+
+# Two dimensions
+
+
+def plane(vectors: np.ndarray) -> np.ndarray:
+    """The first two principal components (N, 2) of vectors (N, H); zeros if all vectors are the same."""
+    rotation, scales, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    return rotation[:, :2] * np.where(scales[:2] < EQUAL, 0, scales[:2])
+
+
+def draw_planes(planes: Mapping[str, Mapping[str, np.ndarray]], senses: list[str]) -> bytes:
+    """A PNG with a row for each model and a panel for each layer. Raises ImportError without matplotlib."""
+    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+
+    width = max(map(len, planes.values()))
+    figure = Figure(figsize=(2.2 * width, 2.3 * len(planes)), layout="constrained")
+    panels = figure.subplots(len(planes), width, squeeze=False)
+    for row, (name, layers) in zip(panels, planes.items(), strict=True):
+        for axes in row:
+            axes.set_axis_off()
+        for axes, (layer, points) in zip(row, layers.items(), strict=False):  # the other panels stay empty
+            axes.set_title(f"{name}, {layer}", fontsize=8)
+            for sense in sorted({*senses}):
+                axes.scatter(*points[np.array(senses) == sense].T, s=12, label=sense)
+    panels[0][0].legend(fontsize=6)
+    return png(figure)
+
+
+if __name__ == "__main__":
+    run_command(main)

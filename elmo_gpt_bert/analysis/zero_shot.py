@@ -1,0 +1,350 @@
+"""Scores language models without fine-tuning, over pre-training (Radford et al. 2018, section 5 and figure 2, right).
+
+    python -m elmo_gpt_bert.analysis.zero_shot runs/gpt --sst2 glue/SST-2 --cola glue/CoLA --blimp blimp/data \\
+        --output_dir runs/zero_shot
+    python -m elmo_gpt_bert.analysis.zero_shot runs/mlm/checkpoint-{500,1000,2000} \\
+        runs/ltr/checkpoint-{500,1000,2000} --cola glue/CoLA --max_samples 1000 --output_dir runs/mlm_ltr
+
+A MODEL is a model folder, or the folder of a run: then each of its checkpoint-N is scored, and its final model. The
+models may be causal, masked (BERT) or biLMs (ELMo). Nothing is trained.
+
+- SST-2: " very" is added to the sentence. Is "positive" or "negative" the more probable word after it?
+  `--verbalizers` names other words. A masked model reads a mask in the word's place. A causal model and a biLM
+  compare the whole sentences, which differ in that word and, for the token that ends a text and for the backward
+  direction, in what is predicted from it. sst2_auc, the area under the ROC curve of the difference, does not depend
+  on how frequent the two words are.
+- CoLA: the score of a sentence is its log-probability, divided by the number of its tokens. cola_matthews is that of
+  the dev set at the threshold that is best for the train set, cola_auc the area under the ROC curve.
+- BLiMP: the accuracy of `run_blimp.py`, also for pairs of your own.
+
+OUTPUT_DIR receives zero_shot.json and, if matplotlib is installed, zero_shot.png.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import transformers
+from accelerate import Accelerator
+from datasets import Dataset, disable_progress_bars
+from sklearn.metrics import matthews_corrcoef, roc_auc_score
+
+from elmo_gpt_bert.analysis.curves import cell, draw, table
+from elmo_gpt_bert.analysis.reporting import write_numbers, write_picture
+from elmo_gpt_bert.analysis.representations import short_names
+from elmo_gpt_bert.tasks.glue.data import read_folder as read_glue
+from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
+from elmo_gpt_bert.tasks.language_models import reads_words
+from elmo_gpt_bert.tasks.minimal_pairs.data import read_file, read_folder
+from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
+from elmo_gpt_bert.tasks.minimal_pairs.scoring import (
+    REMEDY,
+    SPECIAL,
+    MaskedScorer,
+    Row,
+    Scorer,
+    choose_head,
+    make_scorer,
+)
+from elmo_gpt_bert.tasks.pretraining.plan import Ramp
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
+from elmo_gpt_bert.training.files import read_json_object, shown
+from elmo_gpt_bert.training.history import read_log
+from elmo_gpt_bert.training.identity import FINAL_LENGTH
+from elmo_gpt_bert.training.launching import choose_implementation
+from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
+from elmo_gpt_bert.training.prediction import Outputs, predict
+
+
+BATCH = 32  # sentences
+PROMPT = " very"  # the paper's
+VERBALIZERS = ("negative", "positive")  # of the labels in their order
+PLACES = ("updates", "tokens", "epochs")
+
+Scores = dict[str, float]
+ByDirection = dict[str, np.ndarray]  # "" -> numbers; of a biLM also those of "forward_" and "backward_"
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is scored; None: not asked for."""
+
+    sst2: Dataset | None
+    cola: tuple[Dataset, Dataset] | None  # train, validation
+    pairs: Dataset | None
+    verbalizers: tuple[str, str]
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m elmo_gpt_bert.analysis.zero_shot", description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="model folder, or run with checkpoints")
+    parser.add_argument("--sst2", type=Path, metavar="DIR", help="GLUE's folder of SST-2")
+    parser.add_argument("--cola", type=Path, metavar="DIR", help="GLUE's folder of CoLA")
+    parser.add_argument("--blimp", type=Path, metavar="PATH", help="BLiMP's folder, or a file of minimal pairs")
+    words = "words for the labels of SST-2, single tokens if possible; default: negative positive"
+    parser.add_argument("--verbalizers", nargs=2, default=VERBALIZERS, metavar=("NEGATIVE", "POSITIVE"), help=words)
+    spread = "score at most N examples of each file, spread evenly over it"
+    parser.add_argument("--max_samples", type=int, metavar="N", help=spread)
+    masked = "what is masked while a masked model predicts a token of a sentence, as for run_blimp.py"
+    parser.add_argument("--pll", choices=("original", "within_word_l2r"), default="original", help=masked)
+    axis = "what the plot has on its logarithmic axis; epochs compare models that read the same text as other tokens"
+    parser.add_argument("--against", choices=PLACES, default=PLACES[0], help=axis)
+    parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder for table and plot")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
+    """Carries out what `argv`, by default the command line, asks for; returns the table's rows."""
+    args = parse(argv)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    disable_progress_bars()
+    choose_implementation("zoo")
+    checkpoints = [checkpoint for model in args.models for checkpoint in checkpoints_of(model)]
+    runs = list(dict.fromkeys(run for run, _ in checkpoints))
+    names = dict(zip(runs, short_names([str(run) for run in runs]), strict=True))
+    data = read_data(args)
+    rows: list[dict[str, Any]] = []
+    for run, folder in checkpoints:
+        rows.append({"run": names[run], **describe(run, folder), **score(folder, data, args.pll)})
+        write_numbers(args.output_dir, "zero_shot", rows)  # a long command may be stopped
+        print(", ".join(f"{name} {cell(value)}" for name, value in rows[-1].items()), file=sys.stderr)
+    print(table(rows))
+    scores = list(dict.fromkeys(name for row in rows for name in row if name not in ("run", *PLACES)))
+    if any(row.get(args.against) for row in rows):
+        write_picture(args.output_dir, "zero_shot", lambda: draw(rows, scores, args.against))
+    else:
+        print(f"no zero_shot.png: nothing says after how many {args.against} the models were saved")
+    return rows
+
+
+# Checkpoints
+
+
+def checkpoints_of(model: Path) -> list[tuple[Path, Path]]:
+    """(run, model folder) of each checkpoint of a run, in their order, and of its final model if it is another one."""
+    folder = model.resolve()
+    if CHECKPOINT.fullmatch(folder.name):
+        return [(folder.parent, folder)]
+    if not folder.is_dir():
+        raise MissingFileError(f"{model}: no such folder")
+    numbers = sorted(int(CHECKPOINT.fullmatch(path.name)[1]) for path in matching_folders(folder, CHECKPOINT))
+    folders = [folder / f"checkpoint-{number}" for number in numbers]
+    is_last = numbers and numbers[-1] == updates_of(folder)
+    if (folder / "config.json").is_file() and not is_last:
+        folders.append(folder)
+    if not folders:
+        raise MissingFileError(f"{model} is no model folder and holds no checkpoint-N")
+    return [(folder, each) for each in folders]
+
+
+def updates_of(folder: Path) -> int | None:
+    """The updates after which the model of a folder was saved; None if nothing says so."""
+    if checkpoint := CHECKPOINT.fullmatch(folder.name):
+        return int(checkpoint[1])
+    return read_json_object(folder / METRICS).get("train_updates") if (folder / METRICS).is_file() else None
+
+
+def describe(run: Path, folder: Path) -> dict[str, float]:
+    """How far the pre-training of a checkpoint had come: updates, tokens, epochs and the loss on held-out text.
+
+    What is not recorded is left out.
+    """
+    updates, values = updates_of(folder), {}
+    if updates is None:
+        return values
+    values["updates"] = updates
+    saved = [folder, *matching_folders(run, CHECKPOINT)]  # a final model has no record of its own
+    records = [path / "progress.json" for path in saved if (path / "progress.json").is_file()]
+    identity = read_json_object(records[0])["identity"] if records else {}
+    if "samples of an update" in identity:
+        values |= read_text_of(identity, updates)
+    losses = [line["eval_loss"] for line in read_log(run) if line["update"] == updates and "eval_loss" in line]
+    return values | ({"eval_loss": losses[-1]} if losses else {})
+
+
+def read_text_of(identity: dict[str, Any], updates: int) -> dict[str, float]:
+    """How many tokens a run of run_pretraining.py has read after that many updates, and how many epochs they are."""
+    ramp = Ramp(identity["samples of an update"], identity.get("batch_ramp_steps", 0))
+    longer, first = identity.get("final_seq_length"), identity.get(FINAL_LENGTH, 0)
+    change = min(first, updates) if longer else updates
+    before, samples = ramp.samples(change), ramp.samples(updates)
+    tokens = before * identity["max_seq_length"] + (samples - before) * (longer or 0)
+    epoch = identity["updates an epoch"] * ramp.size * identity["max_seq_length"]
+    return {"tokens": tokens, "epochs": tokens / epoch}
+
+
+# Data
+
+
+def read_data(args: argparse.Namespace) -> Data:
+    """Raises ValueError if there is nothing to score."""
+    if args.max_samples is not None and args.max_samples < 2:
+        raise InputError(f"--max_samples must be at least 2, not {args.max_samples}")
+    if not (args.sst2 or args.cola or args.blimp):
+        raise InputError("nothing to score: give at least one of --sst2, --cola, --blimp")
+    sst2 = cola = pairs = None
+    if args.sst2:
+        sst2 = spread(read_glue(args.sst2, EVERY_TASK["sst2"], ["validation"])["validation"], args.max_samples)
+    if args.cola:
+        splits = read_glue(args.cola, EVERY_TASK["cola"], ["train", "validation"])
+        cola = tuple(spread(splits[name], args.max_samples) for name in ("train", "validation"))
+    if args.blimp:
+        if not args.blimp.exists():
+            raise MissingFileError(f"--blimp {args.blimp}: no such file or folder")
+        pairs = spread(read_folder(args.blimp) if args.blimp.is_dir() else read_file(args.blimp), args.max_samples)
+    return Data(sst2, cola, pairs, tuple(args.verbalizers))
+
+
+def spread(examples: Dataset, most: int | None) -> Dataset:
+    """At most `most` of the examples, at equal distances: files are often sorted."""
+    if most is None or len(examples) <= most:
+        return examples
+    return examples.select(np.linspace(0, len(examples) - 1, most).round().astype(int))
+
+
+# Scores
+
+
+def score(folder: Path, data: Data, pll: str) -> Scores:
+    """The scores of one model."""
+    source = ModelSource(str(folder), attn_implementation="eager")  # the fastest for short sentences
+    config, tokenizer = load_config(source), load_tokenizer(source, for_task=False)
+    head = choose_head(config, tokenizer, source)
+    scorer = make_scorer(head, load_model(head, source, config, tokenizer, train=False, remedy=REMEDY), tokenizer, pll)
+    scores: Scores = {}
+    if data.sst2 is not None:
+        scores |= score_sst2(scorer, data.sst2, data.verbalizers)
+    if data.cola is not None:
+        scores |= score_cola(scorer, *data.cola)
+    if data.pairs is not None:
+        scores |= score_pairs(scorer, data.pairs)
+    return scores
+
+
+def score_sst2(scorer: Scorer, examples: Dataset, verbalizers: tuple[str, str]) -> Scores:
+    """The accuracy of the more probable word, and the area under the ROC curve of the difference."""
+    check_words(scorer, verbalizers)
+    prompts = [text.rstrip() + PROMPT for text in examples["text"]]
+    rows = [row for word in verbalizers for row in verbalized_rows(scorer, prompts, word)]
+    labels = is_second(examples, "sst2")
+    scores = {}
+    for direction, values in log_likelihoods(scorer, prompts * len(verbalizers), rows).items():
+        negative, positive = values.reshape(2, -1)
+        margin = positive - negative
+        right = np.where(labels, margin, -margin)
+        scores[f"{direction}sst2_accuracy"] = float((np.sign(right) + 1).mean() / 2)  # a tie counts half
+        scores[f"{direction}sst2_auc"] = float(roc_auc_score(labels, margin))
+    return scores
+
+
+def verbalized_rows(scorer: Scorer, prompts: list[str], word: str) -> list[Row]:
+    """The rows of the prompts with the word behind them. Of a masked model, only the word's tokens are scored."""
+    rows = scorer.encode([f"{prompt} {word}" for prompt in prompts])
+    if not isinstance(scorer, MaskedScorer):
+        return rows
+    for row, prompt in zip(rows, scorer.encode(prompts), strict=True):
+        places = [place for place, number in enumerate(row["words"]) if number != SPECIAL][
+            scorer.count_scored(prompt) :
+        ]
+        # One word: while one of its tokens is predicted, those after it are masked, too.
+        row["words"] = [0 if place in places else SPECIAL for place in range(len(row["words"]))]
+    return rows
+
+
+def check_words(scorer: Scorer, words: Sequence[str]) -> None:
+    """Raises ValueError if the model does not know one of the words, so that it cannot predict it."""
+    tokenizer = scorer.tokenizer
+    for word in words:
+        if reads_words(tokenizer):
+            is_unknown = tokenizer.word_targets([word]) == tokenizer.word_targets(["<UNK>"])
+        else:
+            ids = tokenizer(word, add_special_tokens=False)["input_ids"]
+            is_unknown = not ids or tokenizer.unk_token_id in ids
+        if is_unknown:
+            raise InputError(f"the model does not know the word {word!r}: choose others with --verbalizers")
+
+
+def score_cola(scorer: Scorer, train: Dataset, validation: Dataset) -> Scores:
+    """Matthews' correlation at the threshold that is best for `train`, and the area under the ROC curve."""
+    means = []
+    for examples in (train, validation):
+        texts = examples["text"][:]
+        rows = scorer.encode(texts)
+        counts = np.array([scorer.count_scored(row) for row in rows])
+        means.append({name: values / counts for name, values in log_likelihoods(scorer, texts, rows).items()})
+    labels, references = (is_second(examples, "cola") for examples in (train, validation))
+    scores = {}
+    for direction in means[0]:
+        threshold = best_threshold(means[0][direction], labels)
+        predictions = means[1][direction] >= threshold
+        scores[f"{direction}cola_matthews"] = float(matthews_corrcoef(references, predictions))
+        scores[f"{direction}cola_auc"] = float(roc_auc_score(references, means[1][direction]))
+    return scores
+
+
+def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The score from which on examples are predicted as positive, so that Matthews' correlation is highest."""
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.diff(scores[order]) != 0, True)  # equal scores are predicted alike
+    positives = np.arange(1, len(scores) + 1)[ends]
+    hits = np.cumsum(labels[order])[ends]
+    total, true = len(scores), labels.sum()
+    product = positives * (total - positives) * true * (total - true)
+    correlation = (hits * total - positives * true) / np.sqrt(np.maximum(product, 1), dtype=np.float64)
+    return float(scores[order][ends][np.argmax(correlation)])
+
+
+def score_pairs(scorer: Scorer, pairs: Dataset) -> Scores:
+    """The accuracy on minimal pairs; a tie counts half."""
+    features, rows = make_features(pairs, scorer, positions(scorer.model))
+    scores = {}
+    for direction, values in by_direction(compute(scorer, features)).items():
+        good, bad = values[rows].T
+        scores[f"{direction}blimp_accuracy"] = float((np.sign(good - bad) + 1).mean() / 2)
+    return scores
+
+
+def is_second(examples: Dataset, task: str) -> np.ndarray:
+    """Whether each example has the task's second label. Raises ValueError unless both occur."""
+    first, second = EVERY_TASK[task].labels
+    labels = np.array(examples["label"][:]) == second
+    if labels.all() or not labels.any():
+        raise InputError(
+            f"all examples of {EVERY_TASK[task].folder} are {second if labels.all() else first}: take more"
+        )
+    return labels
+
+
+def log_likelihoods(scorer: Scorer, texts: list[str], rows: list[Row]) -> ByDirection:
+    """Those of the rows of texts. Raises ValueError for a row that is too long, or that has no token to score."""
+    longest = positions(scorer.model)
+    for text, row in zip(texts, rows, strict=True):
+        length = len(next(iter(row.values())))
+        if longest is not None and length > longest:
+            raise InputError(f"{shown(text)} has {length} tokens, but the model reads at most {longest}: leave it out")
+        if scorer.count_scored(row) < 1:
+            raise InputError(f"{shown(text)} has no token that can be scored: leave it out")
+    features = Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
+    return by_direction(compute(scorer, features))
+
+
+def compute(scorer: Scorer, features: Dataset) -> Outputs:
+    return predict(scorer, features, scorer.collate, Accelerator(), batch_size=BATCH)
+
+
+def by_direction(outputs: Outputs) -> ByDirection:
+    """The sum of the directions and, if there are two, each of them."""
+    parts = {name.removesuffix("log_likelihoods"): np.array(values, np.float64) for name, values in outputs.items()}
+    return {"": sum(parts.values())} | parts
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,265 @@
+"""HTML of what the other modules compute. All text of users and models is escaped.
+
+Text, borders and backgrounds have the colours of the page's theme, so they are right in the light and the dark.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from elmo_gpt_bert.explorer.answers import Ranked
+from elmo_gpt_bert.explorer.attention import Attention
+from elmo_gpt_bert.explorer.entities import Entity, TaggedWord
+from elmo_gpt_bert.explorer.neighbours import Neighbour
+from elmo_gpt_bert.explorer.sentences import Span
+from elmo_gpt_bert.explorer.surprisal import ScoredSentence, ScoredWord
+
+
+HUES = (210, 28, 145, 280, 340, 60, 180)  # of types of entities, one after the other
+SCALE = 16.0  # bits of a full bar, if no bar is longer
+
+STYLE = """
+.ex-columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(340px, 100%), 1fr)); gap: 16px; }
+.ex-card { border: 1px solid var(--border-color-primary); border-radius: 8px; padding: 14px 16px; min-width: 0;
+  background: var(--background-fill-primary); color: var(--body-text-color); }
+.ex-card h3 { margin: 0 0 2px; font-size: 1.1rem; }
+.ex-card h4 { margin: 14px 0 4px; font-size: .95rem; overflow-wrap: anywhere; }
+.ex-card, .ex-note, .ex-text, .ex-table { --muted: color-mix(in srgb, var(--body-text-color) 75%, transparent); }
+.ex-source, .ex-note { color: var(--muted) !important; font-size: .85rem; overflow-wrap: anywhere;
+  margin: 2px 0; line-height: 1.4; }
+.ex-error { border-left: 4px solid #d97706; padding: 8px 12px; margin: 8px 0; overflow-wrap: anywhere;
+  background: rgba(217, 119, 6, .12); color: var(--body-text-color); }
+.ex-verdict { margin: 8px 0 0; padding: 6px 10px; border-radius: 6px; background: rgba(59, 130, 246, .14); }
+.ex-pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(180px, 100%), 1fr)); gap: 4px 16px; }
+.ex-bars { display: grid; grid-template-columns: minmax(0, 1fr); gap: 2px; font-size: .9rem; }
+.ex-bar { position: relative; display: flex; gap: 8px; align-items: baseline; padding: 2px 6px; border-radius: 4px;
+  overflow: hidden; background: var(--background-fill-secondary); line-height: 1.5; }
+.ex-bar i { position: absolute; top: 0; bottom: 0; left: 0; }
+.ex-bar i.one { background: rgba(59, 130, 246, .38); }
+.ex-bar i.two { background: rgba(234, 136, 10, .38); }
+.ex-bar span { position: relative; }
+.ex-bar .word { flex: 1; min-width: 0; overflow-wrap: anywhere; }
+.ex-bar .number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+.ex-bar .share { color: var(--muted); font-variant-numeric: tabular-nums; white-space: nowrap;
+  min-width: 4.6em; text-align: right; font-size: .85em; }
+.ex-key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .3em 0 .6em; }
+.ex-list { list-style: none !important; margin: 0 !important; padding: 0 !important; font-size: .9rem; }
+.ex-list li { display: flex; gap: 8px; padding: 3px 0; border-bottom: 1px solid var(--border-color-primary);
+  line-height: 1.4; margin: 0 !important; }
+.ex-list li::marker { content: ""; }
+.ex-list .context { flex: 1; min-width: 0; overflow-wrap: anywhere; color: var(--muted); }
+.ex-list b { color: var(--body-text-color); }
+.ex-list .number { font-variant-numeric: tabular-nums; white-space: nowrap; color: var(--body-text-color); }
+.ex-text { line-height: 2.1; overflow-wrap: anywhere; white-space: pre-wrap; }
+.ex-text mark { padding: 3px 6px; border-radius: 5px; color: inherit; }
+.ex-text mark small { font-weight: 700; margin-left: 6px; white-space: nowrap; }
+.ex-table { width: 100%; border: 0 !important; border-collapse: collapse; font-size: .9rem; margin-top: 10px; }
+.ex-table th, .ex-table td { text-align: left; padding: 4px 8px 4px 0; vertical-align: top; overflow-wrap: anywhere;
+  border: 0 !important; border-bottom: 1px solid var(--border-color-primary) !important;
+  color: var(--body-text-color); }
+.ex-scroll { overflow-x: auto; padding-bottom: 6px; }
+.ex-map { border: 0 !important; border-collapse: separate; border-spacing: 1px; font-size: .75rem; margin: 8px 0; }
+.ex-map th { border: 0 !important; font-weight: 400; padding: 0 4px; white-space: nowrap; text-align: right;
+  color: var(--body-text-color); }
+.ex-map thead th { writing-mode: vertical-rl; transform: rotate(180deg); text-align: left; vertical-align: middle;
+  padding: 4px 0; }
+.ex-map td { min-width: 20px; height: 20px; padding: 0; border: 1px solid var(--border-color-primary); }
+"""
+
+
+# Frames
+
+
+def columns(cards: Iterable[str]) -> str:
+    return f'<div class="ex-columns">{"".join(cards)}</div>'
+
+
+def card(title: str, source: str, content: str) -> str:
+    """A column with the name of its model."""
+    heading = f'<h3>{escape(title)}</h3><p class="ex-source">{escape(source)}</p>'
+    return f'<section class="ex-card">{heading}{content}</section>'
+
+
+def error(message: str) -> str:
+    return f'<p class="ex-error" role="alert">{escape(message)}</p>'
+
+
+def note(text: str) -> str:
+    return f'<p class="ex-note">{escape(text)}</p>'
+
+
+# Neighbours
+
+
+def draw_neighbours(layers: Mapping[str, Sequence[Neighbour]]) -> str:
+    """A list for each layer; the number is the cosine."""
+    parts = []
+    for name, neighbours in layers.items():
+        items = "".join(map(_neighbour, neighbours)) or note("The index has no other occurrence of this word.")
+        parts.append(f'<h4>{escape(name)}</h4><ul class="ex-list">{items}</ul>')
+    return "".join(parts)
+
+
+def _neighbour(neighbour: Neighbour) -> str:
+    if neighbour.count > 1:
+        context = f"<b>{escape(neighbour.word)}</b> in {neighbour.count} places, all equally near"
+    else:
+        context = f"{escape(neighbour.left)} <b>{escape(neighbour.word)}</b> {escape(neighbour.right)}"
+    return f'<li><span class="context">{context}</span><span class="number">{neighbour.cosine:.2f}</span></li>'
+
+
+# Surprisal
+
+
+def draw_scores(sentences: Sequence[ScoredSentence], verdict: int | None = None) -> str:
+    """The bars of one sentence or of two side by side, which have one scale; `verdict` is the preferred one of two."""
+    longest = max(sum(word.bits) for sentence in sentences for word in sentence.words)
+    longest = max(SCALE, longest, *(edge for sentence in sentences for edge in sentence.edges))
+    parts = [_scored_sentence(each, longest) for each in sentences]
+    text = ""
+    if len(sentences) == 2:
+        text = f'<p class="ex-verdict">{escape(describe_verdict(sentences, verdict))}</p>'
+    has_directions = any(sentence.edges for sentence in sentences)
+    return f'{text}{_key() if has_directions else ""}<div class="ex-pair">{"".join(parts)}</div>'
+
+
+def describe_verdict(sentences: Sequence[ScoredSentence], verdict: int | None) -> str:
+    if verdict is None:
+        return "Prefers neither: both are equally probable."
+    difference = abs(sentences[0].bits - sentences[1].bits)
+    return f"Prefers the {('first', 'second')[verdict]} sentence, by {difference:.1f} bits."
+
+
+def _key() -> str:
+    keys = (("rgba(59, 130, 246, .6)", "words before it"), ("rgba(234, 136, 10, .6)", "words after it"))
+    spans = "".join(f'<span class="ex-key" style="background: {color}"></span>{name}' for color, name in keys)
+    return f'<p class="ex-note">Bits given{spans}</p>'
+
+
+def _scored_sentence(sentence: ScoredSentence, longest: float) -> str:
+    bars = [_bar(word, longest) for word in sentence.words]
+    for name, edge in zip(("(end)", "(beginning)"), sentence.edges, strict=False):
+        bars.append(_bar(ScoredWord(name, [], [edge]), longest, number=name == "(beginning)"))
+    total = f"<h4>{sentence.bits:.1f} bits in all</h4>"
+    return f'<div>{total}<div class="ex-bars">{"".join(bars)}</div></div>'
+
+
+def _bar(word: ScoredWord, longest: float, number: int = 0) -> str:
+    """A row with the word, its bits and its probability, on a bar; `number` is the colour of the first part."""
+    parts, left = [], 0.0
+    for place, bits in enumerate(word.bits, start=number):
+        width = max(bits, 0) / longest * 100
+        name = ("one", "two")[place]
+        parts.append(f'<i class="{name}" style="left: {left:.2f}%; width: {width:.2f}%"></i>')
+        left += width
+    bits = f"{sum(word.bits):.1f}" if word.bits else "–"
+    share = percent(word.probability) if word.probability is not None else ""
+    return (
+        f'<div class="ex-bar" title="{escape(describe_word(word))}">{"".join(parts)}'
+        f'<span class="word">{escape(word.word)}{_marks(word)}</span>'
+        f'<span class="number">{bits}</span><span class="share">{escape(share)}</span></div>'
+    )
+
+
+def _marks(word: ScoredWord) -> str:
+    marks = [f"{len(word.pieces)} pieces"] if len(word.pieces) > 1 else []
+    marks += ["unknown"] * word.is_unknown
+    return f' <small class="ex-note">({", ".join(marks)})</small>' if marks else ""
+
+
+def describe_word(word: ScoredWord) -> str:
+    """What a bar says when the mouse is over it."""
+    texts = []
+    if len(word.bits) == 2:
+        texts.append(f"{word.bits[0]:.2f} bits given the words before it, {word.bits[1]:.2f} given those after it")
+    elif word.bits:
+        texts.append(f"{word.bits[0]:.2f} bits")
+    else:
+        texts.append("not predicted: nothing is before it")
+    if len(word.pieces) > 1:
+        texts.append(f"pieces: {' '.join(word.pieces)}")
+    if word.is_partial:
+        texts.append("its first piece is not predicted: nothing is before it")
+    if word.is_unknown:
+        texts.append("not in the model's vocabulary: the probability is that of all unknown words")
+    return "; ".join(texts)
+
+
+def percent(probability: float) -> str:
+    """With two significant digits, down to a hundredth of a percent."""
+    return f"{100 * probability:.2g}%" if 1e-4 <= probability < 0.995 else ("<0.01%" if probability < 0.5 else "100%")
+
+
+# Entities and answers
+
+
+def draw_entities(sentence: str, words: Sequence[TaggedWord], entities: Sequence[Entity]) -> str:
+    """The sentence with its entities in colours, and a table with the best tags of each word."""
+    types = sorted({entity.type for entity in entities})
+    marks = [
+        (entity.span, HUES[types.index(entity.type) % len(HUES)], f"{entity.type} {entity.score:.0%}")
+        for entity in entities
+    ]
+    found = note("No entity was found.") if not entities else ""
+    rows = [
+        [sentence[slice(*word.span)], ", ".join(f"{tag} {percent(score)}" for tag, score in word.best) or "no token"]
+        for word in words
+    ]
+    return f"{highlight(sentence, marks)}{found}{table(['Word', 'Best tags'], rows)}"
+
+
+def draw_answers(context: str, ranked: Ranked, threshold: float | None, n_best: int = 8) -> str:
+    """The text with the predicted answer in colour, and the n best answers."""
+    best = ranked.best(n_best, threshold)
+    span = ranked.span(threshold)
+    predicted = ranked.predict(threshold)
+    shares = [share for entry, share in ranked.best(len(ranked.entries) + 1, threshold) if entry is predicted]
+    marks = [(span, HUES[2], f"{shares[0]:.0%}")] if span else []
+    verdict = f"Answer: {predicted.text}" if span else "No answer is in the text."
+    odds = ""
+    if threshold is not None:
+        comparison = "above" if ranked.null_odds > threshold else "not above"
+        odds = note(
+            f"“No answer” scores {ranked.null_odds:+.2f} relative to the best answer, {comparison} the threshold of "
+            f"{threshold:+.1f}."
+        )
+    rows = [[entry.text or "(no answer)", f"{share:.1%}", f"{entry.score:.2f}"] for entry, share in best]
+    heading = f'<p class="ex-verdict">{escape(verdict)}</p>{odds}'
+    return f"{heading}{highlight(context, marks)}{table(['Answer', 'Probability', 'Score'], rows)}"
+
+
+def highlight(text: str, marks: Sequence[tuple[Span, int, str]]) -> str:
+    """The text with marked spans, which do not overlap: (span, hue, label)."""
+    parts, end = [], 0
+    for (begin, stop), hue, label in sorted(marks):
+        parts.append(escape(text[end:begin]))
+        color = f"hsla({hue}, 75%, 50%, .3)"
+        parts.append(
+            f'<mark style="background: {color}">{escape(text[begin:stop])}<small>{escape(label)}</small></mark>'
+        )
+        end = stop
+    parts.append(escape(text[end:]))
+    return f'<div class="ex-text">{"".join(parts)}</div>'
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<table class="ex-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+# Attention
+
+
+def draw_attention(attention: Attention) -> str:
+    """A square for each pair of tokens: the row attends to the column."""
+    head = "".join(f"<th>{escape(token)}</th>" for token in attention.tokens)
+    rows = []
+    for token, weights in zip(attention.tokens, attention.weights, strict=True):
+        cells = "".join(
+            f'<td style="background: rgba(59, 130, 246, {weight:.3f})" title="{escape(f"{token} → {other}")}: '
+            f'{weight:.1%}"></td>'
+            for other, weight in zip(attention.tokens, weights.tolist(), strict=True)
+        )
+        rows.append(f"<tr><th>{escape(token)}</th>{cells}</tr>")
+    body = f"<thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<div class="ex-scroll"><table class="ex-map">{body}</table></div>'

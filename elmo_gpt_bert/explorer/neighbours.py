@@ -1,0 +1,138 @@
+"""The words of an index, each in its sentence, that are nearest to a word in its sentence, layer by layer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from elmo_gpt_bert.analysis.representations import word_vectors
+from elmo_gpt_bert.analysis.senses import AROUND, EQUAL, LABELLED, LONGEST, read_labelled
+from elmo_gpt_bert.explorer.models import LanguageModel
+from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
+from modeling.elmo.tokenization_elmo import split_words
+
+
+MOST_WORDS = 10_000  # of an index; with 13 layers of 768 numbers, their vectors take 400 MB
+SHOWN = 5  # neighbours of a layer
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """Sentences as words. `is_whole` says whether they are all sentences of the file."""
+
+    sentences: list[list[str]]
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An occurrence in the index, with a few words around it; the first of `count` that are equally near."""
+
+    left: str
+    word: str
+    right: str
+    cosine: float
+    count: int
+
+
+def read_index(path: str | None) -> Index:
+    """The index of a text file, or of the sentences in elmo_gpt_bert/analysis/word_senses.tsv if there is none.
+
+    Sentences of more than 60 words are left out, and all after the first 10,000 words. Raises OSError for a file that
+    cannot be read, and ValueError for one without a sentence.
+    """
+    if path is None:
+        return _labelled_index()
+    if not Path(path).is_file():
+        raise MissingFileError(f"{path}: no such file. Name a text file of sentences.")
+    status = Path(path).stat()
+    return _text_index(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=1)
+def _labelled_index() -> Index:
+    return Index([each.words for each in read_labelled(LABELLED)], True)
+
+
+@lru_cache(maxsize=1)
+def _text_index(path: str, changed: int, size: int) -> Index:
+    """`changed` and `size` are only there to read a changed file again."""
+    sentences, words, is_whole = [], 0, True
+    for sentence in chain.from_iterable(map(split_sentences, read_documents(Path(path)))):
+        tokens = [sentence[slice(*span)] for span in split_words(sentence)]
+        if not tokens:
+            continue
+        if len(tokens) > LONGEST or words + len(tokens) > MOST_WORDS:
+            is_whole = False
+            if words + LONGEST > MOST_WORDS:
+                break
+            continue
+        sentences.append(tokens)
+        words += len(tokens)
+    if not sentences:
+        raise InputError(f"{path} has no sentence of 1 to {LONGEST} words.")
+    return Index(sentences, is_whole)
+
+
+@lru_cache(maxsize=3)
+def index_vectors(model: LanguageModel, index: Index) -> np.ndarray:
+    """The vectors (layers, words, size) of all words of the index, each of length 1, or 0."""
+    return _unit(word_vectors(model.encoder, index.sentences))
+
+
+@torch.no_grad()
+def find_neighbours(
+    model: LanguageModel, index: Index, words: list[str], place: int, *, same_word: bool, shown: int = SHOWN
+) -> dict[str, list[Neighbour]]:
+    """layer -> the occurrences in the index that are nearest to the word at `place`, the nearest first.
+
+    The sentence itself is left out. With `same_word`, only occurrences of that word count, whatever their case.
+    Occurrences of a word that are equally near are one neighbour.
+    """
+    queries = _unit(word_vectors(model.encoder, [words]))[:, place]
+    vectors = index_vectors(model, index)
+    places = [(row, column) for row, sentence in enumerate(index.sentences) for column in range(len(sentence))]
+    chosen = [
+        number
+        for number, (row, column) in enumerate(places)
+        if index.sentences[row] != words
+        and (not same_word or index.sentences[row][column].lower() == words[place].lower())
+    ]
+    layers = {}
+    for name, query, of_index in zip(model.encoder.layers, queries, vectors, strict=True):
+        cosines = of_index[chosen] @ query
+        order = np.argsort(-cosines, kind="stable")
+        ranked = ((*places[chosen[number]], float(cosines[number])) for number in order)
+        layers[name] = [each for each, _ in zip(_join_equal(index, ranked), range(shown), strict=False)]
+    return layers
+
+
+def _join_equal(index: Index, ranked: Iterator[tuple[int, int, float]]) -> Iterator[Neighbour]:
+    """The neighbours of ranked (sentence, place, cosine); successive ones of one word and one cosine are one."""
+    group: list[tuple[int, int, float]] = []
+    for row, column, cosine in ranked:
+        if group:
+            first_row, first_column, highest = group[0]
+            first = index.sentences[first_row][first_column]
+            if highest - cosine > EQUAL or index.sentences[row][column].lower() != first.lower():
+                yield _neighbour(index, group)
+                group = []
+        group.append((row, column, cosine))
+    if group:
+        yield _neighbour(index, group)
+
+
+def _neighbour(index: Index, group: list[tuple[int, int, float]]) -> Neighbour:
+    row, column, cosine = group[0]
+    words = index.sentences[row]
+    left, right = words[max(column - AROUND, 0) : column], words[column + 1 :][:AROUND]
+    return Neighbour(" ".join(left), words[column], " ".join(right), cosine, len(group))
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

@@ -1,0 +1,155 @@
+"""What the page shows for what its user gave: HTML, in which a mistake is one sentence."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+
+import modeling
+from elmo_gpt_bert.explorer import drawing
+from elmo_gpt_bert.explorer.answers import answer, load_answerer
+from elmo_gpt_bert.explorer.attention import attend
+from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
+from elmo_gpt_bert.explorer.models import FAMILIES, LanguageModel, load_language_model
+from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index
+from elmo_gpt_bert.explorer.sentences import place_of, words_of
+from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.errors import InputError, UserError
+from elmo_gpt_bert.training.loading import load_config
+from modeling.elmo.tokenization_elmo import split_words
+
+
+PREDICTS = {  # column -> how its model predicts a word
+    "ELMo": "Each word twice: given the words before it, and given those after it. The bits of both are added.",
+    "GPT": "Each word given the words before it. Nothing is before the first piece, so it is not predicted.",
+    "BERT": "Each word behind a mask, given all other words. Its pieces are uncovered from left to right.",
+}
+NO_ATTENTION = "ELMo's layers are LSTMs. They read word by word and have no attention."
+FEWEST = 12  # layers and heads of the sliders for a model that cannot be read
+
+
+@dataclass(frozen=True)
+class Panels:
+    """The parts of the page.
+
+    Attributes:
+        models: column -> a model folder, or a model of the Hub.
+        readable: the paths and models that users may name in the page; None: all. A path below `uploads` is always
+            readable.
+        uploads: the folder that receives the files that users send.
+    """
+
+    models: dict[str, str]
+    readable: frozenset[str] | None
+    uploads: Path
+    lock: RLock = RLock()  # the models are used by one request at a time: `only_states` hooks into them
+
+    def words(self, sentence: str) -> list[tuple[str, int]]:
+        """The choices of the word: each with its number; none for a sentence that cannot be read."""
+        try:
+            return [(word, number) for number, word in enumerate(words_of(sentence, split_words(sentence)), start=1)]
+        except UserError:
+            return []
+
+    def neighbours(self, sentence: str, number: int | None, same_word: bool, index_file: str) -> str:
+        """The neighbours of the word with this number, in the columns of all models."""
+
+        def draw() -> str:
+            words = words_of(sentence, split_words(sentence))
+            place, index = place_of(number, words), read_index(self.readable_name(index_file) or None)
+            size = f"The index has {sum(map(len, index.sentences)):,} words in {len(index.sentences):,} sentences"
+            rest = "." if index.is_whole else ": long sentences, and what follows in the file, are left out."
+            return drawing.note(size + rest) + self._in_columns(
+                lambda family, model: drawing.draw_neighbours(
+                    find_neighbours(model, index, words, place, same_word=same_word)
+                )
+            )
+
+        return self._shown(draw)
+
+    def scores(self, sentence: str, second: str) -> str:
+        """The surprisal of each word and, if there is a second sentence, which one each model prefers."""
+
+        def draw_model(family: str, model: LanguageModel) -> str:
+            texts = [sentence, second] if second.strip() else [sentence]
+            scored = [score_sentence(model, text) for text in texts]
+            verdict = preferred(*scored) if second.strip() else None
+            return drawing.note(PREDICTS[family]) + drawing.draw_scores(scored, verdict)
+
+        def draw() -> str:
+            words_of(sentence, split_words(sentence))
+            return self._in_columns(draw_model)
+
+        return self._shown(draw)
+
+    def entities(self, sentence: str, name: str) -> str:
+        """The entities of the sentence."""
+
+        def draw() -> str:
+            words_of(sentence, split_words(sentence))
+            words = tag_words(load_tagger(self.readable_name(name)), sentence)
+            return drawing.draw_entities(sentence, words, entities_of(sentence, words))
+
+        return self._shown(draw)
+
+    def answers(self, question: str, context: str, name: str, may_be_none: bool, threshold: float) -> str:
+        """The answers to the question; "no answer" is one of them if `may_be_none`."""
+
+        def draw() -> str:
+            ranked = answer(load_answerer(self.readable_name(name)), question, context)
+            return drawing.draw_answers(context, ranked, threshold if may_be_none else None)
+
+        return self._shown(draw)
+
+    def attention(self, family: str, sentence: str, layer: int, head: int) -> str:
+        """The attention of one model; head 0 is the mean of all heads."""
+        return self._card(
+            family,
+            lambda model: drawing.draw_attention(attend(model, sentence, int(layer), int(head) or None)),
+        )
+
+    def no_attention(self) -> str:
+        return drawing.card("ELMo", self.models["ELMo"], drawing.note(NO_ATTENTION))
+
+    def attention_sizes(self, family: str) -> tuple[int, int]:
+        """The numbers of layers and heads of a model, which is not loaded for that."""
+        modeling.register()
+        try:
+            config = load_config(ModelSource(self.models[family]))
+            return config.num_hidden_layers, config.num_attention_heads
+        except (UserError, AttributeError):  # the panel says what is wrong when it is used
+            return FEWEST, FEWEST
+
+    def readable_name(self, name: str) -> str:
+        """The name of a file or model. Raises ValueError for one that users of this page may not name."""
+        name = name.strip()
+        is_upload = self.uploads.resolve() in Path(name).resolve().parents
+        if name and self.readable is not None and name not in self.readable and not is_upload:
+            raise InputError("This page is open to other computers, so it reads only what its command line names.")
+        return name
+
+    # Frames
+
+    def _in_columns(self, draw: Callable[[str, LanguageModel], str]) -> str:
+        return drawing.columns(
+            self._card(family, lambda model, family=family: draw(family, model)) for family in FAMILIES
+        )
+
+    def _card(self, family: str, draw: Callable[[LanguageModel], str]) -> str:
+        """A column. A model that cannot be loaded leaves the other columns as they are."""
+        name = self.models[family]
+        return drawing.card(family, name, self._shown(lambda: draw(load_language_model(family, name))))
+
+    def _shown(self, draw: Callable[[], str]) -> str:
+        """What `draw` returns, or one sentence in its place; an unforeseen error is printed on the terminal, too."""
+        with self.lock:
+            modeling.register()
+            try:
+                return draw()
+            except UserError as mistake:
+                return drawing.error(str(mistake))
+            except Exception as unforeseen:
+                traceback.print_exc()
+                return drawing.error(f"This did not work ({type(unforeseen).__name__}); the terminal says more.")

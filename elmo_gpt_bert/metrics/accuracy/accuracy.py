@@ -1,0 +1,74 @@
+"""The share of examples whose predicted class is right, over all examples and over each part of the data."""
+
+import datasets
+import evaluate
+import numpy as np
+
+
+DESCRIPTION = """\
+Accuracy over all examples (accuracy), and over the examples of each part that the data name. A part without examples
+has no score. There are two configurations:
+choices: accuracy_PART, for parts such as RACE's middle and high (Lai et al. 2017, arXiv 1704.04683, section 3).
+hans: a part has the examples made for one heuristic (lexical_overlap, subsequence, constituent). It has three scores:
+over all of its examples (lexical_overlap), over those where the heuristic is right (lexical_overlap_entailed), and
+over those where it misleads (lexical_overlap_non_entailed), as evaluate_heur_output.py of McCoy, Pavlick and Linzen
+2019 (arXiv 1902.01007) counts them. The paper reports the last two of each, in per cent. A model that follows the
+heuristics gets 100 and 0; chance is 50.
+"""
+CITATION = """\
+@inproceedings{lai2017race,
+  title={{RACE}: Large-scale {ReAding} Comprehension Dataset From Examinations},
+  author={Lai, Guokun and Xie, Qizhe and Liu, Hanxiao and Yang, Yiming and Hovy, Eduard},
+  booktitle={Conference on Empirical Methods in Natural Language Processing},
+  year={2017}
+}
+@inproceedings{mccoy2019right,
+  title={Right for the Wrong Reasons: Diagnosing Syntactic Heuristics in Natural Language Inference},
+  author={McCoy, Tom and Pavlick, Ellie and Linzen, Tal},
+  booktitle={Annual Meeting of the Association for Computational Linguistics},
+  year={2019}
+}
+"""
+INPUTS = """\
+predictions, references: class numbers; for HANS, 0 is entailment and 1 is non-entailment. parts: the part of each
+example, "" for none; for HANS, the column heuristic.
+"""
+
+
+def by_part(part: str, is_in_part: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"accuracy_{part}": is_in_part}
+
+
+def by_heuristic(part: str, is_in_part: np.ndarray, references: np.ndarray) -> dict[str, np.ndarray]:
+    return {
+        part: is_in_part,
+        f"{part}_entailed": is_in_part & (references == 0),
+        f"{part}_non_entailed": is_in_part & (references == 1),
+    }
+
+
+# Configuration -> the scores of a part, each with the examples that it counts.
+GROUPS = {"choices": by_part, "hans": by_heuristic}
+
+
+class Accuracy(evaluate.Metric):
+    """`evaluate.load(FILE, "hans").compute(predictions=..., references=..., parts=...)`, where FILE is this file."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        if self.config_name not in GROUPS:
+            raise KeyError(f"{self.config_name!r} is no way to part examples: choose one of {', '.join(GROUPS)}")
+        label = datasets.Value("int64")
+        return evaluate.MetricInfo(
+            description=DESCRIPTION,
+            citation=CITATION,
+            inputs_description=INPUTS,
+            features=datasets.Features({"predictions": label, "references": label, "parts": datasets.Value("string")}),
+        )
+
+    def _compute(self, predictions: list[int], references: list[int], parts: list[str]) -> dict[str, float]:
+        references, column = np.array(references), np.array(parts)
+        right = np.array(predictions) == references
+        groups = {"accuracy": np.full(len(right), True)}
+        for part in filter(None, dict.fromkeys(parts)):
+            groups |= GROUPS[self.config_name](part, column == part, references)
+        return {name: float(right[group].mean()) for name, group in groups.items() if group.any()}

@@ -1,0 +1,213 @@
+"""A row with a seed -> the command of a script, and whether it has been carried out."""
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.checksums import SHA256SUMS, write_checksums
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.files import file_digest, read_json, remove_folder, write_json, writing
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
+from elmo_gpt_bert.training.recipes import find_config
+from elmo_gpt_bert.training.results import read_record
+from elmo_gpt_bert.training.seeds import remove_all_but_results
+
+from .rows import Place, Row, Table
+
+
+FIRST_SEED = 42  # the scripts' default
+SCRIPTS = "elmo_gpt_bert.scripts"
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where data, models and results are on this machine."""
+
+    data: Path
+    models: Mapping[str, Path]  # by the names of MODELS
+    output: Path  # of all tables
+
+    def find(self, place: Place, table: str) -> Path:
+        folder = {"data": self.data, "row": self.output / table}.get(place.kind)
+        folder = self.models[place.name] if folder is None else folder / place.name
+        return folder / place.file
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command: a run of a script, or a conversion.
+
+    words: what follows the name of the script
+    inputs: the data and models that it reads, apart from those of other rows
+    is_kept: whether another row, or an analysis, reads the model
+    """
+
+    row: Row
+    seed: int | None
+    output: Path
+    words: tuple[str, ...]
+    inputs: tuple[Path, ...]
+    is_kept: bool
+
+    @property
+    def name(self) -> str:
+        return self.row.name if self.seed is None else f"{self.row.name}, seed {self.seed}"
+
+    @property
+    def log(self) -> Path:
+        """What the command prints."""
+        return self.output.with_name(f"{self.output.name}.log")
+
+    @property
+    def mark(self) -> Path:
+        """The digest and the commit with which the command was started."""
+        return self.output.with_name(f"{self.output.name}.json")
+
+    @property
+    def command(self) -> list[str]:
+        """As a user types it, and so that it goes on with what an earlier one has left, if anything."""
+        name = [f"{self.row.script}.py"] if self.row.is_run else ["-m", self.row.script]
+        # A run that only evaluates begins anew.
+        again = "--overwrite_output_dir" if self.row.script == "run_blimp" else "--resume"
+        return ["python", *name, *self.words, *([again] if self.row.is_run else [])]
+
+
+def plan(
+    table: Table, folders: Folders, seeds: int, only: Collection[str] = (), families: Collection[str] = ()
+) -> list[Step]:
+    """The steps of the rows of these tasks and families, by default of all, and of those that they need, in order."""
+    chosen = [
+        row
+        for row in table.rows
+        if row.cells and (not only or row.task in only) and (not families or row.family in families)
+    ]
+    needed = {name for row in table.rows for name in row.needs}
+    names = {row.name for row in chosen}
+    for row in reversed(table.rows):
+        if row.name in names:
+            names |= row.needs
+    return [
+        make_step(row, seed, table.name, folders, row.keeps_model or row.name in needed)
+        for row in table.rows
+        if row.name in names
+        for seed in (range(FIRST_SEED, FIRST_SEED + seeds) if row.seeded else [None])
+    ]
+
+
+def make_step(row: Row, seed: int | None, table: str, folders: Folders, is_kept: bool) -> Step:
+    folder = folders.output / table / row.name
+    folder = folder if seed is None else folder / f"seed-{seed}"
+    flags = dict(row.flags) | ({} if seed is None else {"seed": seed})
+    if row.overrides:
+        recipe = yaml.safe_load(Path(find_config(row.recipe)).read_text(encoding="utf-8"))
+        flags["config_overrides"] = ",".join(filter(None, [recipe.get("config_overrides"), row.overrides]))
+    flags |= {"output_dir" if row.is_run else "output": folder}
+    places = {name: folders.find(value, table) for name, value in flags.items() if isinstance(value, Place)}
+    words = [row.recipe] if row.recipe else []
+    for name, value in (flags | places).items():
+        words += [f"--{name}", str(value).lower() if isinstance(value, bool) else str(value)]
+    inputs = [path for name, path in places.items() if flags[name].kind != "row"]
+    return Step(row, seed, folder, tuple(words), tuple(inputs), is_kept)
+
+
+# Whether a step has been carried out
+
+
+@functools.cache
+def arguments_of(script: str) -> type[RunArguments]:
+    """The class of a script's arguments."""
+    module = importlib.import_module(f"{SCRIPTS}.{script}")
+    classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, RunArguments)]
+    return next(each for each in classes if each.__module__ == module.__name__)
+
+
+def digest(step: Step) -> str:
+    """A digest of all that the results depend on: the flags, and the files and models they name.
+
+    For a run it is that of its metrics.json.
+    """
+    if step.row.is_run:
+        return run_digest(parse(step))
+    paths = [Path(word) for word in step.words if Path(word) != step.output]
+    files = [file for path in paths for file in (path, path / "config.json", path / SHA256SUMS)]
+    contents = [file_digest(path) for path in files if path.is_file()]
+    return hashlib.sha256(json.dumps([step.row.script, step.words, contents]).encode()).hexdigest()
+
+
+def parse(step: Step) -> RunArguments:
+    """The arguments of a run. Raises ValueError where the command would end with status 2, such as for a wrong key."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return parse_arguments(arguments_of(step.row.script), step.command[2:])
+    except SystemExit as error:
+        raise InputError(printed.getvalue().strip().partition("error: ")[2]) from error
+
+
+def is_finished(step: Step) -> bool:
+    """Whether the results of the step are there.
+
+    Raises ValueError for those of a run with other flags, data or configuration, which may have cost hours.
+    """
+    if not step.row.is_run:
+        is_complete = (step.output / SHA256SUMS).is_file() and step.mark.is_file()
+        return is_complete and read_json(step.mark)["digest"] == digest(step)
+    if not (step.output / METRICS).is_file():
+        return False
+    if read_record(step.output / METRICS).get("identity") != digest(step):
+        raise InputError(
+            f"{step.output} holds a run with other flags, data or configuration: remove it, or choose another "
+            "--output_dir"
+        )
+    return True
+
+
+def begin(step: Step) -> None:
+    """Writes what the step is started with. A conversion with other input is removed: it takes seconds."""
+    if not step.row.is_run and step.output.is_dir():
+        remove_folder(step.output)
+    with writing(step.output.parent):
+        step.output.parent.mkdir(parents=True, exist_ok=True)
+    write_json(step.mark, {"digest": digest(step), "commit": commit()})
+
+
+def complete(step: Step) -> None:
+    """Removes the checkpoints of a finished run and, unless it is kept, its model. A conversion gets its checksums."""
+    if not step.row.is_run:
+        write_checksums(step.output)
+    elif not step.is_kept:
+        remove_all_but_results(step.output)
+    for checkpoint in matching_folders(step.output, CHECKPOINT):
+        remove_folder(checkpoint)
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of this project's code, with -dirty if files differ from it; None outside of a checkout."""
+    words = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    try:
+        process = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True)
+    except OSError:  # no git
+        return None
+    return process.stdout.strip() or None
+
+
+def executable(step: Step) -> list[str]:
+    """The command with this interpreter, and with the script where it is, in whichever directory it runs."""
+    _, script, *words = step.command
+    if step.row.is_run:
+        script = importlib.util.find_spec(f"{SCRIPTS}.{step.row.script}").origin
+    return [sys.executable, script, *words]

@@ -1,0 +1,133 @@
+"""CoNLL columns: one line for each word, tabs or spaces between its columns, a blank line after each sentence.
+
+A mistake in a file is a ValueError that names its place. This module imports nothing heavy, because a converter uses
+it too.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elmo_gpt_bert.training.errors import InputError, Parameter
+
+
+# A line with one of these in the first column begins a document; BREAK only does so between sentences. CoNLL-2003 uses
+# DOCUMENT, which conlleval counts as a word outside entities. It takes BREAK for the end of a sentence.
+DOCUMENT, BREAK = "-DOCSTART-", "-X-"
+TAG = re.compile("O|[BIMES](-.+)?")  # M is another name for I, in BMES
+TEXT_COLUMN = Parameter("text_column", "text_column_name")
+LABEL_COLUMN = Parameter("label_column", "label_column_name")
+
+
+@dataclass
+class Sentence:
+    """A sentence, and where it stands in its source."""
+
+    words: list[str]
+    tags: list[str] | None
+    source: str  # the beginning of each place, before the line
+    line: int
+    lines_a_word: int = 0
+    document: int = 0
+
+    def place(self, word: int) -> str:
+        """Where the word of this number stands, for errors."""
+        return f"{self.source}{self.line + word * self.lines_a_word}"
+
+
+def read_columns(
+    lines: Iterable[tuple[int, str]],
+    path: Path,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    tagged: bool = True,
+) -> Iterator[Sentence | None]:
+    """Yields the sentences of a file's numbered `lines`, and None where a document begins.
+
+    `text_column` and `label_column` are numbers, 1 for the first column, -1 for the last. Without `tagged`, a file of
+    one column is a list of words without tags.
+    """
+    sentence, width = None, 0
+    for line, content in lines:
+        if "\r" in content.rstrip("\r\n"):
+            raise InputError(f"{path}:{line}: a carriage return within the line: lines must end with \\n (mac2unix)")
+        row = split_columns(content)
+        is_mark = row[:1] == [DOCUMENT] or (row[:1] == [BREAK] and not sentence)
+        if not row or is_mark:
+            if sentence:
+                yield sentence
+            if is_mark:
+                yield None
+            sentence = None
+            continue
+        if not width:
+            width = len(row)
+            text, label = _positions(path, line, width, text_column, label_column, tagged)
+        if len(row) != width:
+            raise InputError(f"{path}:{line}: {len(row)} columns instead of {width}")
+        if not row[text]:
+            raise InputError(f"{path}:{line}: no word before the tab")
+        sentence = sentence or Sentence([], None if label is None else [], f"{path}:", line, lines_a_word=1)
+        sentence.words.append(row[text])
+        if label is not None:
+            sentence.tags.append(row[label])
+    if sentence:
+        yield sentence
+
+
+def split_columns(content: str) -> list[str]:
+    """The columns of a line. White space other than tabs and spaces, such as U+00A0, is part of a word."""
+    content = content.rstrip("\r\n")
+    if not content.strip(" \t"):
+        return []
+    if "\t" in content:
+        return [value.strip(" ") for value in content.split("\t")]
+    return re.split(" +", content.strip(" "))
+
+
+def _positions(
+    path: Path, line: int, width: int, text_column: str | None, label_column: str | None, tagged: bool
+) -> tuple[int, int | None]:
+    """The indices of the words' and the tags' columns, of a file's `width` columns. None: the file has no tags."""
+    if width == 1 and not tagged and label_column is None:
+        return 0, None
+    positions = []
+    for parameter, column in [(TEXT_COLUMN, text_column or "1"), (LABEL_COLUMN, label_column or "-1")]:
+        number = int(column) if re.fullmatch(r"-?\d{1,9}", column) else 0
+        if not 1 <= abs(number) <= width:
+            raise InputError(
+                f"{path}:{line}: ",
+                parameter,
+                f" {column} is none of the {width} columns: they have numbers, 1 for the first, -1 for the last",
+            )
+        positions.append(number - 1 if number > 0 else width + number)
+    if positions[0] == positions[1]:
+        raise InputError(
+            f"{path}:{line}: words and tags are both in column {positions[0] + 1} of {width}: a line is a word, a tab "
+            "or a space, and its tag; ",
+            TEXT_COLUMN,
+            " and ",
+            LABEL_COLUMN,
+            " give other columns by their numbers",
+        )
+    return tuple(positions)
+
+
+def look_tagged(lines: Iterable[str]) -> bool:
+    """Whether these are lines of columns whose last holds tags of entities. One line that does not fit is enough to
+    say no.
+
+    Prefixes alone are not enough to say yes, because lines of text may all end with the word "I": some tag must be O
+    or have a type.
+    """
+    width, typed, rows = 0, False, 0
+    for row in map(split_columns, lines):
+        if not row or row[0] in (DOCUMENT, BREAK):
+            continue
+        width = width or len(row)
+        if width == 1 or len(row) != width or not TAG.fullmatch(row[-1]):
+            return False
+        typed = typed or row[-1] == "O" or "-" in row[-1]
+        rows += 1
+    return typed and rows > 1

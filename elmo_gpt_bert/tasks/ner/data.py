@@ -1,0 +1,228 @@
+"""Readers of sentences whose words have tags: from CoNLL columns, from JSON lines, or from the Hub.
+
+Every reader returns splits with the columns words (a list of strings), tags (a list of strings; a test set may have
+none) and, if the source marks its documents, document: a number that the sentences of a document share. Tags stay in
+the source's scheme, one of the three of tags.py; BMES, the BIOES of Chinese data sets, gets I for M. A mistake in the
+data is a ValueError that names its place and the remedy.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from accelerate import PartialState
+from datasets import ClassLabel, Dataset, DatasetDict
+
+from elmo_gpt_bert.tasks.columns import DOCUMENT, LABEL_COLUMN, TEXT_COLUMN, Sentence, read_columns
+from elmo_gpt_bert.tasks.ner.tags import SCHEMES, check_prefixes, check_scheme, detect_scheme
+from elmo_gpt_bert.tasks.rows import (
+    DATA_DIR,
+    check_folder,
+    check_split,
+    columns,
+    load_hub,
+    needed_files,
+    note_total,
+    read_json_lines,
+    read_lines,
+    split_file,
+    unbroken,
+)
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
+from elmo_gpt_bert.training.files import shown
+
+
+# The file names in published folders: those of most copies of CoNLL-2003, of its release, of WNUT-17, and of the
+# Chinese data sets with a character a line.
+FOLDERS = (
+    {"train": "train.txt", "validation": "valid.txt", "test": "test.txt"},
+    {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
+    {"train": "train.conll", "validation": "dev.conll", "test": "test.conll"},
+    {"train": "train.char.bmes", "validation": "dev.char.bmes", "test": "test.char.bmes"},
+)
+WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the default columns, the first that exists
+REMEDY = (": ", TEXT_COLUMN, " and ", LABEL_COLUMN, " choose other columns")
+OTHER_FILES = (split_file("train"), ", ", split_file("validation"), " and ", split_file("test"))
+
+
+# Sources
+
+
+def read_hub(
+    name: str,
+    splits: Iterable[str],
+    configuration: str | None = None,
+    revision: str | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    scheme: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    whole_documents: bool = False,
+) -> tuple[str | None, DatasetDict]:
+    """The scheme of the tags, and the splits of a data set on the Hub. Other parameters are those of `read_files`.
+
+    Tags are names, or numbers that the data set's features name. Raises OSError when the Hub is out of reach.
+    """
+    hub = load_hub(name, configuration, revision, OTHER_FILES)
+    data = {}
+    for split in splits:
+        check_split(hub, name, split)
+        sentences = _from_rows(_hub_rows(hub[split]), f"{name}, {split}", text_column, label_column, split != "test")
+        data[split] = _number_documents(sentences, f"{name}, {split}", (limits or {}).get(split), whole_documents)
+    return _check(data, scheme)
+
+
+def read_folder(
+    data_dir: Path,
+    splits: Collection[str],
+    text_column: str | None = None,
+    label_column: str | None = None,
+    scheme: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    whole_documents: bool = False,
+) -> tuple[str | None, DatasetDict]:
+    """The scheme of the tags, and the splits from a folder whose files have the names of one of `FOLDERS`.
+
+    Other parameters are those of `read_files`. Raises FileNotFoundError when the file of a split is missing.
+    """
+    check_folder(data_dir)
+    for names in FOLDERS:
+        files = {split: str(data_dir / names[split]) for split in splits}
+        if all(Path(file).is_file() for file in files.values()):
+            return read_files(files, text_column, label_column, scheme, limits, whole_documents)
+    wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
+    problem = f" {data_dir} does not hold {wanted}: "
+    raise MissingFileError(DATA_DIR, problem, split_file("train"), " and so on take other names")
+
+
+def read_files(
+    files: Mapping[str, str | None],
+    text_column: str | None = None,
+    label_column: str | None = None,
+    scheme: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    whole_documents: bool = False,
+) -> tuple[str | None, DatasetDict]:
+    """The scheme of the tags, None if there are no tags, and the splits that a run needs, each from its file.
+
+    A `.json` or `.jsonl` file holds one object a line, with the list words or tokens, the list tags or ner_tags, and
+    optionally document, a name that the sentences of a document share. Any other file holds CoNLL columns: tabs or
+    spaces between columns, the word in the first, its tag in the last, blank lines between sentences, and a line with
+    -DOCSTART- or -X- before each document.
+
+    Args:
+        text_column, label_column: other columns of words and tags; the columns of CoNLL have numbers, 1 for the first,
+            -1 for the last.
+        scheme: the scheme of the tags, by default detected. As in conlleval, iob1 reads malformed IOB too.
+        limits: how many sentences are read of each split; None: all. `total` says whether there are more.
+        whole_documents: whether the document of the last of these sentences is read to its end.
+    """
+    data = {}
+    for split, path in needed_files(files):
+        tagged = split != "test"
+        if path.suffix.lower() == ".csv":
+            raise InputError(f"{path}: csv has no place for sentences: give CoNLL columns, or JSON lines (.json)")
+        if path.suffix.lower() in (".json", ".jsonl"):
+            rows = unbroken(read_json_lines(path), path)
+            sentences = _from_rows(rows, str(path), text_column, label_column, tagged)
+        else:
+            sentences = read_columns(read_lines(path), path, text_column, label_column, tagged)
+        data[split] = _number_documents(sentences, str(path), (limits or {}).get(split), whole_documents)
+    return _check(data, scheme)
+
+
+def _hub_rows(rows: Dataset) -> Iterator[tuple[int, dict]]:
+    """Yields the rows of a data set with their numbers. Tags that are numbers get the names of their classes."""
+    names = {}
+    for column, feature in rows.features.items():
+        if isinstance(getattr(feature, "feature", None), ClassLabel):
+            names[column] = feature.feature.names
+    for number, row in enumerate(rows):
+        for column in names:
+            row[column] = [names[column][tag] if tag >= 0 else None for tag in row[column]]
+        yield number, row
+
+
+def _from_rows(
+    rows: Iterable[tuple[int, dict]], source: str, text: str | None, label: str | None, tagged: bool
+) -> Iterator[Sentence | None]:
+    """Yields the sentences of rows with lists of words and tags, and None where a document begins.
+
+    `text` and `label` are the columns, by default those that the first row has. Without `tagged`, a source may lack
+    tags.
+    """
+    names, document = None, None
+    for line, row in rows:
+        if names is None:
+            text = text or next((name for name in WORDS if name in row), WORDS[0])
+            label = label or next((name for name in TAGS if name in row), TAGS[0] if tagged else None)
+            names = (text, label) if label else (text,)
+        lists = columns(row, names, source, line, REMEDY)
+        for name, values in zip(names, lists, strict=True):
+            if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+                raise InputError(f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}")
+        words, tags = lists if label else (*lists, None)
+        if label and len(tags) != len(words):
+            raise InputError(f"{source}:{line}: {len(words)} {text}, but {len(tags)} {label}")
+        if words == [DOCUMENT] or row.get("document") != document:
+            yield None
+        document = row.get("document")
+        if words != [DOCUMENT]:
+            yield Sentence(words, tags, f"{source}:", line)
+
+
+def _number_documents(
+    sentences: Iterable[Sentence | None], source: str, limit: int | None, whole_documents: bool
+) -> tuple[list[Sentence], bool]:
+    """The sentences up to the `limit`, each with the number of its document, and whether these are all of the source.
+
+    `sentences` has None where a document begins. Sentences without words are left out.
+    """
+    numbered, document, empty, is_all = [], 0, 0, True
+    for sentence in sentences:
+        if sentence is None:
+            document += 1
+            continue
+        if not sentence.words:
+            empty += 1
+            continue
+        sentence.document = document
+        enough = limit is not None and len(numbered) >= limit
+        if enough and not (whole_documents and document == numbered[-1].document):
+            is_all = False
+            break
+        numbered.append(sentence)
+    if not numbered:
+        raise InputError(f"{source} holds no sentences")
+    if empty:
+        PartialState().print(f"{source}: {empty} sentences without words left out")
+    return numbered, is_all
+
+
+# Examples
+
+
+def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> tuple[str | None, DatasetDict]:
+    """The scheme of the tags, and the splits as data sets. Raises ValueError for a tag that breaks the scheme."""
+    tagged = [sentence for sentences, _ in data.values() for sentence in sentences if sentence.tags is not None]
+    if scheme in (None, "bioes"):
+        for sentence in tagged:
+            sentence.tags = [re.sub("^M(?=-|$)", "I", tag) for tag in sentence.tags]
+    check_prefixes(tagged, SCHEMES[scheme or "bioes"])
+    if tagged:
+        scheme = scheme or detect_scheme(sentence.tags for sentence in tagged)
+        check_scheme(tagged, scheme)
+    return scheme, DatasetDict({split: _to_dataset(*sentences) for split, sentences in data.items()})
+
+
+def _to_dataset(sentences: list[Sentence], is_all: bool) -> Dataset:
+    """The sentences as a data set, which notes their number if they are all of the source."""
+    values = {"words": [sentence.words for sentence in sentences]}
+    if sentences[0].tags is not None:
+        values["tags"] = [sentence.tags for sentence in sentences]
+    if sentences[-1].document:
+        values["document"] = [sentence.document for sentence in sentences]
+    data = Dataset.from_dict(values)
+    if is_all:
+        note_total(data, len(data))
+    return data

@@ -1,0 +1,301 @@
+"""Sentences -> the inputs of a tagger, which reads each sentence alone or in a window with the text around it.
+
+The first sub-word of a word carries its tag. A word that the tokenizer drops is read as its unknown token. A sentence
+that is too long for a row becomes several rows. So every word has a token, unless the tokenizer has no unknown one.
+"""
+
+import inspect
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import accumulate, chain, groupby, pairwise
+from operator import itemgetter
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict
+from datasets.fingerprint import generate_random_fingerprint
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from elmo_gpt_bert.tasks.language_models import report_known_words
+from elmo_gpt_bert.tasks.ner.tags import convert_tags, count_entities, entity_types, label_names
+from elmo_gpt_bert.tasks.rows import total
+from elmo_gpt_bert.training.batches import IGNORED
+from elmo_gpt_bert.training.errors import InputError, Parameter
+
+
+# Classes
+
+
+def class_names(
+    data: DatasetDict, config: PreTrainedConfig, *, train: bool, tag_scheme: str, model_name: str
+) -> tuple[list[str], str]:
+    """The tags in the order of the model's outputs, and their scheme.
+
+    A model that is to `train` gets the tags that the training data need in `tag_scheme`, in its own order if it has
+    exactly these. Any other model keeps its tags. Errors call the model `model_name`.
+
+    Raises:
+        ValueError: when a model that is not to be trained has no tags, and as `check_types` does.
+    """
+    names = [str(config.id2label.get(number)) for number in range(config.num_labels)]
+    if train:
+        types = entity_types(data["train"]["tags"])
+        check_types(data, types, "the training data")
+        wanted = label_names(types, tag_scheme)
+        return (names if sorted(names) == sorted(wanted) else wanted), tag_scheme
+    if not all(re.fullmatch("O|[BIES](-.+)?", name) for name in names):
+        raise InputError(
+            f"{model_name} tells {', '.join(names)} apart, which are not tags of entities: train it with ",
+            Parameter("train=True", "do_train"),
+            ", or name its tags in the id2label of its config.json",
+        )
+    check_types(data, entity_types([names]), model_name)
+    return names, "bioes" if any(name[0] in "ES" for name in names) else "iob2"
+
+
+def check_types(data: DatasetDict, types: list[str], source: str) -> None:
+    """Prints which entities a model cannot find because their types are not the `types` of `source`.
+
+    Raises ValueError if no entity of a split has one of the types. If the data were not read to their end, that may be
+    chance and is no error.
+    """
+    is_whole = all(total(examples) is not None for examples in data.values())
+    for split, examples in data.items():
+        counts = count_entities(examples["tags"]) if "tags" in examples.column_names else {}
+        unknown = {name or "no type": counts[name] for name in sorted(counts) if name not in types}
+        if is_whole and unknown and len(unknown) == len(counts):
+            entities = f"only entities of {', '.join(types)}" if types else "no entities"
+            raise InputError(
+                f"{source}: there are {entities}, but the {split} data have {', '.join(unknown)}: train on such data, "
+                "or correct the tags"
+            )
+        if unknown:
+            missed = ", ".join(f"{count:,} of {name}" for name, count in unknown.items())
+            PartialState().print(
+                f"{split}: {sum(unknown.values()):,} entities are of types unknown to {source} ({missed}); they count "
+                "as missed, and their words are not in the loss"
+            )
+
+
+# Features
+
+
+def make_features(
+    data: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    names: list[str],
+    scheme: str,
+    *,
+    length: int,
+    limits: Mapping[str, int | None],
+    document_context: bool = False,
+) -> DatasetDict:
+    """The features, of at most `length` tokens each, of the first examples of each split, up to its limit.
+
+    The column `example` has the number of each row's example: a sentence that is too long for a row has several rows.
+    `names` are the model's tags, of `scheme`. With `document_context`, each sentence is read together with the
+    sentences around it in its document; a model whose forward takes a `sentence_mask` is told where the sentence is.
+    Raises ValueError when no word of the training data has a token, and as `place_windows` does.
+    """
+    room = length - tokenizer.num_special_tokens_to_add()
+    masked = document_context and "sentence_mask" in inspect.signature(model.forward).parameters
+    numbers = {name: number for number, name in enumerate(names)}
+    options = {"numbers": numbers, "scheme": scheme, "masked": masked, "length": length}
+    features = DatasetDict()
+    for split, examples in data.items():
+        words, tokens = count_tokens(examples["words"], tokenizer)
+        report_known_words(split, [words], tokenizer)
+        examples = place_windows(examples, tokens, room, limits[split], document_context)
+        features[split] = examples.map(
+            partial(featurize, words=words, tokenizer=tokenizer, **options),
+            batched=True,
+            remove_columns=examples.column_names,
+            keep_in_memory=True,
+            new_fingerprint=generate_random_fingerprint(),  # computing one would take longer than the features
+        )
+    if "train" in features:
+        features["train"] = _labelled(features["train"], length)
+    return features
+
+
+def _labelled(features: Dataset, length: int) -> Dataset:
+    """The features with a labelled token; nothing is learned from the others. Raises ValueError if there are none."""
+    is_labelled = [max(labels, default=IGNORED) >= 0 for labels in features["labels"]]
+    if not any(is_labelled):
+        limit = Parameter("length", "max_seq_length")
+        raise InputError("no word of the training data has a token: ", limit, f" is {length}")
+    return features.select(np.flatnonzero(is_labelled))
+
+
+def place_windows(
+    examples: Dataset, tokens: list[int], room: int, limit: int | None, document_context: bool
+) -> Dataset:
+    """The rows of the first examples, up to the limit: the examples with the columns `example`, their number, and
+    `sentence`, `part` and `window`, which say where the words of the sentence, those of them that the row labels, and
+    those that the model reads begin and end in the words of all sentences.
+
+    A part has up to `room` tokens; `tokens` has the number of tokens before each word. A window is the part, or is
+    filled from its document. Raises ValueError when the data do not tell their documents apart.
+    """
+    sentences = list(pairwise([0, *accumulate(map(len, examples["words"]))]))
+    documents = sentences
+    if document_context:
+        if "document" not in examples.column_names:
+            raise InputError(
+                Parameter("document_context"),
+                " needs documents: lines with -DOCSTART-, or a column document; the data have neither",
+            )
+        documents = []
+        for _, rows in groupby(zip(examples["document"], sentences, strict=True), key=itemgetter(0)):
+            of_document = [sentence for _, sentence in rows]
+            documents += [(of_document[0][0], of_document[-1][1])] * len(of_document)
+    columns = {"example": [], "sentence": [], "part": [], "window": []}
+    for number, sentence in enumerate(sentences[:limit]):
+        for part in cut(sentence, tokens, room):
+            window = widen(part, documents[number], tokens, room) if document_context else part
+            for column, value in zip(
+                columns.values(), (number, list(sentence), list(part), list(window)), strict=True
+            ):
+                column.append(value)
+    if columns["example"] != list(range(len(examples))):
+        examples = examples.select(columns["example"])
+    for name, column in columns.items():
+        # Without a random fingerprint, `datasets` would hash all values, one by one.
+        examples = examples.add_column(name, column, new_fingerprint=generate_random_fingerprint())
+    return examples
+
+
+def cut(sentence: tuple[int, int], tokens: list[int], room: int) -> Iterator[tuple[int, int]]:
+    """Yields the parts of a sentence: as many whole words as have up to `room` tokens, or a single longer word."""
+    begin, end = sentence
+    while begin < end:
+        stop = max(bisect_right(tokens, tokens[begin] + room, begin, end + 1) - 1, begin + 1)
+        yield begin, stop
+        begin = stop
+
+
+def widen(sentence: tuple[int, int], document: tuple[int, int], tokens: list[int], room: int) -> tuple[int, int]:
+    """The window of a sentence: the sentence, and whole words around it, up to `room` tokens in all.
+
+    There are as many tokens before the sentence as after it, unless its document ends on one side: then the other side
+    gets more. All ranges are the first word and the word after the last; `tokens` has the number of tokens before each
+    word.
+    """
+    (begin, end), (document_begin, document_end) = sentence, document
+    length = tokens[end] - tokens[begin]
+    rest = max(room - length, 0)
+    left = bisect_left(tokens, tokens[begin] - rest // 2, document_begin, begin)
+    right = bisect_right(tokens, tokens[left] + rest + length, end, document_end + 1) - 1
+    left = bisect_left(tokens, tokens[right] - rest - length, document_begin, left)
+    return left, right
+
+
+def count_tokens(sentences: Iterable[list[str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[int]]:
+    """The words of all sentences as the tokenizer reads them, and the number of tokens before each word and the end.
+
+    A word without tokens, such as a character of control, is read as the tokenizer's unknown token, if it has one.
+    """
+    space = space_before_words(tokenizer)
+    words = [space + word for sentence in sentences for word in sentence]
+    counts = tokens_of_words(words, tokenizer)
+    if unknown := tokenizer.unk_token:
+        words = [word if counts[word] else unknown for word in words]
+        counts |= tokens_of_words([unknown], tokenizer)
+    return words, [0, *accumulate(counts[word] for word in words)]
+
+
+def tokens_of_words(words: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """The number of tokens of each word."""
+    distinct = list(dict.fromkeys(words))
+    encoded = tokenizer([[word] for word in distinct], is_split_into_words=True, add_special_tokens=False)
+    return dict(zip(distinct, map(len, encoded["input_ids"]), strict=True))
+
+
+def space_before_words(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What each word begins with: byte-level BPE has other tokens for a word after a space than at a text's begin."""
+    return " " if tokenizer.tokenize(" a") != tokenizer.tokenize("a") else ""
+
+
+def encode(
+    sentences: list[list[str]], tokenizer: PreTrainedTokenizerBase, length: int
+) -> tuple[dict[str, list], list[list[int | None]]]:
+    """The model's inputs, cut to `length` tokens, and for each token the number of its word; None: a special token.
+
+    A sentence without any token, not even a special one, gets a single padding token, because a model cannot read an
+    empty row.
+    """
+    encoded = tokenizer(
+        sentences,
+        is_split_into_words=True,
+        truncation=True,
+        max_length=length,
+        return_attention_mask=True,
+        return_special_tokens_mask=True,
+    )
+    special = encoded.pop("special_tokens_mask")
+    blank = {"input_ids": tokenizer.pad_token_id, "attention_mask": 1}
+    inputs = {name: [row or [blank.get(name, 0)] for row in rows] for name, rows in encoded.items()}
+    if tokenizer.is_fast:
+        return inputs, [encoded.word_ids(row) or [None] for row in range(len(sentences))]
+    counts = tokens_of_words(list(chain.from_iterable(sentences)), tokenizer)
+    numbers = []
+    for words, mask in zip(sentences, special, strict=True):
+        of_tokens = [number for number, word in enumerate(words) for _ in range(counts[word])]
+        kept = mask.count(0)
+        of_kept = iter(of_tokens[:kept] if tokenizer.truncation_side == "right" else of_tokens[-kept:])
+        numbers.append([None if is_special else next(of_kept) for is_special in mask] or [None])
+    return inputs, numbers
+
+
+def featurize(
+    batch: dict[str, list],
+    words: list[str],
+    tokenizer: PreTrainedTokenizerBase,
+    numbers: dict[str, int],
+    scheme: str,
+    masked: bool,
+    length: int,
+) -> dict[str, list]:
+    """The model's inputs for the windows, their `example`, and `word`: for each token the number of the sentence's
+    word that begins there, or -1 also if it is not in the row's part.
+
+    If the examples have tags, `labels` has their classes at these tokens. With `masked`, `sentence_mask` is 1 at all
+    tokens of the part. `numbers` are the classes of tags; `words` and the ranges in it are those of
+    `place_windows`.
+    """
+    features, words_of_tokens = encode([words[begin:end] for begin, end in batch["window"]], tokenizer, length)
+    features["example"], features["word"], masks = batch["example"], [], []
+    places = zip(batch["window"], batch["part"], batch["sentence"], words_of_tokens, strict=True)
+    for window, (begin, end), sentence, of_window in places:
+        shift = window[0] - sentence[0]  # from a word's number in the window to its number in the sentence
+        part = range(begin - sentence[0], end - sentence[0])
+        of_sentence = [-1 if n is None or n + shift not in part else n + shift for n in of_window]
+        features["word"].append([-1 if word == before else word for before, word in pairwise([-1, *of_sentence])])
+        mask = [int(word >= 0) for word in of_sentence]
+        masks.append(mask if any(mask) else [1, *mask[1:]])  # a model cannot read an empty sentence
+    if masked:
+        features["sentence_mask"] = masks
+    if "tags" in batch:
+        classes = [[numbers.get(tag, IGNORED) for tag in convert_tags(tags, scheme)] for tags in batch["tags"]]
+        features["labels"] = [
+            [IGNORED if word < 0 else of_words[word] for word in of_tokens]
+            for of_tokens, of_words in zip(features["word"], classes, strict=True)
+        ]
+    return features
+
+
+def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
+    """A batch for the model: the tokenizer pads its inputs; `labels` and `sentence_mask` are padded to match them."""
+    blanks = {"labels": IGNORED, "sentence_mask": 0}
+    others = ("example", "word", *blanks)
+    inputs = [{name: example[name] for name in example if name not in others} for example in examples]
+    batch = tokenizer.pad(inputs, return_tensors="pt", **padding)
+    tokens = batch["attention_mask"].bool()  # (B, T)
+    for name in blanks.keys() & examples[0].keys():
+        batch[name] = torch.full(tokens.shape, blanks[name])
+        batch[name][tokens] = torch.tensor(list(chain.from_iterable(example[name] for example in examples)))
+    return dict(batch)

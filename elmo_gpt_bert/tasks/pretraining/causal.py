@@ -1,0 +1,124 @@
+"""Left-to-right language modelling on packed rows, as in GPT (Radford et al. 2018, section 3.1).
+
+A row is `length` consecutive tokens of the corpus, whatever documents they come from, so that nothing is padding. GPT
+sampled such rows from its books; here the rows of an epoch lie side by side, and each token is read once.
+
+The positions restart where a document begins. That tells a model that its documents must not attend to each other:
+the models of this zoo keep them apart, and so do those of transformers that pass `position_ids` to the attention mask.
+transformers' OpenAI GPT and BERT do not, see `keeps_documents_apart`.
+"""
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import extract_model_from_parallel
+from transformers import PreTrainedModel
+
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs
+from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
+from elmo_gpt_bert.tasks.pretraining.rows import ends_within
+from elmo_gpt_bert.training.batches import IGNORED
+from elmo_gpt_bert.training.errors import InputError
+
+
+class CausalLM(Objective):
+    """Each token but the first of a document is predicted once in an epoch, also where it begins a row.
+
+    The last row of the corpus is filled up with padding. Like a document, padding has positions of its own, so it
+    needs no attention mask: transformers ignores restarting positions where it is given one.
+
+    A document that is longer than a row goes on in the next one, with positions from 0.
+
+    Args:
+        length: tokens of a row.
+        seed: of the order of the rows.
+        shuffle: False takes the rows as they lie in the corpus, the same in each epoch (for held-out text).
+        pad_token_id: any token, since no loss counts it. None, of a tokenizer without padding, means 0.
+
+    Raises:
+        ValueError: for a corpus in which no token follows another.
+    """
+
+    losses = word_losses = ("causal_lm",)
+    weights = (1.0,)
+
+    def __init__(
+        self, corpus: Corpus, length: int, seed: int = 0, shuffle: bool = True, pad_token_id: int | None = None
+    ):
+        self.corpus, self.length, self.seed, self.shuffle = corpus, length, seed, shuffle
+        self.pad_token_id = pad_token_id or 0
+        self.size = -(-corpus.num_tokens // length)
+        self.predictions = corpus.num_tokens - len(corpus.documents)
+        if self.predictions == 0:
+            raise InputError(
+                f"{corpus.name} has only documents of one token, of which none follows another: give more"
+            )
+
+    def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Of (B, length) each: input_ids, position_ids, and shift_labels, the token that follows; -100 for none."""
+        samples = np.asarray(samples, dtype=np.int64)
+        rows = shuffle_epochs(samples, self.size, self.seed, Use.ORDER) if self.shuffle else samples % self.size
+        starts = rows * self.length
+        stops = np.minimum(starts + self.length + 1, self.corpus.num_tokens)
+        tokens = np.full((len(rows), self.length + 1), self.pad_token_id, dtype=np.int64)  # one more than a row
+        for row, start, stop in zip(tokens, starts.tolist(), stops.tolist(), strict=True):
+            row[: stop - start] = self.corpus.read(start, stop)
+        begins = self._begins(starts, stops)
+        columns = np.arange(self.length)
+        positions = columns - np.maximum.accumulate(np.where(begins[:, :-1], columns, 0), axis=1)
+        follows = ~begins[:, 1:] & (columns + 1 < (stops - starts)[:, None])
+        arrays = {
+            "input_ids": np.ascontiguousarray(tokens[:, :-1]),
+            "position_ids": positions,
+            "shift_labels": np.where(follows, tokens[:, 1:], IGNORED),
+        }
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def _begins(self, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+        """(B, length + 1) whether a document begins at the token, or padding."""
+        begins = np.zeros((len(starts), self.length + 1), dtype=bool)
+        rows, ends = ends_within(self.corpus.documents, starts, stops)
+        begins[rows, ends - starts[rows]] = True
+        padded = np.flatnonzero(stops - starts <= self.length)
+        begins[padded, (stops - starts)[padded]] = True
+        return begins
+
+    def count(self, batch: Mapping[str, torch.Tensor]) -> list[int]:
+        return [int((batch["shift_labels"] != IGNORED).sum())]
+
+    def compute(
+        self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor], options: Mapping[str, Any]
+    ) -> torch.Tensor:
+        targets = batch["shift_labels"]
+        count = (targets != IGNORED).sum().clamp(min=1)  # a batch without predictions has the loss 0, not NaN
+        if skips_logits(type(extract_model_from_parallel(model))):
+            options = {**options, "skip_logits": True}
+        # `labels` asks for a loss, in which `shift_labels` take their place. With a cache, transformers ignores
+        # restarting positions.
+        outputs = model(**batch, labels=targets, num_items_in_batch=count, use_cache=False, **options)
+        return outputs.loss.unsqueeze(0)
+
+
+@functools.cache  # for each batch
+def skips_logits(model_class: type) -> bool:
+    """Whether a model of the class computes its loss without the scores of all words, if it is asked to."""
+    return "skip_logits" in inspect.signature(model_class.forward).parameters
+
+
+def keeps_documents_apart(model: PreTrainedModel) -> bool:
+    """Whether a token depends on its own document only, where `position_ids` restart at each document.
+
+    Computes two rows of two documents of one token, which differ in the first document, and compares the second ones.
+    """
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        tokens = torch.tensor([[0, 0], [1, 0]], device=model.device)
+        logits = model(input_ids=tokens, position_ids=torch.zeros_like(tokens), use_cache=False).logits
+    model.train(training)
+    return bool(torch.isclose(logits[0, 1], logits[1, 1], rtol=1e-4, atol=1e-6).all())

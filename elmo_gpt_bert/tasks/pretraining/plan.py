@@ -1,0 +1,176 @@
+"""Which samples of a corpus each update of pre-training reads: batch ramp, lengths, epochs, all as functions."""
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedModel
+
+from elmo_gpt_bert.tasks.pretraining.objective import Objective
+from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.files import load_tensors, save_tensors
+from elmo_gpt_bert.training.identity import FINAL_LENGTH, SAMPLES
+from elmo_gpt_bert.training.machines import from_all
+from elmo_gpt_bert.training.optimization import samples_of_update, schedule
+from elmo_gpt_bert.training.plan import Batch, Counts, Plan, Stretch, Update, sharding
+
+
+STATE = "objective.safetensors"
+NO_LIMIT = 2**40  # updates of a run that its time limits
+ALL_SAMPLES = range(2**62)
+
+
+class Ramp:
+    """The number of samples of each update: it rises in equal steps to `size` in the first `updates`."""
+
+    def __init__(self, size: int, updates: int = 0) -> None:
+        self.size, self.updates = size, updates
+        rising = (-(-size * number // updates) for number in range(1, updates + 1))  # rounded up
+        self.starts = [0, *itertools.accumulate(rising)]  # the samples before each of these updates, and after them
+
+    def samples(self, update: int) -> int:
+        """The samples of all updates before `update`."""
+        if update <= self.updates:
+            return self.starts[update]
+        return self.starts[-1] + (update - self.updates) * self.size
+
+    def updates_for(self, samples: float) -> int:
+        """The smallest number of updates that read this many samples."""
+        if samples <= self.starts[-1]:
+            return bisect.bisect_left(self.starts, samples)
+        return self.updates + math.ceil((samples - self.starts[-1]) / self.size)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The micro-batches of some updates, as numbers of samples."""
+
+    ramp: Ramp
+    numbers: range
+    micro_batch: int  # samples, of all processes
+    first_sample: int  # of the phase: samples are counted from here
+
+    def __iter__(self) -> Iterator[Update]:
+        for update in self.numbers:
+            start, stop = (self.ramp.samples(number) - self.first_sample for number in (update, update + 1))
+            yield [range(at, min(at + self.micro_batch, stop)) for at in range(start, stop, self.micro_batch)]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The updates from `first` on, up to the next phase, which train on one objective."""
+
+    objective: Objective
+    first: int = 0
+
+
+class CorpusPlan(Plan):
+    """Updates over an endless row of samples."""
+
+    measures_peak = True
+    free = Plan.free | {"preprocessing_num_workers"}
+    free |= {"train_file", "validation_file", "corpus_dir"}  # the text is compared, wherever it is
+
+    def __init__(
+        self,
+        phases: Sequence[Phase],
+        args: RunArguments,
+        accelerator: Accelerator,
+        ramp_updates: int = 0,
+        seconds: float | None = None,
+    ) -> None:
+        """
+        phases: in their order; the first begins with update 0
+        ramp_updates: in this many updates the batch rises to its size
+        seconds: as in `Plan`
+        """
+        self.phases, self.args, self.accelerator, self.seconds = phases, args, accelerator, seconds
+        self.micro_batch = args.per_device_train_batch_size * accelerator.num_processes
+        self.ramp = Ramp(samples_of_update(args, accelerator.num_processes), ramp_updates)
+        objective = phases[0].objective
+        self.losses, self.loss_weights = objective.losses, objective.weights
+        self.gradient_scale = objective.gradient_scale
+        self.updates = args.max_steps
+        if args.max_steps <= 0:
+            self.updates = NO_LIMIT if seconds else self.ramp.updates_for(objective.size * args.num_train_epochs)
+
+    def __str__(self) -> str:
+        size = f"{self.phases[0].objective.size:,} samples an epoch, {self.ramp.size:,} an update"
+        limit = f"{self.updates:,} updates" if self.seconds is None else f"{self.seconds / 60:g} minutes"
+        return f"{size}, {limit}"
+
+    def stretch(self, update: int) -> Stretch:
+        phase, stop = self._phase(update)
+        size = phase.objective.size
+        next_epoch = (self._samples(phase, update) // size + 1) * size
+        first_sample = self.ramp.samples(phase.first)
+        stop = min(stop, self.ramp.updates_for(first_sample + next_epoch))
+        updates = Updates(self.ramp, range(update, stop), self.micro_batch, first_sample)
+        return Stretch(ALL_SAMPLES, phase.objective.batch, updates)
+
+    def epochs(self, update: int) -> float:
+        epochs = 0.0
+        for phase, stop in zip(self.phases, [*(phase.first for phase in self.phases[1:]), update], strict=True):
+            if phase.first < update:
+                epochs += self._samples(phase, min(stop, update)) / phase.objective.size
+        return epochs
+
+    def ends_epoch(self, update: int) -> bool:
+        if update == 0:
+            return False
+        phase, _ = self._phase(update - 1)
+        before, after = (self._samples(phase, number) // phase.objective.size for number in (update - 1, update))
+        return after > before
+
+    def count(self, update: Update, batches: list[Batch]) -> Counts:
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        objective, nothing = self.phases[0].objective, [0] * len(self.losses)
+        local = [
+            objective.count(batch) if samples[rank::processes] else nothing
+            for samples, batch in zip(update, batches, strict=True)
+        ]
+        totals = [sum(counts) for counts in zip(*local, strict=True)]
+        if processes > 1:
+            totals = self.accelerator.reduce(torch.tensor(totals, device=self.accelerator.device), "sum")
+        return Counts(local, totals)
+
+    def compute(self, model: PreTrainedModel, batch: Batch, options: Mapping[str, Any]) -> torch.Tensor:
+        return self.phases[0].objective.compute(model, batch, options)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {
+            SAMPLES: self.ramp.size,
+            **schedule(self.args, self.updates),
+            FINAL_LENGTH: self.phases[-1].first,
+            "updates an epoch": max(1, self.phases[0].objective.size // self.ramp.size),
+            "sharding": sharding(self.accelerator),
+        }
+
+    def save_state(self, folder: Path) -> None:
+        """Writes the state of the objective, of all processes."""
+        parts = [state for state in from_all(self.phases[0].objective.state()) if state]
+        if parts and self.accelerator.is_main_process:
+            tensors = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
+            save_tensors(tensors, folder / STATE)
+
+    def load_state(self, folder: Path) -> None:
+        path = folder / STATE
+        tensors = load_tensors(path)[0] if path.is_file() else {}
+        self.phases[0].objective.load_state({name: torch.from_numpy(array) for name, array in tensors.items()})
+
+    def _phase(self, update: int) -> tuple[Phase, int]:
+        """The phase of an update, and where it ends."""
+        stops = [*(phase.first for phase in self.phases[1:]), self.updates]
+        number = max(index for index, phase in enumerate(self.phases) if phase.first <= update)
+        return self.phases[number], stops[number]
+
+    def _samples(self, phase: Phase, update: int) -> int:
+        """The samples of this phase that the updates before `update` read."""
+        return self.ramp.samples(update) - self.ramp.samples(phase.first)

@@ -1,0 +1,235 @@
+"""Text of any size as documents, which are strings whose lines hold whole sentences.
+
+    plain text     .txt and any other name; blank lines separate documents, or each file is one
+    JSON lines     .json, .jsonl, .ndjson: one object a line, its text in one column
+    parquet        .parquet: its text in one column
+
+The name may go on with .gz, .bz2, .xz or .zst. Text is UTF-8. Documents without text are left out. Of a file, no more
+than a document is in memory.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from glob import glob, has_magic
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import pyarrow
+from pyarrow import parquet
+
+from elmo_gpt_bert.tasks.compressed import COMPRESSED, reading
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter
+from elmo_gpt_bert.training.files import plain
+
+
+Documents = Literal["blank_lines", "files"]
+Sentences = Literal["split", "lines"]
+
+TEXT_COLUMN = Parameter("text_column")
+JSON_LINES, PARQUET = (".json", ".jsonl", ".ndjson"), (".parquet",)
+
+# A document of lines is cut at the end of a line once it has this many bytes, so that a file without blank lines needs
+# no more memory than this.
+LONGEST_DOCUMENT = 1 << 24
+
+
+def find_files(names: str, parameter: Parameter) -> list[Path]:
+    """The files that a flag names: paths and patterns such as "books/*.txt", with commas between them.
+
+    The files of a pattern are sorted by their paths. Raises FileNotFoundError where nothing has the name.
+    """
+    if Path(names).is_file():
+        return [Path(names)]  # whose name may have commas and brackets
+    files = []
+    for name in filter(None, map(str.strip, names.split(","))):
+        matches = sorted(Path(path) for path in glob(name, recursive=True)) if has_magic(name) else [Path(name)]
+        matches = [path for path in matches if path.is_file()]
+        if not matches:
+            problem = "no file matches this pattern" if has_magic(name) else "no such file"
+            hint = ": a folder is read by a pattern such as FOLDER/*.txt" if Path(name).is_dir() else ""
+            raise MissingFileError(parameter, f" {plain(name)}: {problem}{hint}")
+        files += matches
+    if not files:
+        raise InputError(parameter, f" {plain(names)!r} names no file")
+    return files
+
+
+def read_documents(path: Path, documents: Documents = "blank_lines", column: str = "text") -> Iterator[str]:
+    """Yields the documents of a file, each with text.
+
+    Raises ValueError, which names the place, for text that is not UTF-8, a row that is not JSON, and a value of
+    `column` that is missing or no string; OSError for a file that cannot be read, or is damaged or cut short.
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    kind = suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in COMPRESSED else (suffixes or [""])[-1]
+    if kind in PARQUET:
+        texts = _parquet_texts(path, column)
+    else:
+        texts = _lines_texts(path, documents if kind not in JSON_LINES else None, column)
+    return (text for text in texts if text and not text.isspace())
+
+
+def _lines_texts(path: Path, documents: Documents | None, column: str) -> Iterator[str]:
+    """The documents of a file of lines; those of JSON lines if `documents` is None."""
+    with reading(path) as file:
+        if documents is None:
+            yield from _json_texts(file, path, column)
+        else:
+            yield from _plain_texts(file, path, documents == "blank_lines")
+
+
+def _decode(content: bytes, path: Path, offset: int) -> str:
+    """The text of bytes that begin at `offset` in the file, decompressed."""
+    try:
+        text = content.decode("utf-8-sig" if offset == 0 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: byte {offset + error.start} is not UTF-8 ({error.reason}): convert the file, e.g. with iconv"
+        ) from error
+    if "\0" in text:
+        place = offset + content.index(b"\0")
+        raise InputError(f"{path}: byte {place} is NUL: the file is not text, or UTF-16; convert it with iconv")
+    return text
+
+
+def _plain_texts(file: BinaryIO, path: Path, blank_lines: bool) -> Iterator[str]:
+    lines, begin, size = [], 0, 0  # of the document: its lines, its first byte, its number of bytes
+    for line in file:
+        ends = line.isspace() and blank_lines
+        if not ends:
+            lines.append(line)
+        size += len(line)
+        if ends or size >= LONGEST_DOCUMENT:
+            yield _decode(b"".join(lines), path, begin)
+            lines, begin, size = [], begin + size, 0
+    yield _decode(b"".join(lines), path, begin)
+
+
+def _json_texts(file: BinaryIO, path: Path, column: str) -> Iterator[str]:
+    offset = 0
+    for number, line in enumerate(file, start=1):
+        content, offset = _decode(line, path, offset), offset + len(line)
+        if not content.strip():
+            continue
+        place = f"{path}:{number}"
+        try:
+            row = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}: not JSON ({error}); a file holds one object a line") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{place}: not a JSON object, but {plain(content.strip())}")
+        yield _text_of(row, column, place)
+
+
+def _text_of(row: dict, column: str, place: str) -> str:
+    """The text in the row's column. JSON may write half a surrogate pair, which no UTF-8 can hold."""
+    if column not in row:
+        columns = ", ".join(map(plain, row))
+        raise InputError(f"{place}: no column {column} among {columns}. Name the text's with ", TEXT_COLUMN)
+    text = row[column]
+    if not isinstance(text, str):
+        raise InputError(f"{place}: the column {column} is no string, but {plain(repr(text))}. ", *_OTHER_COLUMN)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"{place}: character {error.start} is half a surrogate pair: mend the text") from error
+    return text
+
+
+_OTHER_COLUMN = ("Drop the row, or name the text's column with ", TEXT_COLUMN)
+
+
+def _parquet_texts(path: Path, column: str) -> Iterator[str]:
+    try:
+        with parquet.ParquetFile(path) as file:
+            _check_column(file.schema_arrow, column, path)
+            for batch in file.iter_batches(batch_size=1024, columns=[column]):
+                for text in batch.column(0).to_pylist():
+                    yield _text_of({column: text}, column, str(path))
+    except FileNotFoundError as error:
+        raise MissingFileError(f"cannot read {path}: no such file") from error
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(
+            f"{path} is damaged or no parquet file ({' '.join(str(error).split())}): get it again"
+        ) from error
+
+
+def _check_column(schema: pyarrow.Schema, column: str, path: Path) -> None:
+    if column not in schema.names:
+        columns = ", ".join(map(plain, schema.names))
+        raise InputError(f"{path}: no column {column} among {columns}. Name the text's with ", TEXT_COLUMN)
+    kind = schema.field(column).type
+    if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+        raise InputError(
+            f"{path}: the column {column} is of type {kind}, not string. Name the text's with ", TEXT_COLUMN
+        )
+
+
+# Sentences
+
+# The end of a sentence: its marks, and the quotes and brackets that they close. White space follows, and then a
+# capital, a digit or an opening mark. After the full stops of Chinese and Japanese, none of these is needed.
+END = re.compile(r"""([.!?…]+)["'”’»)\]]*\s+(?=[^\W_]|["'“‘«(\[—–-])|[。！？]+[」』”’）]*\s*""")
+OPENING = frozenset("\"'“‘«([—–-")
+
+# No sentence ends after these with a period, nor after an initial ("J. Smith") or letters with periods ("U.S. Army").
+TITLES = frozenset(
+    re.findall(
+        r"\w+",
+        "mr mrs ms messrs mme mlle dr prof rev hon st mt gen col maj capt cpt lt sgt gov sen rep pres supt ft vs cf "
+        "viz al ed eds approx dept univ assn bros",
+    )
+)
+NUMBERED = frozenset(re.findall(r"\w+", "no nos vol vols fig figs p pp ch chap sec art op eq"))  # before a digit only
+INITIAL = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
+
+
+def split_sentences(text: str, sentences: Sentences = "split") -> list[str]:
+    """The sentences of a document, without the white space around them. A line break always ends a sentence.
+
+    With "lines", a line is a sentence. With "split", a line is split after each `END` that no abbreviation has.
+    """
+    lines = filter(None, map(str.strip, text.split("\n")))
+    if sentences == "lines":
+        return list(lines)
+    return [sentence for line in lines for sentence in _split_line(line)]
+
+
+def _split_line(line: str) -> Iterator[str]:
+    begin = 0
+    for match in END.finditer(line):
+        if match.end() < len(line) and _ends_sentence(line, match):
+            yield line[begin : match.end()].rstrip()
+            begin = match.end()
+    yield line[begin:]
+
+
+def _ends_sentence(line: str, match: re.Match) -> bool:
+    following = line[match.end()]
+    if match[1] is None:
+        return True
+    if not (following.isupper() or following.isdigit() or following in OPENING):
+        return False
+    if match[1] != "." or not line[match.start() + 1].isspace():
+        return True
+    word = line[line.rfind(" ", 0, match.start()) + 1 : match.start()].lstrip("\"'“‘«([—–-")
+    if INITIAL.fullmatch(word):
+        return word == "I"
+    return word.lower() not in TITLES and not (word.lower() in NUMBERED and following.isdigit())
+
+
+def pieces(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lists of successive documents that have at least `size` characters together, the last one fewer."""
+    piece, length = [], 0
+    for text in texts:
+        piece.append(text)
+        length += len(text)
+        if length >= size:
+            yield piece
+            piece, length = [], 0
+    if piece:
+        yield piece

@@ -1,0 +1,205 @@
+"""Readers of rows for all tasks: tab-separated without quoting, csv, JSON with one object a line, and data sets of the
+Hub.
+
+A broken file is a ValueError that names the file, the line and the mistake. Values stay as the file has them: "null"
+and "NA" are text.
+"""
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub import constants
+
+from elmo_gpt_bert.tasks.compressed import reading
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, Text
+from elmo_gpt_bert.training.files import parse_json, plain
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+
+DATA_DIR = Parameter("data_dir")  # of every read_folder
+PUBLISHED = (DATA_DIR, " with the published files")  # a remedy where the Hub fails
+
+
+def listed(names: Collection[str]) -> str:
+    """The first 20 of these names of columns or labels, for an error."""
+    first = [plain(name) for name in islice(names, 20)]
+    return ", ".join([*first, "..."] if len(names) > len(first) else first)
+
+
+def load_hub(name: str, configuration: str | None, revision: str | None, otherwise: Text) -> "DatasetDict":
+    """A data set of the Hub. `otherwise` is the source of the data that errors recommend instead.
+
+    Raises:
+        OSError: when the Hub is out of reach.
+        ValueError: when the data set has no such configuration, or is a script, which datasets no longer runs.
+    """
+    from datasets import load_dataset  # the import takes seconds, which readers of local files do not need
+
+    try:
+        return load_dataset(name, configuration, revision=revision)
+    except OSError as error:
+        offline = "HF_HUB_OFFLINE is set, and the data are not in the cache: unset it"
+        cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
+        remedy = offline if constants.HF_HUB_OFFLINE else cached
+        raise FileError(f"{error}. {remedy}, or give ", otherwise, ".") from error
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"cannot read {name} from the Hub: {error}. Or give ", otherwise, ".") from error
+
+
+def check_split(hub: Collection[str], name: str, split: str) -> None:
+    """Raises ValueError if the data set `name` of the Hub, with the splits `hub`, lacks the split."""
+    if split not in hub:
+        problem = f"{name} has no {split} split, but {', '.join(hub)}"
+        raise InputError(problem, ": give ", split_file(split), " and the others")
+
+
+def check_folder(data_dir: Path) -> None:
+    """Raises FileNotFoundError where there is no such folder."""
+    if not data_dir.is_dir():
+        raise MissingFileError(DATA_DIR, f" {data_dir}: no such folder")
+
+
+def split_file(split: str) -> Parameter:
+    """The parameter for the file of a split, for errors."""
+    return Parameter(f"{split}_file")
+
+
+def needed_files(files: Mapping[str, str | None]) -> Iterator[tuple[str, Path]]:
+    """Yields the splits that a run needs, each with its file. Raises ValueError for a split without a file."""
+    for split, file in files.items():
+        if file is None:
+            raise InputError("this run needs ", split_file(split))
+        yield split, Path(file)
+
+
+def unbroken(rows: Iterable[tuple[int, dict | str]], path: Path) -> Iterator[tuple[int, dict]]:
+    """Yields the rows of a reader below, with their lines in the file `path`. Raises ValueError for a broken row."""
+    for line, row in rows:
+        if isinstance(row, str):
+            raise InputError(f"{path}:{line}: {row}")
+        yield line, row
+
+
+def read_tsv(path: Path, header: tuple[str, ...] | None = None) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """Yields (line number, row) for each row of a tab-separated file without quoting, and for a broken row (line
+    number, what is wrong).
+
+    `header` names the columns if the file's first line does not. A byte order mark and carriage returns are dropped.
+    """
+    lines = ((line, content.rstrip("\r\n").split("\t")) for line, content in read_lines(path))
+    return _rows(lines, path, header)
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """Like `read_tsv`, for a csv file. A row has the number of the line that it begins in."""
+    return _rows(_csv_lines(path), path)
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(2**31 - 1)  # the default of 131,072 characters is shorter than some texts
+    reader = csv.reader((content for _, content in read_lines(path)), strict=True)
+    line = 1
+    try:
+        for values in reader:
+            yield line, values
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(
+            f"{path}:{line}: not csv ({error}): close each quote, double those inside, and end lines with \\n"
+        ) from error
+
+
+def _rows(
+    lines: Iterable[tuple[int, list[str]]], path: Path, header: tuple[str, ...] | None = None
+) -> Iterator[tuple[int, dict[str, str] | str]]:
+    for line, values in lines:
+        if header is None:
+            header = tuple(values)
+            if repeated := sorted(name for name, count in Counter(header).items() if name and count > 1):
+                raise InputError(f"{path}:{line}: the header has {listed(repeated)} more than once")
+        elif len(values) == len(header):
+            yield line, dict(zip(header, values, strict=True))
+        elif values not in ([], [""]):
+            yield line, f"{len(values)} columns instead of {len(header)}"
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
+    """Like `read_tsv`, for a file with one JSON object a line."""
+    for line, content in read_lines(path):
+        if not content.strip():
+            continue
+        try:
+            row = parse_json(content, _no_number)
+            json.dumps(row, ensure_ascii=False).encode()  # raises for half a surrogate pair, such as \ud83d
+        except ValueError as error:
+            yield line, f"not JSON ({error}); a file holds one object a line"
+            continue
+        yield line, row if isinstance(row, dict) else "not a JSON object"
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value that a whole file holds."""
+    content = "".join(line for _, line in read_lines(path))
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        lines = "; a file with one object a line is called .jsonl" if "Extra data" in str(error) else ""
+        raise InputError(f"{path}: not JSON ({error}){lines}") from error
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields (line number, line with its end) for each line of a file in UTF-8. A byte order mark is dropped.
+
+    A file whose name ends in .gz, .bz2, .xz or .zst is decompressed.
+    """
+    with reading(path) as content:
+        for line, raw in enumerate(content, start=1):
+            try:
+                text = raw.decode("utf-8-sig" if line == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path}:{line}: not UTF-8 ({error}): convert the file, e.g. with iconv") from error
+            if "\0" in text:
+                raise InputError(f"{path}:{line}: a NUL byte: the file is not text, or UTF-16; convert it with iconv")
+            yield line, text
+
+
+def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy: Text = "") -> list:
+    """The row's values under `names`. Raises ValueError, which ends with `remedy`, if it lacks one of them."""
+    missing = [name for name in names if name not in row]
+    if missing:
+        raise InputError(f"{path}:{line}: no column {', '.join(missing)} among {listed(row)}", remedy)
+    return [row[name] for name in names]
+
+
+def to_dataset(rows: list[dict], path: Path) -> "Dataset":
+    """The rows as a data set. Raises ValueError if the file `path` had none."""
+    from datasets import Dataset
+
+    if not rows:
+        raise InputError(f"{path} holds no examples")
+    return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
+
+
+def note_total(examples: "Dataset", number: int) -> None:
+    """Notes in `examples` how many examples their source has; `total` reads it."""
+    from datasets.splits import SplitDict, SplitInfo
+
+    examples.info.splits = SplitDict({"source": SplitInfo("source", num_examples=number)})
+
+
+def total(examples: "Dataset") -> int | None:
+    """How many examples the source of `examples` has; None: more than were read, since the reader stopped early."""
+    splits = examples.info.splits
+    return None if splits is None else splits.total_num_examples

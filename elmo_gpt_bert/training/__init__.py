@@ -1,0 +1,32 @@
+"""What all scripts of this project share. Data moves once, in one direction:
+
+    recipe + flags -> args -> the script's run() builds model, tokenizer and a Task -> carry_out()
+    -> Results -> metrics.json, predictions, model folder with its card
+
+A module imports only from modules above it in this list:
+
+    errors         exceptions for mistakes that a user can correct
+    files          reads and writes text, JSON and tensors; checksums, digests, pickles: checks of files and data
+    clock          the seconds that a run spends; environment: versions and hardware
+    recipes        finds those that come with this project
+    arguments      the flags of a run and their values; aliases: transformers' names for them; flags: the parser
+    command_line   one-line errors, signals, and output that outlives its reader
+    results        scores and results, and their form in metrics.json; samples: how many examples a run uses
+    output_folder  the files in OUTPUT_DIR; identity: which run they belong to
+    optimization   optimizer and learning rate schedule
+    xla            what a run needs on TPUs
+    launching      prepares the output folder and the processes of a run
+    loading        loads tokenizer, configuration and model; folders: checks a model folder first; hub: pushes it
+    batches        chooses the examples of each batch; prediction: computes the model's outputs
+    task           the interface between a script and this package
+    state_cache    the states of a frozen model, kept on disk; ensembles: the mean of several runs' outputs
+    checkpoints    what --resume reads
+    loop           train()
+    cards          the model card; published: the papers' scores that it shows
+    reporting      writes metrics.json, the model folder and its card
+    seeds          one run for each seed
+    runs           carry_out() for one run, repeat() for one or several
+
+To run on several processes, start the same command with `accelerate launch` or `torchrun`. On CPU use
+`ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 run_X.py ...`.
+"""

@@ -1,0 +1,388 @@
+"""The arguments of a run, with checks of their values and combinations. flags.py reads them from the command line."""
+
+import dataclasses
+import glob
+import json
+import math
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
+
+from transformers.hf_argparser import HfArg
+
+from elmo_gpt_bert.training.errors import InputError
+
+
+CURVES = "curves"  # the tracker of this project, which is always installed
+TRACKERS = ("tensorboard", "wandb", "trackio", CURVES)
+LONGEST_NAME = 255  # bytes of a file name on most systems
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The values that a flag accepts, as metadata of an `Annotated` type; the parser of flags sees only the type."""
+
+    test: Callable[[Any], bool]
+    error: str  # the rest of the message after the name of the flag; {} is replaced by the value
+
+
+def one_of(names: Collection[str]) -> Allowed:
+    """Accepts only these names."""
+    return Allowed(lambda value: value in names, f"{{:.60}} is none of {', '.join(names)}")
+
+
+def _restrictions(hint: Any) -> Iterator[Allowed]:
+    """Yields the `Allowed` in the annotation of a field: an `Annotated` type, or a union with one."""
+    for part in (hint, *get_args(hint)):
+        yield from getattr(part, "__metadata__", ())
+
+
+def _fits_file_names(path: str) -> bool:
+    return all(len(os.fsencode(name)) <= LONGEST_NAME for name in path.split("/"))
+
+
+POSITIVE = Allowed(lambda number: number > 0, "must be positive, not {}")
+NOT_NEGATIVE = Allowed(lambda number: number >= 0, "must not be negative, not {}")
+
+PositiveInt = Annotated[int, POSITIVE]
+# Above these limits a number of updates, or the learning rate of the lowest layer, could be infinite.
+LayerFactor = Annotated[float, POSITIVE, Allowed(lambda factor: factor <= 10, "must be at most 10, not {}")]
+Epochs = Annotated[float, Allowed(lambda epochs: epochs <= 1e9, "must be at most 1e9, not {}")]
+NonNegativeInt = Annotated[int, NOT_NEGATIVE]
+NonNegativeFloat = Annotated[float, NOT_NEGATIVE]
+PositiveFloat = Annotated[float, POSITIVE]
+Decay = Annotated[float, Allowed(lambda rate: 0 <= rate < 1, "must be at least 0 and below 1, not {}")]
+Share = Annotated[float, Allowed(lambda share: 0 <= share <= 1, "must be between 0 and 1, not {}")]
+# numpy accepts twice as much; --seeds and processes add to it
+Seed = Annotated[int, Allowed(lambda seed: 0 <= seed <= 2**31, f"must be between 0 and {2**31}, not {{}}")]
+UpdateLimit = Annotated[
+    int, Allowed(lambda number: number > 0 or number == -1, "must be positive, or -1 to count epochs, not {}")
+]
+PathOrName = Annotated[str, Allowed(_fits_file_names, f"{{:.20}}... has a name longer than {LONGEST_NAME} bytes")]
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model, its configuration and its tokenizer come from, and how to load them."""
+
+    model_name_or_path: str
+    config_overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # field -> value
+    tokenizer_name: str | None = None  # None: the model's
+    do_lower_case: bool = True  # for a vocab.txt only
+    attn_implementation: str | None = None
+    trust_remote_code: bool = False
+
+
+# The fields of RunArguments that a script without training has flags for.
+EVALUATION = ("model_name_or_path", "config_overrides", "tokenizer_name", "do_lower_case", "implementation")
+EVALUATION += ("attn_implementation", "trust_remote_code", "output_dir", "overwrite_output_dir", "do_eval")
+EVALUATION += ("per_device_eval_batch_size", "seed", "mixed_precision", "matmul_precision")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunArguments:
+    """The arguments that all scripts share; a subclass adds a script's own. Names and meanings are transformers'.
+
+    makes_tokenizer: whether the script makes a tokenizer where no flag names one
+    only_evaluates: whether the script does nothing but evaluate; it then lacks the flags of training, checkpoints,
+        repetition and reports, and those fields keep their defaults
+    """
+
+    makes_tokenizer: ClassVar[bool] = False
+    only_evaluates: ClassVar[bool] = False
+
+    model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
+    config_overrides: str | None = HfArg(
+        default=None, help="changes fields of the configuration, as in task_dropout=0.3,use_crf=false"
+    )
+    tokenizer_name: PathOrName | None = HfArg(
+        default=None,
+        help="folder, Hub id or vocab.txt; default: the model's; required with a config JSON",
+    )
+    do_lower_case: bool = HfArg(default=True, help="casing for a vocab.txt; saved tokenizers have their own setting")
+    implementation: Literal["zoo", "transformers"] = HfArg(
+        default="zoo", help="which model code runs: this project's, or transformers' for comparison"
+    )
+    attn_implementation: str | None = HfArg(default=None, help="eager, sdpa, flash_attention_2, ...")
+    trust_remote_code: bool = HfArg(default=False, help="run model code that comes with the checkpoint")
+    output_dir: PathOrName = HfArg(help="folder for model, checkpoints, metrics.json, predictions and model card")
+    overwrite_output_dir: bool = HfArg(default=False, help="write to a folder that is not empty")
+    resume: bool = HfArg(default=False, help="continue from the newest complete checkpoint in OUTPUT_DIR, if any")
+    do_train: bool = HfArg(default=False, help="train on the train split")
+    do_eval: bool = HfArg(default=False, help="evaluate, after each epoch when training")
+    do_predict: bool = HfArg(default=False, help="write predictions for the test split")
+    save_outputs: bool = HfArg(
+        default=False, help="save the final model's outputs for the validation and the test set, for --ensemble"
+    )
+    ensemble: str | None = HfArg(
+        default=None,
+        help="output folders of runs with --save_outputs, as in runs/a,runs/b or 'runs/a/seed-*': the mean of their "
+        "outputs is used instead of the model's",
+    )
+    per_device_train_batch_size: PositiveInt = HfArg(default=8, help="examples per process and micro-batch")
+    per_device_eval_batch_size: PositiveInt = HfArg(default=32, help="examples per process and batch")
+    gradient_accumulation_steps: PositiveInt = HfArg(default=1, help="micro-batches per update")
+    optim: Literal["adamw", "bert_adam", "adagrad", "muon"] = HfArg(
+        default="adamw",
+        help="AdamW; BERT's Adam of 2018, which does not correct the bias of its early averages; Adagrad, as for the "
+        "biLM; or Muon for hidden matrices with AdamW for the rest",
+    )
+    learning_rate: NonNegativeFloat = HfArg(default=5e-5, help="peak learning rate")
+    layerwise_lr_decay: LayerFactor = HfArg(
+        default=1.0, help="factor of the learning rate from each layer to the one below it (Howard and Ruder 2018)"
+    )
+    reinit_layers: NonNegativeInt = HfArg(
+        default=0, help="start this many top layers, and the pooler, from random weights (Zhang et al. 2021)"
+    )
+    freeze_layers: NonNegativeInt | None = HfArg(
+        default=None, help="do not train the embeddings and this many lowest layers; 0: only the embeddings"
+    )
+    weight_decay: NonNegativeFloat = HfArg(default=0.0, help="for matrices only")
+    adam_beta1: Decay = HfArg(default=0.9, help="decay of the running mean of gradients")
+    adam_beta2: Decay = HfArg(default=0.999, help="decay of the running mean of squared gradients")
+    adam_epsilon: NonNegativeFloat = HfArg(default=1e-8, help="added to the root of the mean of squares")
+    max_grad_norm: NonNegativeFloat = HfArg(default=1.0, help="norm to which gradients are clipped; 0: no clipping")
+    num_train_epochs: Epochs = HfArg(default=3.0, help="fractions are possible")
+    max_steps: UpdateLimit = HfArg(default=-1, help="number of updates, instead of epochs")
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"] = HfArg(
+        default="linear", help="how the learning rate changes after its peak"
+    )
+    decay_ratio: Share | None = HfArg(
+        default=None,
+        help="share of the updates, the last, in which the learning rate falls to zero with --lr_scheduler_type "
+        "warmup_stable_decay; default: 0.1",
+    )
+    warmup_ratio: Share = HfArg(default=0.0, help="share of the updates in which the learning rate rises")
+    warmup_steps: NonNegativeInt = HfArg(
+        default=0, help="number of updates in which the learning rate rises, instead of --warmup_ratio"
+    )
+    max_loss_rise: NonNegativeFloat = HfArg(
+        default=1.0,
+        help="stop if the loss (mean of 20 updates) exceeds its lowest value by this many times the first; 0: never",
+    )
+    eval_strategy: Literal["no", "steps", "epoch"] | None = HfArg(
+        default=None,
+        help="when to evaluate, apart from the end; default: steps if --eval_steps is given, otherwise epoch",
+    )
+    eval_steps: PositiveInt | None = HfArg(default=None, help="updates between two evaluations")
+    load_best_model_at_end: bool = HfArg(default=False, help="keep the best of the evaluated models, not the last")
+    metric_for_best_model: str | None = HfArg(
+        default=None, help="metric that chooses the best model; default: the task's first metric"
+    )
+    early_stopping_patience: PositiveInt | None = HfArg(
+        default=None, help="stop after this many evaluations in a row that are no better than the best"
+    )
+    save_strategy: Literal["no", "steps", "epoch"] = HfArg(default="epoch", help="when to save a checkpoint")
+    save_steps: PositiveInt = HfArg(default=500, help="updates between two checkpoints with --save_strategy steps")
+    save_total_limit: PositiveInt = HfArg(default=2, help="number of checkpoints to keep, apart from the best")
+    seed: Seed = HfArg(default=42, help="random seed for the order of examples, dropout and new weights")
+    seeds: PositiveInt = HfArg(
+        default=1, help="run with this many seeds, starting with --seed, and keep the best model"
+    )
+    max_restarts: NonNegativeInt = HfArg(
+        default=0,
+        help="replace up to this many runs that diverge or predict one class only by runs with further seeds",
+    )
+    mixed_precision: Literal["no", "fp16", "bf16"] = HfArg(
+        default="no", help="precision of most matrix products; weights stay in float32"
+    )
+    matmul_precision: Literal["highest", "high", "medium"] = HfArg(
+        default="highest", help="precision of float32 matrix products; below highest they may use TF32 or bfloat16"
+    )
+    gradient_checkpointing: bool = HfArg(default=False, help="recompute activations: less memory, more time")
+    group_by_length: bool = HfArg(default=False, help="train on batches of similar length: less padding")
+    pad_to_max_length: bool = HfArg(default=False, help="pad every batch to one shape, for XLA and torch.compile")
+    dataloader_num_workers: NonNegativeInt = HfArg(
+        default=0, help="processes that prepare batches, for each process that trains; 0: none"
+    )
+    ddp_timeout: PositiveInt = HfArg(
+        default=1800, help="seconds that one of several processes waits for another before it gives up"
+    )
+    logging_steps: PositiveInt = HfArg(default=50, help="updates between two reports of the training loss")
+    report_to: str = HfArg(
+        default="none",
+        help=f"trackers that draw curves: {', '.join(TRACKERS)}, several of these, or all that are installed; "
+        "TensorBoard writes to OUTPUT_DIR/runs, curves to log.jsonl and curves.png",
+    )
+    push_to_hub: bool = HfArg(default=False, help="upload the output folder at the end")
+    hub_model_id: str | None = HfArg(default=None, help="repository to push to; default: the output folder's name")
+    hub_private_repo: bool = HfArg(default=False, help="make a new repository private")
+
+    def __post_init__(self) -> None:
+        self._check_purpose()
+        self._check_values()
+        self._check_evaluations()
+        self._check_warm_up()
+        self._check_trackers()
+        if self.max_steps == -1 and self.num_train_epochs <= 0:
+            raise InputError(f"--num_train_epochs must be positive, not {self.num_train_epochs}")
+        if self.implementation == "transformers" and self.trust_remote_code:
+            raise InputError(
+                "--implementation transformers runs transformers' own code, --trust_remote_code the checkpoint's: "
+                "give one of them"
+            )
+        makes_tokenizer = self.makes_tokenizer or self.tokenizer_name is not None
+        if self.model_name_or_path.endswith(".json") and not makes_tokenizer:
+            raise InputError(
+                f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
+            )
+
+    @classmethod
+    def flags(cls) -> list[dataclasses.Field]:
+        """The fields that the command line sets."""
+        shared = {field.name for field in dataclasses.fields(RunArguments)}
+        left_out = shared - {*EVALUATION} if cls.only_evaluates else set()
+        return [field for field in dataclasses.fields(cls) if field.name not in left_out]
+
+    def _check_purpose(self) -> None:
+        if not (self.do_train or self.do_eval or self.do_predict):
+            raise InputError("nothing to do: give at least one of --do_train, --do_eval, --do_predict")
+        if self.ensemble is not None and self.do_train:
+            raise InputError("--ensemble averages runs that were trained before: leave --do_train out")
+        if self.save_outputs and not (self.do_eval or self.do_predict):
+            raise InputError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
+
+    def _check_values(self) -> None:
+        """Checks each value alone: numbers are finite, texts are not empty, and their annotation allows both."""
+        for name, hint in get_type_hints(type(self), include_extras=True).items():
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"--{name} must be a finite number, not {value}")
+            if value == "":
+                raise InputError(f"--{name} is empty")
+            for allowed in _restrictions(hint):
+                if value is not None and not allowed.test(value):
+                    raise InputError(f"--{name} {allowed.error.format(value)}")
+
+    @property
+    def source(self) -> ModelSource:
+        """The flags of model and tokenizer, for `load_config`, `load_tokenizer` and `load_model`."""
+        return ModelSource(
+            self.model_name_or_path,
+            parse_overrides(self.config_overrides),
+            self.tokenizer_name,
+            self.do_lower_case,
+            self.attn_implementation,
+            self.trust_remote_code,
+        )
+
+    def _check_evaluations(self) -> None:
+        chooses = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
+        if chooses and not (self.do_train and self.do_eval):
+            raise InputError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
+        for name in ["eval_steps", "eval_strategy"]:
+            if getattr(self, name) not in (None, "no") and not (self.do_train and self.do_eval):
+                raise InputError(f"--{name} says when to evaluate during training: give --do_train and --do_eval")
+        if self.eval_strategy == "steps" and self.eval_steps is None:
+            raise InputError("--eval_strategy steps needs --eval_steps, the updates between two evaluations")
+        for name in ["load_best_model_at_end", "early_stopping_patience"]:
+            if self.eval_strategy == "no" and getattr(self, name):
+                raise InputError(f"--{name} needs evaluations to choose among: --eval_strategy steps or epoch")
+
+    def _check_warm_up(self) -> None:
+        if self.warmup_ratio and self.warmup_steps:
+            raise InputError(
+                f"--warmup_ratio {self.warmup_ratio} and --warmup_steps {self.warmup_steps} both say how long the "
+                "learning rate rises: give one of them"
+            )
+        for name in ["warmup_ratio", "warmup_steps"]:
+            if getattr(self, name) and self.lr_scheduler_type == "constant":
+                raise InputError(f"--{name} needs another --lr_scheduler_type, e.g. constant_with_warmup")
+        if self.decay_ratio is not None and self.lr_scheduler_type != "warmup_stable_decay":
+            raise InputError(f"--decay_ratio {self.decay_ratio} needs --lr_scheduler_type warmup_stable_decay")
+
+    def _check_trackers(self) -> None:
+        trackers = self.report_to.split(",")
+        for name in trackers:
+            if name not in ("none", "all", *TRACKERS):
+                raise InputError(f"--report_to {name} is none of none, all, {', '.join(TRACKERS)}")
+        if len(trackers) > 1 and not {*trackers} <= {*TRACKERS}:
+            raise InputError(f"--report_to {self.report_to}: none and all cannot be combined with other names")
+
+
+def parse_overrides(text: str | None) -> dict[str, Any]:
+    """The dictionary of --config_overrides a=1,b=true,c=word."""
+    values = {}
+    for pair in text.split(",") if text else []:
+        key, equals, value = pair.strip().partition("=")
+        if not (key and equals and value):
+            raise InputError(f"--config_overrides must be fields and values, as in a=1,b=true, not {pair!r}")
+        try:
+            values[key] = json.loads(value)
+        except ValueError:  # a word
+            values[key] = value
+    return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataArguments(RunArguments):
+    """The arguments of scripts whose data have the splits train, validation and test."""
+
+    data_dir: PathOrName | None = HfArg(default=None, help="folder of the data in its published format")
+    train_file: PathOrName | None = HfArg(default=None, help="your own file to train on")
+    validation_file: PathOrName | None = HfArg(default=None, help="your own file to evaluate on")
+    test_file: PathOrName | None = HfArg(default=None, help="your own file to predict; it needs no labels")
+    max_seq_length: int = HfArg(default=128, help="tokens of an input; longer texts are cut")
+    max_train_samples: PositiveInt | None = HfArg(default=None, help="train on only this many examples, the first")
+    max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on only this many examples, the first")
+    max_predict_samples: PositiveInt | None = HfArg(default=None, help="predict only this many examples, the first")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        model, output = Path(self.model_name_or_path), Path(self.output_dir)
+        if self.overwrite_output_dir and not self.do_train and model.is_dir() and output.resolve() == model.resolve():
+            raise InputError(
+                f"--overwrite_output_dir would remove the results of the run in {model}: choose another --output_dir; "
+                "for its predictions, repeat its command with --do_predict --resume"
+            )
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that this run needs."""
+        needed = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
+        return [split for split in needed if needed[split]]
+
+    @property
+    def files(self) -> dict[str, str | None]:
+        """The user's own file for each of these splits; None where no flag names one."""
+        return {split: getattr(self, f"{split}_file") for split in self.splits}
+
+    @property
+    def padding(self) -> dict[str, Any]:
+        """The arguments of a tokenizer that pads a batch: with --pad_to_max_length, to --max_seq_length."""
+        return {"padding": "max_length", "max_length": self.max_seq_length} if self.pad_to_max_length else {}
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """split -> the largest number of examples that this run uses; None: all"""
+        return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_predict_samples}
+
+
+def hub_model_id(args: RunArguments) -> str:
+    """The repository to push to; by default the name of the output folder."""
+    return args.hub_model_id or Path(args.output_dir).resolve().name
+
+
+def public_arguments(args: RunArguments) -> dict[str, Any]:
+    """The arguments for publication: files and folders have only their names, without the path to them."""
+    values = {field.name: getattr(args, field.name) for field in args.flags()}
+    names = {name: without_folders(value) for name, value in values.items() if isinstance(value, str)}
+    if "hub_model_id" in values:
+        names["hub_model_id"] = args.hub_model_id  # a repository, even if a folder has the same name
+    return values | names
+
+
+def without_folders(value: str) -> str:
+    """Reduces each path in `value` to its last part. Hub ids stay as they are.
+
+    Flags of several paths have commas between them, as a single path may, too.
+    """
+
+    def is_path(text: str) -> bool:
+        return os.path.isabs(text) or text.startswith((".", "~")) or bool(glob.glob(text))
+
+    if is_path(value) and ("," not in value or os.path.exists(value)):
+        return os.path.basename(os.path.abspath(value))
+    return ",".join(Path(part).name if is_path(part.strip()) else part for part in value.split(","))

@@ -1,0 +1,107 @@
+"""Chooses the examples of each batch and loads them."""
+
+import inspect
+import math
+import signal
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import nn
+from torch.utils.data import DataLoader
+
+from elmo_gpt_bert.training.arguments import RunArguments
+
+
+Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
+
+# The label that torch's losses ignore, for tokens without a label. modeling/ defines it again: its files go to the Hub
+# without this one, and a run with --implementation transformers does not import modeling/.
+IGNORED = -100
+
+
+def count_tokens(data_set: Dataset) -> list[int]:
+    """The number of tokens of each example; of its longest choice if the model reads several choices.
+
+    They are counted in the mask, because input ids may be nested for another reason: ELMo has several for each token.
+    """
+    if "attention_mask" not in data_set.column_names:
+        return [len(ids) for ids in data_set["input_ids"]]
+    if isinstance(next(iter(data_set[0]["attention_mask"]), 0), list):
+        return [max(map(len, masks)) for masks in data_set["attention_mask"]]
+    return [len(mask) for mask in data_set["attention_mask"]]
+
+
+def count_items(train_set: Dataset) -> list[int]:
+    """The number of losses that each example has: one, or one for each labelled token."""
+    if "labels" not in train_set.column_names or not isinstance(train_set[0]["labels"], list):
+        return [1] * len(train_set)
+    return [sum(label != IGNORED for label in labels) for labels in train_set["labels"]]
+
+
+def count_real_tokens(batch: Mapping[str, torch.Tensor]) -> int:
+    """The number of tokens of a batch, without padding."""
+    if "attention_mask" in batch:
+        return int(batch["attention_mask"].sum())
+    return math.prod(batch["input_ids"].shape[:2])
+
+
+def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes: int) -> list[list[list[int]]]:
+    """The indices of one epoch's examples as updates -> micro-batches -> indices, the same on every process.
+
+    Which examples share an update depends only on the number of examples in an update, not on processes or
+    accumulation. A micro-batch holds the examples of all processes; process r takes [r::processes].
+    With group_by_length, the shuffled examples are sorted by length in blocks of 50 updates and the updates are
+    shuffled again; an incomplete update stays last. With pad_to_max_length, the epoch's first examples fill up the
+    last update, so that all batches have one shape.
+    """
+    rng = np.random.default_rng((args.seed, epoch))
+    micro = args.per_device_train_batch_size * processes
+    size = micro * args.gradient_accumulation_steps
+    order = rng.permutation(len(lengths)).tolist()
+    if args.pad_to_max_length:
+        order = np.resize(order, math.ceil(len(order) / size) * size).tolist()
+    if args.group_by_length:
+        blocks = in_pieces(order, 50 * size)
+        order = [index for block in blocks for index in sorted(block, key=lengths.__getitem__)]
+    updates = in_pieces(order, size)
+    if args.group_by_length:
+        complete = len(order) // size
+        updates = [updates[i] for i in rng.permutation(complete)] + updates[complete:]
+    return [in_pieces(update, micro) for update in updates]
+
+
+def in_pieces(indices: list[int], size: int) -> list[list[int]]:
+    return [indices[i : i + size] for i in range(0, len(indices), size)]
+
+
+def load_batches(
+    data_set: Dataset | range,
+    batches: Iterable[list[int]],
+    collate: Collate,
+    workers: int = 0,
+    pin_memory: bool = False,
+) -> DataLoader:
+    """Loads the `batches`, each a list of indices, in order; `workers` processes, if any, prepare them in advance."""
+    return DataLoader(
+        data_set,
+        batch_sampler=batches,
+        collate_fn=collate,
+        num_workers=workers,
+        worker_init_fn=_ignore_signals,
+        pin_memory=pin_memory,
+        generator=torch.Generator(),  # the loader draws a seed from it; dropout's generator stays as it is
+    )
+
+
+def _ignore_signals(worker: int) -> None:
+    """A signal that stops the run reaches its workers, too, but the update in progress still needs their batches."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def padding_options(model: nn.Module, one_shape: bool) -> dict[str, bool]:
+    """The arguments that keep a model from removing padding, if all batches are to have `one_shape`."""
+    can_unpad = one_shape and "unpad" in inspect.signature(model.base_model.forward).parameters
+    return {"unpad": False} if can_unpad else {}

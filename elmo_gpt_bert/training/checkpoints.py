@@ -1,0 +1,423 @@
+"""Saves and loads the checkpoints of a training run. A resumed run computes the same bits as one without a break.
+
+    OUTPUT_DIR/checkpoint-UPDATES/
+        model.safetensors, optimizer.bin, random_states_RANK.pkl, ...   written by accelerate
+        progress.json                                                   how far the run has come, its identity
+        config.json, tokenizer.json, ...                                for from_pretrained, if weights are not sharded
+        SHA256SUMS                                                      checksums of all files
+
+A checkpoint is written under a temporary name, synced to the disk, and renamed when it is complete. Checksums do not
+protect against an attacker, who can change SHA256SUMS, too. So no file is read in a way that could run code
+(pickles.py). The schedule has no file: it depends only on the number of updates.
+
+    OUTPUT_DIR/seed-N/.identity.json    with --seeds, the identity of this run or, until it has finished, of another
+"""
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from datasets import Dataset
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.checksums import damage, write_checksums
+from elmo_gpt_bert.training.digests import digest
+from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError
+from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder, write_json, writing
+from elmo_gpt_bert.training.identity import (
+    FREE,
+    SAMPLES,
+    allowed_differences,
+    first_difference,
+    flatten_config,
+    in_todays_words,
+)
+from elmo_gpt_bert.training.machines import (
+    broadcast,
+    from_all,
+    name_of_process,
+    on_main,
+    processes_without,
+    received,
+    together,
+)
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_folders
+from elmo_gpt_bert.training.pickles import danger, has_random_states, random_states
+from elmo_gpt_bert.training.plan import Plan, sharding
+from elmo_gpt_bert.training.results import ScoresBySet, flatten_scores, goodness, read_scores
+from elmo_gpt_bert.training.waiting import arrive
+from elmo_gpt_bert.training.xla import draw_seed, load_weights, on_xla
+
+
+@dataclass
+class Mean:
+    """A running mean of losses, each weighted by its items: examples or labelled tokens."""
+
+    total: float = 0.0
+    items: int = 0
+    updates: int = 0
+
+    def add(self, loss: float, items: int) -> None:
+        self.total += loss * items
+        self.items += items
+        self.updates += 1
+
+    @property
+    def value(self) -> float:
+        return self.total / max(self.items, 1)
+
+
+@dataclass
+class Progress:
+    """How far a run has come: the losses, scores and counts in progress.json, whose keys are these fields."""
+
+    update: int = 0
+    run: Mean = field(default_factory=Mean)  # training losses of the whole run
+    epoch: Mean = field(default_factory=Mean)  # training losses since the epoch began
+    logged: Mean = field(default_factory=Mean)  # training losses since the last value was logged
+    losses: dict[str, Mean] = field(default_factory=dict)  # the same, of each of the model's losses
+    recent: Mean = field(default_factory=Mean)  # training losses of the last few updates
+    first: float | None = None  # first value of `recent`
+    lowest: float | None = None  # lowest value of `recent`, which a diverging loss rises above
+    scores: ScoresBySet = field(default_factory=dict)  # of the last evaluation
+    best_update: int | None = None
+    best_scores: ScoresBySet = field(default_factory=dict)
+    worse: int = 0  # evaluations in a row that were no better than the best
+    stopped: bool = False  # by early stopping
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def note_scores(self, metric: str | None) -> bool:
+        """Compares the last evaluation with the best one by `metric`; True if it is better."""
+        current = goodness(self.scores, metric)
+        improved = self.best_update is None or current > goodness(self.best_scores, metric)
+        if improved:
+            self.best_update, self.best_scores, self.worse = self.update, self.scores, 0
+        else:
+            self.worse += 1
+        return improved
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entries of progress.json; scores have their flat names."""
+        values = dataclasses.asdict(self) | {"results": flatten_scores("eval", self.scores)}
+        values |= {"best_results": flatten_scores("eval", self.best_scores)}
+        return {name: value for name, value in values.items() if name not in ("scores", "best_scores")}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Progress":
+        """The inverse of `as_dict`. Raises TypeError or KeyError if an entry is missing or unknown."""
+        means = {f.name: Mean(**values[f.name]) for f in dataclasses.fields(cls) if f.default_factory is Mean}
+        losses = {name: Mean(**mean) for name, mean in values["losses"].items()}
+        values = values | means | {"losses": losses, "scores": read_scores("eval", values["results"])}
+        values |= {"best_scores": read_scores("eval", values["best_results"])}
+        return cls(**{name: value for name, value in values.items() if name not in ("results", "best_results")})
+
+
+Saved = tuple[Progress, dict[str, Any], dict[str, Any]]  # what progress.json holds, with identity and circumstances
+
+
+class Checkpoints:
+    """The checkpoints in the output folder of one run."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        plan: Plan,
+        data: dict[str, Dataset],
+        circumstances: dict[str, str | int],
+        args: RunArguments,
+        accelerator: Accelerator,
+    ) -> None:
+        """
+        data: all data that the results depend on, by the names for errors
+        circumstances: versions and hardware, which change only rounding
+        """
+        self.model, self.tokenizer, self.args, self.accelerator = model, tokenizer, args, accelerator
+        self.plan, self.data, self.circumstances = plan, data, circumstances
+        self.folder = Path(args.output_dir)
+        # Before training, because the model may record the type of its loss in its configuration.
+        self.config = flatten_config(model.config.to_dict())
+        self.newest: int | None = None  # the update after which this run saved or found a checkpoint
+        if on_xla(accelerator):
+            accelerator.register_load_state_pre_hook(load_weights)
+        if sharding(accelerator) and (without := processes_without(self.folder)):
+            raise InputError(
+                f"--output_dir {self.folder} is not shared by the machines: process {without[0]} does not see it, but "
+                "each process writes its part of the model there. Choose a folder that all machines see"
+            )
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What a run and its continuation have in common, as JSON. Computed only when needed: it reads all data."""
+        free = FREE | self.plan.free
+        identity = {
+            **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in free},
+            **self.plan.identity,
+            **self.config,
+            **{name: digest(data_set)[:16] for name, data_set in self.data.items()},  # short, for errors
+        }
+        return json.loads(json.dumps(identity, default=str))
+
+    def path(self, update: int) -> Path:
+        return self.folder / f"checkpoint-{update}"
+
+    def saved_updates(self) -> list[int]:
+        """The updates after which a checkpoint was saved, the newest first."""
+        names = [path.name for path in matching_folders(self.folder, CHECKPOINT)]
+        return sorted((int(CHECKPOINT.fullmatch(name)[1]) for name in names), reverse=True)
+
+    def save(self, progress: Progress) -> None:
+        """Writes a checkpoint, then removes the oldest beyond --save_total_limit. Every process must call it.
+
+        Raises FloatingPointError, before it writes anything, if a weight is not finite. Raises OSError, and removes
+        the incomplete checkpoint, if it cannot be written.
+        """
+        path = self.path(progress.update)
+        if not self._is_finite():
+            raise DivergedError(f"a weight is not finite after update {progress.update}")
+        is_main = self.accelerator.is_main_process
+        with self._new_folder(path) as temporary:
+            self._save_state(temporary)
+            if is_main:
+                self._complete(temporary, progress)
+        self.newest = progress.update
+        if is_main:
+            self._remove_old()
+        self.accelerator.wait_for_everyone()
+
+    @contextlib.contextmanager
+    def _new_folder(self, path: Path) -> Iterator[Path]:
+        """Gives the folder that becomes `path`. A process that writes no weights gets one that only it sees."""
+        is_main, remedy = self.accelerator.is_main_process, self.how_to_resume()
+        if is_main or sharding(self.accelerator):
+            with new_folder(path, remedy, renames=is_main) as temporary:
+                yield temporary
+        else:
+            with writing(path, remedy), tempfile.TemporaryDirectory() as temporary:
+                yield Path(temporary)
+
+    def _save_state(self, folder: Path) -> None:
+        """Writes this process's part of the state, and waits for the other processes to write theirs."""
+        try:
+            arrive("a checkpoint")
+            self.accelerator.wait_for_everyone()  # for the main process to empty the folder
+            self.accelerator.save_state(str(folder))
+            self.plan.save_state(folder)
+            if not sharding(self.accelerator):
+                self._gather_random_states(folder)
+            arrive()
+            self.accelerator.wait_for_everyone()
+        except RuntimeError as error:  # raised by torch if the disk is full, or if another process has ended
+            raise OSError(" ".join(str(error).split())) from error
+
+    def _gather_random_states(self, folder: Path) -> None:
+        """Completes the main process's folder by the files of the others, whose folders it does not see."""
+        rank = self.accelerator.process_index
+        for process in range(1, self.accelerator.num_processes):
+            path = random_states(folder, process)
+            content = broadcast(path.read_bytes() if process == rank else None, process)
+            if self.accelerator.is_main_process:
+                path.write_bytes(content)
+
+    def _is_finite(self) -> bool:
+        """Whether the weights on all processes are finite. Waits for the device only once."""
+        broken = torch.zeros((), dtype=torch.long, device=self.accelerator.device)
+        for parameter in self.model.parameters():
+            part = getattr(parameter, "ds_tensor", parameter).detach()  # DeepSpeed's shard
+            part = part.to_local() if isinstance(part, DTensor) else part  # FSDP's shard
+            broken += (~torch.isfinite(part)).sum()
+        return self.accelerator.reduce(broken, "sum").item() == 0
+
+    def _complete(self, temporary: Path, progress: Progress) -> None:
+        """Adds configuration, tokenizer, progress.json and the checksums of all files."""
+        config = self.model.config
+        config.architectures = [type(self.model).__name__.removeprefix("FSDP")]  # as save_pretrained names the class
+        config.save_pretrained(temporary)
+        self.tokenizer.save_pretrained(temporary)
+        record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}
+        (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_checksums(temporary)
+
+    def _remove_old(self) -> None:
+        """Keeps the newest checkpoints and, with --load_best_model_at_end, the best ones that they name."""
+        saved = self.saved_updates()
+        kept = set(saved[: self.args.save_total_limit])
+        if self.args.load_best_model_at_end:
+            kept |= {self._read(update)[0].best_update for update in kept if self._damage_of_progress(update) is None}
+        for update in set(saved) - kept:
+            remove_folder(self.path(update))
+
+    def _read(self, update: int) -> Saved:
+        """(progress, identity, circumstances). Raises ValueError, TypeError or KeyError if one of them is missing."""
+        values = read_json_object(self.path(update) / "progress.json")
+        identity, circumstances = dict(values.pop("identity")), dict(values.pop("circumstances"))
+        return Progress.from_dict(values), identity, circumstances
+
+    def restore(self) -> Progress | None:
+        """With --resume, loads the newest complete checkpoint; None without --resume, or if there is no checkpoint.
+
+        Every process must call it. Raises OSError if all checkpoints are damaged, and ValueError if the newest one, or
+        a finished seed, belongs to another run.
+        """
+        if not self.args.resume:
+            return None
+        seed_identity, saved = on_main(self._find)
+        if seed_identity:
+            together(partial(self._compare, seed_identity | {"seed": self.args.seed}, self.folder.parent, update=0))
+        self.newest = None if saved is None else saved[0].update
+        self._check_place()
+        if saved is None:
+            return None
+        progress, identity, circumstances = saved
+        path = self.path(progress.update)
+        together(partial(self._compare, identity, path, progress.update))
+        self._print_changes(circumstances, path)
+        self.load(progress.update, written_by=circumstances.get("processes"))
+        if self.accelerator.is_main_process:  # checkpoints that the run will write again
+            for newer in [other for other in self.saved_updates() if other > progress.update]:
+                remove_folder(self.path(newer))
+        return progress
+
+    def _find(self) -> tuple[dict[str, Any], Saved | None]:
+        """(the identity of a finished seed, what the newest complete checkpoint says), each empty if there is none."""
+        for half_written in matching_folders(self.folder, HALF_WRITTEN):
+            shutil.rmtree(half_written)
+        seed_identity = read_json_object(self.folder / IDENTITY) if (self.folder / IDENTITY).is_file() else {}
+        update = self._newest()
+        return seed_identity, None if update is None else self._read(update)
+
+    def _check_place(self) -> None:
+        """Raises ValueError, on all processes, if one that sees another folder has newer checkpoints there.
+
+        That is so if the machines share no folder, and another of them was the first.
+        """
+        without = processes_without(self.folder)
+        places = from_all((max(self.saved_updates(), default=-1), name_of_process()))
+        newest, name = max(place for process, place in enumerate(places) if process in (0, *without))
+        if newest > places[0][0]:
+            raise InputError(
+                f"{self.path(newest)} is with {name}, and the run would go on from what {places[0][1]} has: start the "
+                "machine with the checkpoint as the first, or copy its --output_dir"
+            )
+
+    def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
+        """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
+        saved = in_todays_words(saved)
+        ignored = allowed_differences(self.identity, saved, path, update)
+        name = first_difference(
+            *({name: run[name] for name in run.keys() - ignored} for run in (self.identity, saved))
+        )
+        if name is not None:
+            product = "--per_device_train_batch_size x --gradient_accumulation_steps x processes"
+            how = f" ({product})" if name == SAMPLES else ""
+            raise InputError(
+                f"{path} is of a run with {name} {saved.get(name)}, not {self.identity.get(name)}{how}: --resume "
+                "continues the same run, another needs its own --output_dir"
+            )
+
+    def _print_changes(self, saved: dict[str, str | int], path: Path) -> None:
+        """Prints which circumstances differ from those that are `saved` in `path`.
+
+        Raises ValueError if the model is divided among another number of processes: they could not put it together.
+        """
+        current = self.circumstances
+        if sharding(self.accelerator) and saved.get("processes") != current["processes"]:
+            raise InputError(
+                f"{path} holds a model in {saved.get('processes')} parts, for as many processes, not "
+                f"{current['processes']}: start as many"
+            )
+        changes = [
+            f"{name} {saved.get(name)}, now {value}"
+            for name, value in current.items()
+            if value != saved.get(name) and name != "processes"  # of which `_restore_draws` tells more
+        ]
+        if changes:
+            self.accelerator.print(f"{path} was written with {'; '.join(changes)}: the last bits may differ")
+
+    def _restore_draws(self, folder: Path, update: int, written_by: int) -> None:
+        """Makes sure that each process draws what it would have drawn, or says that it does not.
+
+        Accelerate passes over random states that are missing or of another device. Then, and for another number of
+        processes, all of them begin with new ones, functions of the seed, the update and the process.
+        """
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        states = random_states(folder, rank)
+        lost = from_all(has_random_states(states, self.accelerator.device)).count(False)
+        if not lost and written_by == processes:
+            return
+        reason = f"has no random states for {lost} of the processes"
+        if written_by != processes:
+            reason = f"was written by {written_by} processes, now there are {processes}"
+        self.accelerator.print(
+            f"{self.path(update)} {reason}: each update keeps its samples, and dropout draws other numbers"
+        )
+        set_seed(draw_seed(self.args.seed, update, rank))
+
+    def write_identity(self) -> None:
+        """Writes, at the end of a run with --seeds, its identity. Every process must call it."""
+        if self.accelerator.is_main_process and (self.folder / IDENTITY).is_file():
+            write_json(self.folder / IDENTITY, self.identity)
+
+    def _newest(self) -> int | None:
+        """The newest checkpoint that is complete; raises OSError if there are only damaged ones."""
+        problems = []
+        for update in self.saved_updates():
+            problem = self._damage_of(update) or self._damage_of_best(update)
+            if problem is None:
+                return update
+            problems.append(f"{self.path(update)}: {problem}")
+            self.accelerator.print(f"{problems[-1]}: not used")
+        if problems:
+            raise FileError(f"all checkpoints are damaged ({'; '.join(problems)}): remove them to begin again")
+        return None
+
+    def _damage_of(self, update: int) -> str | None:
+        path = self.path(update)
+        return damage(path) or danger(path) or self._damage_of_progress(update)
+
+    def _damage_of_progress(self, update: int) -> str | None:
+        try:
+            written = self._read(update)[0].update
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            return f"progress.json is damaged, or of an earlier version ({type(error).__name__}: {error})"
+        return None if written == update else f"it is the checkpoint of update {written} under another name"
+
+    def _damage_of_best(self, update: int) -> str | None:
+        best = self._read(update)[0].best_update if self.args.load_best_model_at_end else None
+        problem = None if best is None else self._damage_of(best)
+        return problem and f"in the best before it, {self.path(best)}, {problem}"
+
+    def load(self, update: int, written_by: int | None = None) -> None:
+        """Loads the weights, optimizer and random states of the checkpoint after `update`, on every process.
+
+        written_by: the number of processes that wrote it, if training goes on from it
+        Raises OSError if it is damaged.
+        """
+        on_main(partial(self._check, update))
+        with received(self.path(update)) as folder:
+            self.accelerator.load_state(str(folder))
+            self.plan.load_state(folder)
+            if written_by is not None:
+                self._restore_draws(folder, update, written_by)
+
+    def _check(self, update: int) -> None:
+        if problem := self._damage_of(update):
+            raise FileError(f"{self.path(update)}: {problem}. Remove it, and --resume continues from the one before")
+
+    def how_to_resume(self) -> str:
+        """For messages: the newest checkpoint, and how to continue from it."""
+        if self.newest is None:
+            return "No checkpoint has been saved yet."
+        return f"{self.path(self.newest)} is complete: the same command with --resume continues from it."

@@ -1,0 +1,42 @@
+"""The software and hardware that a run's numbers depend on: versions of packages, processor, processes, threads."""
+
+import importlib.metadata
+import platform
+import re
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from elmo_gpt_bert import __version__
+
+
+PACKAGES = ("transformers", "accelerate", "datasets")
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, torch, `PACKAGES` and this package, by name."""
+    packages = {name: importlib.metadata.version(name) for name in PACKAGES}
+    # torch's includes the build, +cpu or +cu130.
+    return {"python": platform.python_version(), "torch": torch.__version__, **packages, "elmo-gpt-bert": __version__}
+
+
+def hardware(accelerator: Accelerator) -> dict[str, str | int]:
+    """The device, the machine's architecture, and the numbers of processes and threads."""
+    return {
+        "device": device_name(accelerator.device),
+        "machine": platform.machine(),
+        "processes": accelerator.num_processes,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The model name of the GPU or the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        model = None
+    return model.group(1) if model else platform.processor() or platform.machine()

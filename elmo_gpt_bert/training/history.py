@@ -1,0 +1,76 @@
+"""The lines of a run's log as a file, and their curves: --report_to curves.
+
+OUTPUT_DIR/log.jsonl     one JSON object for each line: update, train_loss, learning_rate, eval_loss, ...
+OUTPUT_DIR/curves.png    drawn at the end, if matplotlib is installed
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from accelerate.tracking import GeneralTracker, on_main_process
+
+from elmo_gpt_bert.training.curves import draw_curves
+from elmo_gpt_bert.training.errors import FileError
+from elmo_gpt_bert.training.files import parse_json, read_text, write_text, writing
+from elmo_gpt_bert.training.output_folder import CURVES, LOG
+
+
+class History(GeneralTracker):
+    """A tracker of Accelerate."""
+
+    name = "curves"
+    requires_logging_directory = False
+
+    def __init__(self, output: Path, resumes: bool) -> None:
+        """`resumes`: whether the run may go on from a checkpoint, so that earlier lines are a part of it.
+
+        Raises OSError if it may and these are damaged.
+        """
+        super().__init__()
+        self.output, self.earlier = output, read_log(output) if resumes else []
+        self.records: list[dict[str, Any]] | None = None  # None: nothing has been logged in this process
+
+    @property
+    def tracker(self) -> "History":
+        return self
+
+    @on_main_process
+    def store_init_configuration(self, values: dict) -> None:
+        pass  # metrics.json holds the arguments
+
+    @on_main_process
+    def log(self, values: dict[str, float], step: int, **_: Any) -> None:
+        """Appends a line. The first one in this process replaces lines of later updates, which are made again."""
+        record = {"update": step, **values}
+        path = self.output / LOG
+        if self.records is None:
+            self.records = [*(line for line in self.earlier if line["update"] < step), record]
+            write_text(path, "".join(json.dumps(line) + "\n" for line in self.records))
+            return
+        self.records.append(record)
+        with writing(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    @on_main_process
+    def finish(self) -> None:
+        records = self.earlier if self.records is None else self.records
+        if records and not draw_curves(records, self.output / CURVES):
+            print(f"no {CURVES}, which needs matplotlib: pip install matplotlib")
+
+
+def read_log(output: Path) -> list[dict[str, Any]]:
+    """The lines in the folder of a run, none without a log. A last line that is incomplete is left out.
+
+    Raises OSError if the log is damaged.
+    """
+    path = output / LOG
+    if not path.is_file():
+        return []
+    try:
+        records = [parse_json(line) for line in read_text(path).split("\n")[:-1]]
+        sorted(record["update"] for record in records)  # fails unless all lines have a number
+    except (ValueError, TypeError, KeyError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise FileError(f"{path} is damaged ({problem}): remove it, or restore it from a copy") from error
+    return records

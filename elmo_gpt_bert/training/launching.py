@@ -1,0 +1,207 @@
+"""Prepares a run: locks its output folder, checks its processes, makes the Accelerator and starts trackers."""
+
+import contextlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import datasets
+import psutil
+import torch
+import transformers
+from accelerate import Accelerator, DistributedType, PartialState
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_available_trackers
+from accelerate.utils import set_seed
+from transformers.integrations import unset_hf_deepspeed_config
+
+from elmo_gpt_bert.training.arguments import CURVES, TRACKERS, RunArguments, public_arguments
+from elmo_gpt_bert.training.errors import (
+    ExistingFileError,
+    FileError,
+    FolderInUseError,
+    InputError,
+    LaunchError,
+    PackageError,
+)
+from elmo_gpt_bert.training.files import acquire_lock
+from elmo_gpt_bert.training.history import History
+from elmo_gpt_bert.training.machines import from_all, name_of_process, on_main, processes_without
+from elmo_gpt_bert.training.output_folder import BATCH, RESULTS
+
+
+@contextlib.contextmanager
+def lock_output_folder(args: RunArguments) -> Iterator[None]:
+    """Locks the main process's output folder within the context, so that no other run writes to it.
+
+    A line on the console says where the files will be if other machines do not share the folder. Every process must
+    call it. It raises FileExistsError on all of them if the folder is not empty and neither --resume nor
+    --overwrite_output_dir is given, BlockingIOError if another run is writing to it, and OSError if it cannot be
+    written to.
+    """
+    output = Path(args.output_dir)
+    with contextlib.ExitStack() as run:
+        on_main(lambda: run.enter_context(_locked(output, args)))
+        without, names = processes_without(output), from_all(name_of_process())
+        if without:
+            others = ", ".join(names[process] for process in without)
+            PartialState().print(
+                f"--output_dir {output} of {names[0]} is not shared: model, checkpoints and results will be there, "
+                f"and none with {others}; to --resume, start that machine as the first again"
+            )
+        yield
+
+
+@contextlib.contextmanager
+def _locked(output: Path, args: RunArguments) -> Iterator[None]:
+    """Checks and locks the folder, in the main process."""
+    with _output_dir_errors(output):
+        is_file = output.exists() and not output.is_dir()
+        has_files = output.is_dir() and any(path.name not in (".lock", RESULTS, BATCH) for path in output.iterdir())
+    if is_file:
+        raise ExistingFileError(f"--output_dir {output} is a file")
+    if has_files and not (args.overwrite_output_dir or args.resume):
+        resume = "" if args.only_evaluates else " --resume the run in it,"
+        raise ExistingFileError(
+            f"--output_dir {output} exists and is not empty: choose another,{resume} or --overwrite_output_dir"
+        )
+    is_new = not output.exists()
+    in_use = FolderInUseError(f"another run is writing to --output_dir {output}: choose another")
+    with _output_dir_errors(output):
+        output.mkdir(parents=True, exist_ok=True)
+        lock = acquire_lock(output, in_use)
+    try:
+        yield
+    finally:
+        (output / ".lock").unlink(missing_ok=True)
+        lock.release()
+        if is_new and {path.name for path in output.iterdir()} <= {RESULTS, BATCH}:  # the run failed before
+            for name in (RESULTS, BATCH):
+                (output / name).unlink(missing_ok=True)
+            output.rmdir()
+
+
+@contextlib.contextmanager
+def _output_dir_errors(output: Path) -> Iterator[None]:
+    """Turns errors of writing to --output_dir into a FileError of one line."""
+    try:
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"cannot write to --output_dir {output}: {error.strerror or error}: choose another") from error
+
+
+def check_launch() -> None:
+    """Raises RuntimeError if several processes were launched that do not know of each other."""
+    requested = max(int(os.environ.get("WORLD_SIZE", "1")), _processes_of_accelerate_launch())
+    if requested > 1 and PartialState().num_processes == 1:
+        remedy = "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
+        if PartialState().distributed_type == DistributedType.XLA:
+            remedy = "XLA has one device here: --num_processes 1"
+        raise LaunchError(
+            f"{requested} processes were asked for, but each would run alone and repeat the same work. {remedy}"
+        )
+
+
+def _processes_of_accelerate_launch() -> int:
+    """The --num_processes of `accelerate launch`, if it started this process. With --cpu it starts only one."""
+    parent, words = psutil.Process().parent(), []
+    with contextlib.suppress(psutil.Error):  # the command of another user's process cannot be read
+        words = parent.cmdline() if parent else []
+    launch = r"\baccelerate(?:\.exe)?(?:\n|-|\.commands\.)launch(?:\.exe)?\n(.*)"
+    command = re.search(launch, "\n".join(words), re.DOTALL)
+    if command is None:
+        return 1
+    options, _ = launch_command_parser().parse_known_args(command[1].split("\n"))
+    if options.num_processes is None and (options.config_file or not options.cpu):  # as accelerate decides
+        with contextlib.suppress(OSError):  # accelerate was never configured
+            return load_config_from_file(options.config_file).num_processes or 1
+    return options.num_processes or 1
+
+
+def make_accelerator(args: RunArguments) -> Accelerator:
+    """Prepares this process for a run with the models of its --implementation, and returns its Accelerator.
+
+    Raises ValueError for a precision that the processor does not have, or for an option of the launcher that the run
+    has to get instead, and ImportError for a tracker that is not installed.
+    """
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    # It would warn of each tied weight that a checkpoint holds once.
+    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
+    torch.set_float32_matmul_precision(args.matmul_precision)
+    accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=_trackers(args) or None)
+    _check_launcher(args, accelerator)
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        # With ZeRO-3, transformers would make empty weights, whose shapes do not tell which of them decay. DeepSpeed
+        # shards the full weights when training begins.
+        unset_hf_deepspeed_config()
+    if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
+        raise InputError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
+    choose_implementation(args.implementation)
+    set_seed(args.seed)
+    return accelerator
+
+
+def choose_implementation(name: Literal["zoo", "transformers"]) -> None:
+    """Makes the Auto classes find the zoo's models, or transformers' own, in this process."""
+    if name == "zoo":
+        import modeling
+
+        modeling.register()
+    elif "modeling" in sys.modules:
+        sys.modules["modeling"].unregister()
+
+
+def _trackers(args: RunArguments) -> list[str | GeneralTracker]:
+    """The trackers of --report_to, for Accelerator. Raises ImportError for one that is not installed."""
+    installed = [*map(str, get_available_trackers()), CURVES]
+    names = {"none": [], "all": [name for name in TRACKERS if name in installed]}
+    names = names.get(args.report_to, args.report_to.split(","))
+    for name in names:
+        if name not in installed:  # accelerate would ignore it
+            raise PackageError(f"--report_to {name} needs a package that is not installed: pip install {name}")
+    # By its name, TensorBoard would write to a folder named after the project.
+    own = {
+        "tensorboard": partial(TensorBoardTracker, "runs", args.output_dir),
+        CURVES: partial(History, Path(args.output_dir), resumes=args.resume),
+    }
+    return [own[name]() if name in own else name for name in names]
+
+
+def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
+    """Raises ValueError if the launcher's flags or file have an option that only the run's flags can set."""
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("no", args.mixed_precision):
+        raise InputError(
+            f"the launcher was told mixed_precision {precision}, the run {args.mixed_precision}: give "
+            f"--mixed_precision {precision} to the run, which records it, or leave it out of the launcher's file"
+        )
+    if accelerator.gradient_accumulation_steps > 1:
+        raise InputError(
+            f"the launcher was told gradient_accumulation_steps {accelerator.gradient_accumulation_steps}: give "
+            "--gradient_accumulation_steps to the run instead, which weighs every example of an update equally"
+        )
+
+
+def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
+    """Starts the trackers of --report_to. TensorBoard writes to OUTPUT_DIR/runs; others name the run after OUTPUT_DIR.
+
+    Raises RuntimeError if a tracker cannot start, for example without a login or network.
+    """
+    names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
+    config = {name: str(value) for name, value in public_arguments(args).items()}  # TensorBoard does not accept None
+    try:
+        accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
+    except Exception as error:  # each tracker raises its own
+        problem = " ".join(str(error).split())
+        remedy = "WANDB_MODE=offline keeps wandb's curves here"
+        raise LaunchError(f"--report_to {args.report_to}: {problem} {remedy}") from error

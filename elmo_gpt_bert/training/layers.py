@@ -1,0 +1,121 @@
+"""Finds the layers of a model, gives new weights to the top ones, and freezes the lowest ones."""
+
+import itertools
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from elmo_gpt_bert.training.errors import InputError, Parameter
+
+
+REINIT, FREEZE = Parameter("count", "reinit_layers"), Parameter("count", "freeze_layers")
+TRAINS = ("let the model train them, as ELMo with ", Parameter("config_overrides"), " freeze_bilm=false")
+
+
+def make_divisible(model: PreTrainedModel) -> None:
+    """Gives the model only weights that FSDP and DeepSpeed can divide; `as_saved` undoes it.
+
+    A weight without a dimension gets one of length 1. A bias that two modules share, as in BERT's head, stays in the
+    one that adds it, the target of the tie: FSDP groups this module with the embeddings, and refuses the other.
+    """
+    model.scalars = {name for name, weight in model.named_parameters() if weight.dim() == 0}
+    for path in model.scalars:
+        module, _, name = path.rpartition(".")
+        weight = model.get_parameter(path)
+        setattr(model.get_submodule(module), name, nn.Parameter(weight.detach().reshape(1), weight.requires_grad))
+    ties = model.all_tied_weights_keys
+    model.shared_biases = {to: source for to, source in ties.items() if model.get_parameter(to).dim() == 1}
+    for source in model.shared_biases.values():
+        module, _, name = source.rpartition(".")
+        model.get_submodule(module).register_parameter(name, None)
+    kept = {to: source for to, source in ties.items() if to not in model.shared_biases}
+    model.all_tied_weights_keys = model._tied_weights_keys = kept  # the second one of this instance only
+
+
+def as_saved(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights as the model's folder has them: names and shapes of before `make_divisible`, tied ones once."""
+    scalars, biases = getattr(model, "scalars", ()), getattr(model, "shared_biases", {})
+    return {
+        biases.get(name, name): weight.reshape([]) if name in scalars else weight
+        for name, weight in weights.items()
+        if name not in model.all_tied_weights_keys
+    }
+
+
+@torch.no_grad()
+def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
+    """Gives new random weights to the top `count` layers and what is above them in the base model (BERT's pooler).
+
+    The top layers are specialised in the task of pre-training, so that they transfer least (Zhang et al. 2021, section
+    5). The weights come from torch's random generator. Raises ValueError if the model has fewer layers, or if they are
+    frozen.
+    """
+    if count == 0:
+        return
+    layers = layers_of(model, REINIT)
+    _check_count(model, layers, REINIT, count)
+    lowest = next(layers[-count].parameters())
+    if not lowest.requires_grad:
+        raise InputError(
+            REINIT, f" {count}: {type(model).__name__} does not train its layers, which would stay random: ", TRAINS
+        )
+    # A new model is built, because some modules draw their weights when they are built and have no way to do it again.
+    new_model = type(model)(model.config).base_model
+    parameters = model.base_model.named_parameters()
+    for name, parameter in itertools.dropwhile(lambda item: item[1] is not lowest, parameters):
+        parameter.copy_(new_model.get_parameter(name))
+
+
+def freeze_layers(model: PreTrainedModel, count: int | None, reinitialized: int = 0) -> None:
+    """Freezes the lowest `count` layers and what is below them, such as embeddings; None: freezes nothing.
+
+    A frozen parameter gets no gradient, and the optimizer leaves it out. Dropout stays on. Raises ValueError if the
+    model has fewer layers, if it does not train these anyway, or if some are among the `reinitialized` top layers.
+    """
+    if count is None:
+        return
+    layers, name = layers_of(model, FREEZE), type(model).__name__
+    _check_count(model, layers, FREEZE, count)
+    if count + reinitialized > len(layers):
+        sizes = f" {reinitialized} are more than the {len(layers)} layers of {name}: new weights would not be trained"
+        raise InputError(FREEZE, f" {count} and ", REINIT, sizes)
+    frozen = [*parameters_below(model, layers), *layers[:count].parameters()]
+    if not any(parameter.requires_grad for parameter in frozen):
+        raise InputError(FREEZE, f" {count}: {name} does not train them in any case: leave it out, or ", TRAINS)
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError(FREEZE, f" {count} leaves nothing of {name} to train: freeze fewer layers")
+
+
+def parameters_below(model: PreTrainedModel, layers: nn.ModuleList) -> list[nn.Parameter]:
+    """The parameters of the base model below its layers, such as embeddings."""
+    inside = {*layers.parameters()}
+    return [*itertools.takewhile(lambda parameter: parameter not in inside, model.base_model.parameters())]
+
+
+def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
+    """The layers, the lowest first. Modules that the base model lists before them are below, those after them above.
+
+    Raises ValueError for models that share weights between layers, or that have no single list of layers.
+    """
+    count = getattr(model.config, "num_hidden_layers", None)
+    lists = [part for part in model.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+    if len(lists) > 1:  # ELMo may have as many highways or mixes as layers
+        lists = [part for part in lists if all(isinstance(each, GradientCheckpointingLayer) for each in part)]
+    if len(lists) != 1:
+        raise InputError(
+            parameter,
+            f" needs a model with one list of its config.num_hidden_layers ({count}) layers; {type(model).__name__} "
+            f"has {len(lists)} such lists: leave ",
+            parameter,
+            " out",
+        )
+    return lists[0]
+
+
+def _check_count(model: PreTrainedModel, layers: nn.ModuleList, parameter: Parameter, count: int) -> None:
+    if count > len(layers):
+        raise InputError(parameter, f" {count}: {type(model).__name__} has {len(layers)} layers, give no more")

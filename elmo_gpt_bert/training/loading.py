@@ -1,0 +1,364 @@
+"""Loads a tokenizer, a configuration and a model from a model folder, the Hub or a configuration JSON.
+
+Loading gives what was saved, or raises an error with the problem and its remedy. The files of a folder with SHA256SUMS
+are compared with it first. Without it, a changed number in the weights, or a changed but valid value in a JSON file,
+cannot be noticed.
+"""
+
+import copy
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate import PartialState
+from huggingface_hub import constants
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.checksums import verify_checksums
+from elmo_gpt_bert.training.errors import (
+    FileError,
+    InputError,
+    MissingFileError,
+    PackageError,
+    Parameter,
+    Text,
+    UserError,
+)
+from elmo_gpt_bert.training.files import read_json
+from elmo_gpt_bert.training.folders import check_tokenizer_files, read_weight_types
+from elmo_gpt_bert.training.output_folder import DEEPSPEED_PARTS, FSDP_PARTS
+
+
+# An Egyptian hieroglyph: a letter, so normalisers keep it, that hardly any vocabulary has.
+UNKNOWN = "\U00013000"
+TOKENIZER, IMPLEMENTATION = Parameter("tokenizer_name"), Parameter("implementation")
+TRAIN = Parameter("train=True", "do_train")
+
+
+def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedTokenizerBase:
+    """Loads the model's tokenizer, or the one that `source` names. A vocab.txt is read as BERT's word pieces.
+
+    With `for_task`, a language model's tokenizer adds the tokens of task inputs, and it must have a padding token.
+    """
+    name = source.tokenizer_name or source.model_name_or_path
+    _verify(name)
+    with _loading_errors(name, ("Copy it again; ", TOKENIZER, " may name a vocab.txt.")):
+        if name.endswith(".txt"):
+            tokenizer = _word_pieces(Path(name), source.do_lower_case)
+        else:
+            check_tokenizer_files(Path(name))
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=source.trust_remote_code)
+        if hasattr(tokenizer, "task_inputs"):  # a language model's tokenizer adds no special tokens by default
+            tokenizer.task_inputs = for_task
+        if tokenizer.vocab_files_names and len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
+            raise InputError("it has no tokenizer files, or no words in them")
+        tokenizer(UNKNOWN, UNKNOWN)  # some damage shows only with unknown tokens and pairs
+    if for_task and tokenizer.pad_token is None:
+        raise InputError(
+            f"the tokenizer {name} has no padding token, which batches of several texts need: save it with one, e.g. "
+            "tokenizer.pad_token = tokenizer.eos_token, and give its folder as ",
+            TOKENIZER,
+        )
+    return tokenizer
+
+
+def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
+    """Raises ValueError if a special token is missing: the tokenizer would add it, and the model does not know it."""
+    content = path.read_bytes()
+    if b"\r" in content and b"\n" not in content:
+        raise InputError("none of its lines ends with a line feed: convert it, e.g. with mac2unix")
+    lines = set(path.read_text(encoding="utf-8").split("\n"))
+    tokenizer = BertTokenizer(vocab=str(path), do_lower_case=do_lower_case)
+    missing = set(tokenizer.special_tokens_map.values()) - lines
+    if missing:
+        raise InputError(f"it has no {', '.join(sorted(missing))}, so these are not BERT's word pieces")
+    return tokenizer
+
+
+def load_config(source: ModelSource) -> PreTrainedConfig:
+    """Loads the configuration of a model, with the overrides of `source`.
+
+    Raises ValueError if a config JSON, or an override, has a key that its "model_type" does not have, and for a
+    checkpoint whose model is divided among processes.
+    """
+    name, overrides = source.model_name_or_path, source.config_overrides
+    _verify(name)
+    if any(Path(name, parts).is_dir() for parts in (FSDP_PARTS, DEEPSPEED_PARTS)):
+        raise InputError(
+            f"{name} holds a model in parts, one for each process: python -m modeling.export_sharded makes one of them"
+        )
+    overridden = (" or ", Parameter("config_overrides")) if overrides else ()
+    with _loading_errors(name, ("Correct it", *overridden, ", or copy it again.")):
+        if name.endswith(".json"):
+            return _config_from_json(Path(name), source)
+        if Path(name).is_dir():
+            _read_config(Path(name, "config.json"), source)
+        config, unused = AutoConfig.from_pretrained(
+            name, trust_remote_code=source.trust_remote_code, return_unused_kwargs=True, **overrides
+        )
+        _check_field_names(config.model_type, overrides.keys() & unused.keys())
+        if overrides:
+            config.validate()
+        return config
+
+
+def _config_from_json(path: Path, source: ModelSource) -> PreTrainedConfig:
+    values = {**_read_config(path, source), **source.config_overrides}
+    model_type = values.pop("model_type")
+    values.pop("auto_map", None)  # of a saved model: where its code is, which a model of random weights needs not
+    default = AutoConfig.for_model(model_type)
+    _check_field_names(model_type, values.keys() - default.to_dict().keys() - default.attribute_map.keys())
+    return AutoConfig.for_model(model_type, **values)
+
+
+def _check_field_names(model_type: str, unknown: Iterable[str]) -> None:
+    if unknown := sorted(unknown):
+        raise InputError(f"{model_type} has no {', '.join(unknown)}")
+
+
+def _read_config(path: Path, source: ModelSource) -> dict[str, Any]:
+    """Reads a configuration. Raises ValueError without "model_type", which transformers would guess from the path."""
+    if not path.is_file():
+        raise InputError(f"it has no {path.name}")
+    values = read_json(path)
+    model_type = values.get("model_type") if isinstance(values, dict) else None
+    if not isinstance(model_type, str):
+        raise InputError(f'{path.name} must be a JSON object that names its model, e.g. {{"model_type": "bert"}}')
+    if model_type not in CONFIG_MAPPING and not (source.trust_remote_code and "auto_map" in values):
+        raise InputError(
+            f'transformers {transformers.__version__} does not know the "model_type" {model_type!r} in {path.name}, '
+            "and a checkpoint's own code runs only with ",
+            Parameter("trust_remote_code"),
+        )
+    return values
+
+
+def load_model(
+    auto_class: type,
+    source: ModelSource,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    train: bool,
+    remedy: Text = ("train first, with ", TRAIN),
+) -> PreTrainedModel:
+    """Loads a model of `auto_class` in float32; with random weights if `source` names a config JSON.
+
+    `config` comes from `load_config`; the caller may have set its head. With `train`, a head that the checkpoint lacks
+    gets random weights, and so do embeddings for tokens that were added to the tokenizer; a line on the console says
+    so. Without it, a head that the checkpoint lacks is an error, which ends with the `remedy`. Raises ValueError or
+    OSError if tokenizer and model, or configuration and weights, do not fit together, or if a weight is not finite.
+    """
+    name = source.model_name_or_path
+    added = _added_tokens(tokenizer, config, source, train)
+    config = _with_special_tokens(config, tokenizer)
+    options = {"attn_implementation": source.attn_implementation, "trust_remote_code": source.trust_remote_code}
+    options["dtype"] = torch.float32  # for the optimizer; the accelerator applies mixed_precision
+    _verify(name)
+    with _loading_errors(name, "Correct it or this run's arguments, or copy it again."):
+        _check_head(auto_class, config, source)
+        if name.endswith(".json"):
+            if added:
+                config.vocab_size = max(added) + 1
+            return auto_class.from_config(config, **options)
+        options |= {"config": config, "ignore_mismatched_sizes": True}
+        new_weights = _new_weights(auto_class, name, options)
+    if new_weights and not train:
+        raise InputError(f"{name} does not hold {_first_names(new_weights)}, or not in the right size: ", remedy)
+    model = auto_class.from_pretrained(name, **options)
+    _check_finite(model, name)
+    if added:
+        model.resize_token_embeddings(max(added) + 1, mean_resizing=False)  # random, not the mean of the other rows
+        PartialState().print(f"new rows in the embeddings: {', '.join(added[number] for number in sorted(added))}")
+    if new_weights:
+        PartialState().print(f"newly initialised, not in {name}: {', '.join(new_weights)}")
+    return model
+
+
+def _added_tokens(
+    tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, source: ModelSource, train: bool
+) -> dict[int, str]:
+    """id -> token, for tokens that were added to the tokenizer and that the model's embeddings have no row for."""
+    vocab_size = getattr(config, "vocab_size", None)
+    if vocab_size is None:
+        return {}
+    beyond = {number: token for token, number in tokenizer.get_vocab().items() if number >= vocab_size}
+    were_added = set(tokenizer.get_added_vocab()).issuperset(beyond.values())
+    if not beyond or (train and were_added):
+        return beyond
+    remedy = ("choose the tokenizer the model was made for",)
+    if were_added:
+        tokens = ", ".join(beyond[number] for number in sorted(beyond))
+        remedy = (f"{tokens} were added to it and are new to the model: train first, with ", TRAIN, ", or ", *remedy)
+    raise InputError(
+        f"the tokenizer {source.tokenizer_name or source.model_name_or_path} has {max(beyond) + 1} entries, the model "
+        f"{source.model_name_or_path} only {vocab_size}: ",
+        remedy,
+    )
+
+
+def _with_special_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """A copy of `config` with the tokenizer's padding and separator ids, if the model needs them and has none."""
+    config = copy.deepcopy(config)
+    if getattr(config, "pad_token_id", None) is None:  # GPT-2 finds the end of a text by it
+        config.pad_token_id = tokenizer.pad_token_id
+    if getattr(config, "sep_token_id", 0) is None:  # GPT finds the second sentence by it
+        config.sep_token_id = tokenizer.sep_token_id
+    return config
+
+
+def has_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) -> bool:
+    """Whether the implementation, or the checkpoint's own code if it may run, has a model for `auto_class`."""
+    remote = (getattr(config, "auto_map", None) or {}) if source.trust_remote_code else {}
+    return type(config) in auto_class._model_mapping or auto_class.__name__ in remote
+
+
+def _check_head(auto_class: type, config: PreTrainedConfig, source: ModelSource) -> None:
+    """Raises ValueError if the implementation has no model for `auto_class`, or not the one of `config`."""
+    if not has_head(auto_class, config, source):
+        raise InputError(f"{type(config).__name__} has no {auto_class.__name__}: try another ", IMPLEMENTATION)
+    # transformers would ignore the field, and read the pairs in one order.
+    if getattr(config, "both_orders", False) and not hasattr(type(config), "both_orders"):
+        raise InputError("it reads pairs in both orders, which ", IMPLEMENTATION, " transformers does not know")
+
+
+def _new_weights(auto_class: type, name: str, options: dict[str, Any]) -> list[str]:
+    """The weights of head and pooler that the checkpoint lacks. Raises ValueError if it lacks any other weight.
+
+    The model is built on the meta device, without memory: a wrong size in its config.json may be huge.
+    """
+    types = read_weight_types(Path(name))
+    outline, info = auto_class.from_pretrained(name, device_map="meta", output_loading_info=True, **options)
+    mismatched = {key for key, *_ in info["mismatched_keys"]}
+    prefix = f"{outline.base_model_prefix}."
+    floating = {key.removeprefix(prefix) for key, weight in outline.state_dict().items() if weight.is_floating_point()}
+    integers = [key for key, number in types.items() if not number.is_floating_point]  # transformers converts them
+    in_body = _body_of(outline, auto_class is AutoModel)
+    for problem, names in {
+        "the checkpoint lacks": filter(in_body, info["missing_keys"]),
+        "the model of its config.json has no": filter(in_body, info["unexpected_keys"]),
+        "config.json and weights disagree on the size of": filter(in_body, mismatched),
+        "the checkpoint holds integers for": [key for key in integers if key.removeprefix(prefix) in floating],
+    }.items():
+        if wrong := sorted(names):
+            raise InputError(f"{problem} {_first_names(wrong)}")
+    return sorted(info["missing_keys"] | mismatched)
+
+
+def _body_of(model: PreTrainedModel, is_base: bool) -> Callable[[str], bool]:
+    """A function that tells whether a name is a weight of the body, which is neither head nor pooler nor a buffer."""
+    prefix = f"{model.base_model_prefix}."
+    # Without a base model the whole model is its head.
+    base = model.base_model if is_base or hasattr(model, model.base_model_prefix) else None
+    parts = {name.partition(".")[0] for name in base.state_dict()} if base is not None else set()
+    buffers = {name.removeprefix(prefix) for name, _ in model.named_buffers()}
+
+    def in_body(name: str) -> bool:
+        short = name.removeprefix(prefix)
+        inside = short != name or short.partition(".")[0] in parts
+        return inside and not short.startswith("pooler.") and short not in buffers
+
+    return in_body
+
+
+def _check_finite(model: PreTrainedModel, name: str) -> None:
+    """Raises ValueError if a weight is not finite."""
+    # A sum is finite only if all its terms are, and takes a twentieth of the time of checking each.
+    broken = [key for key, weight in model.named_parameters() if not torch.isfinite(weight.sum())]
+    if broken and PartialState().is_local_main_process:  # with FSDP, other processes have no weights yet
+        raise InputError(
+            f"{name}: not all of {_first_names(broken)} is finite. Its training diverged, or the file is damaged: "
+            "take an earlier checkpoint, or copy it again."
+        )
+
+
+def check_length(
+    max_seq_length: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pair: bool = False
+) -> None:
+    """Raises ValueError if `max_seq_length` is more than the model can read, or leaves no room for text."""
+    name, length = Parameter("max_seq_length"), max_seq_length
+    longest = positions(model)
+    if longest is not None and length > longest:
+        raise InputError(name, f" {length} is more than the model's {longest} positions")
+    longest = tokenizer.model_max_length
+    if length > longest:
+        raise InputError(name, f" {length} is more than the tokenizer's {longest} tokens")
+    special = tokenizer.num_special_tokens_to_add(pair=pair)
+    if length <= special:
+        raise InputError(name, f" {length} must be more than the {special} special tokens")
+
+
+def positions(model: PreTrainedModel) -> int | None:
+    """The longest input in tokens; None if there is no limit. RoBERTa's positions start after the id of padding."""
+    size = getattr(model.base_model.config, "max_position_embeddings", None)
+    if size is None:
+        return None
+    for name, module in model.named_modules():
+        is_table = isinstance(module, torch.nn.Embedding) and "position" in name and module.num_embeddings == size
+        if is_table and module.padding_idx is not None:
+            return size - module.padding_idx - 1
+    return size
+
+
+def _first_names(names: list[str]) -> str:
+    """As in "a, b, c and 2 more"."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _verify(name: str) -> None:
+    """Raises FileNotFoundError if the path `name` does not exist, OSError if its files do not match SHA256SUMS."""
+    path = Path(name)
+    is_file = path.suffix in (".json", ".txt")
+    if not path.exists() and (is_file or name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise MissingFileError(f"{name}: no such {'file' if is_file else 'folder'}")
+    verify_checksums(path)
+
+
+@contextmanager
+def _loading_errors(name: str, remedy: Text) -> Iterator[None]:
+    """Turns any exception of loading `name` into an OSError or ValueError of one line, with a remedy.
+
+    For damaged files the libraries raise exceptions of any type: KeyError, AssertionError, and panics of tokenizers,
+    which are not of type Exception. An ImportError stays one; its message says what to install.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not (isinstance(error, Exception) or "Panic" in type(error).__name__):
+            raise
+        if isinstance(error, ImportError):
+            line = str(error).strip().partition("\n")[0]
+            remedy = ("Install it, or choose another model, tokenizer or ", Parameter("attn_implementation"), ".")
+            raise PackageError(f"cannot load {name}: {line.rstrip('.')}. ", remedy) from error
+        reason = error.pieces if isinstance(error, UserError) else [str(error)]
+        if not isinstance(error, (OSError, ValueError)):
+            reason = [f"{type(error).__name__}: {error}"]
+        if isinstance(error, OSError) and not Path(name).exists():
+            offline = "HF_HUB_OFFLINE is set, and the model is not in the cache: unset it"
+            cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
+            remedy = f"{offline if constants.HF_HUB_OFFLINE else cached}, or give a local folder."
+        error_type = FileError if isinstance(error, OSError) else InputError
+        raise error_type(f"cannot load {name}: ", *map(_one_line, reason), ". ", remedy) from error
+
+
+def _one_line(piece: str | Parameter) -> str | Parameter:
+    """The beginning of a library's message on one line. Spaces at the ends stay, because pieces are joined."""
+    if isinstance(piece, Parameter):
+        return piece
+    line = re.sub(r"\s+", " ", piece).rstrip(".")
+    return line if len(line) <= 400 else textwrap.shorten(line, 400, placeholder=" ...").rstrip(".")

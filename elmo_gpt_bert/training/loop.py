@@ -1,0 +1,409 @@
+"""Trains a model: the training loop of all scripts.
+
+An update weighs all its examples equally, or all their labelled tokens if tokens have labels. How they are distributed
+over processes and accumulation steps changes only rounding and the random numbers of dropout.
+"""
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+import torch
+from accelerate import Accelerator, DistributedType
+from accelerate.utils import send_to_device, set_seed, tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.batches import load_batches, padding_options
+from elmo_gpt_bert.training.checkpoints import Checkpoints, Mean, Progress
+from elmo_gpt_bert.training.clock import Clock
+from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
+from elmo_gpt_bert.training.environment import hardware, versions
+from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
+from elmo_gpt_bert.training.launching import start_trackers
+from elmo_gpt_bert.training.layers import freeze_layers, make_divisible, reinitialize_layers
+from elmo_gpt_bert.training.optimization import build_optimizer, build_schedule, move_schedule
+from elmo_gpt_bert.training.plan import Stretch, sharding
+from elmo_gpt_bert.training.results import Results, ScoresBySet, flatten_scores, goodness
+from elmo_gpt_bert.training.speed import Speed
+from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
+from elmo_gpt_bert.training.waiting import arrive
+from elmo_gpt_bert.training.xla import recompute_activations, run_pending, seed_update
+
+
+STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
+LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f"}
+LOG_FORMATS |= {"peak_share": ".3f", "joules": ",.0f"}  # others have four digits
+LOSSES_IN_MEAN = 20  # losses, one for each update, whose mean is compared with the lowest such mean so far
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The results of training, and the evaluations that their scores come from.
+
+    evaluations: suffix -> evaluation; None if the run was resumed after that evaluation
+    """
+
+    results: Results
+    evaluations: dict[str, Evaluation] | None
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    compute: Compute,
+    args: RunArguments,
+    accelerator: Accelerator,
+) -> Trained:
+    """Trains `model` in place, evaluates it and saves checkpoints as `args` say; with --resume continues a run.
+
+    The results hold the training loss, the number of updates, the seconds and the scores of the last evaluation. With
+    --load_best_model_at_end they hold the scores of the best evaluation, and the model gets its weights.
+    Raises FloatingPointError if the loss is not finite or rises by more than --max_loss_rise, and Interrupted if the
+    user or the system stops the run; both name the checkpoint to continue from. Raises ValueError if the model does
+    not support --gradient_checkpointing, --reinit_layers or --freeze_layers.
+    """
+    reinitialize_layers(model, args.reinit_layers)
+    freeze_layers(model, args.freeze_layers, args.reinit_layers)
+    set_seed(args.seed, device_specific=True)  # dropout differs between processes, the order of examples does not
+    if args.gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise InputError(
+                f"{type(model).__name__} cannot recompute activations: leave --gradient_checkpointing out"
+            )
+        recompute_activations(model, accelerator)
+    if task.evaluation_splits and args.metric_for_best_model:  # a wrong name fails before training
+        splits = task.evaluation_splits.items()
+        scores = {suffix: evaluate(task, split, compute, first=2).scores for suffix, split in splits}
+        goodness(scores, args.metric_for_best_model)
+    with stop_signals() as signals:
+        return _Training(model, tokenizer, task, compute, signals, args, accelerator).run()
+
+
+class _Training:
+    """The state of one call of `train`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        task: Task,
+        compute: Compute,
+        signals: list[int],
+        args: RunArguments,
+        accelerator: Accelerator,
+    ) -> None:
+        self.task, self.compute, self.signals, self.args, self.accelerator = task, compute, signals, args, accelerator
+        self.plan = task.build_plan(args, accelerator)
+        self.total = self.plan.updates
+        self.padding_options = padding_options(model, args.pad_to_max_length)
+        model.to(accelerator.device)
+        model.tie_weights(recompute_mapping=False)  # on XLA, `to` copies a shared weight once for each use
+        if sharding(accelerator):
+            make_divisible(model)
+        optimizer = build_optimizer(model, args)
+        if accelerator.distributed_type == DistributedType.DEEPSPEED:  # DeepSpeed clips gradients itself
+            accelerator.deepspeed_plugin.deepspeed_config.update(
+                train_micro_batch_size_per_gpu=args.per_device_train_batch_size, gradient_clipping=args.max_grad_norm
+            )
+        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        steps = self.total if self.plan.seconds is None else STEPS_OF_TIME
+        self.scheduler = build_schedule(optimizer, args, steps)
+        circumstances = versions() | hardware(accelerator)
+        self.checkpoints = Checkpoints(
+            model, tokenizer, self.plan, task.compared_data, circumstances, args, accelerator
+        )
+        restored = self.checkpoints.restore()
+        self.progress = restored or Progress()
+        self.latest: dict[str, Evaluation] | None = None  # suffix -> the last evaluation in this process,
+        self.best: dict[str, Evaluation] | None = None  # and that of the best model, with --load_best_model_at_end
+        self.clock = Clock(self.progress.seconds)
+        self.unread: list[tuple[torch.Tensor, torch.Tensor]] = []  # (losses, items): reading waits for the device
+        self.gradient_norm: torch.Tensor | None = None  # of the last update, if gradients are clipped
+        self.time_passed = 0.0  # the share of the plan's seconds, if it limits them
+        self.speed = Speed(self.clock.seconds.get("train", 0.0), self.plan.measures_peak, args, accelerator)
+        accelerator.print(f"train: {self.plan}, on {accelerator.device.type}")
+        if restored:
+            self.move_schedule()
+            accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
+        start_trackers(args, accelerator)
+        self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
+
+    @property
+    def finished(self) -> bool:
+        return self.progress.stopped or self.progress.update >= self.total
+
+    def run(self) -> Trained:
+        progress = self.progress
+        while not self.finished:
+            stretch = self.plan.stretch(progress.update)
+            self.model.train()
+            for losses, items in self.losses(stretch):
+                self.update(losses, items)
+                self.between_updates()
+                if self.finished:
+                    break
+        self.bar.close()
+        if self.args.load_best_model_at_end and progress.best_update != progress.update:
+            self.checkpoints.load(progress.best_update)
+        self.checkpoints.write_identity()
+        self.clock.lap("train")
+        return self.report()
+
+    def report(self) -> Trained:
+        progress = self.progress
+        results = Results(progress.run.value, progress.update, seconds=self.clock.seconds)
+        if self.args.load_best_model_at_end:
+            results.best_update, results.validation = progress.best_update, progress.best_scores
+            return Trained(results, self.best)
+        results.validation = progress.scores
+        return Trained(results, self.latest)
+
+    def losses(self, stretch: Stretch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yields this process's share of each loss of an update, after the backward pass, and the update's items.
+
+        Both are (losses,). A micro-batch's mean loss is weighted by its part of the update's items, so that
+        accumulation and processes change only rounding and the random numbers of dropout. A process that has no
+        example of the last micro-batch computes one with weight zero. A micro-batch without a labelled token, whose
+        mean loss is NaN, has weight zero, too.
+        """
+        plan, accelerator = self.plan, self.accelerator
+        rank, processes = accelerator.process_index, accelerator.num_processes
+        pin_memory = accelerator.device.type == "cuda"
+        examples = (batch[rank::processes] or batch[:1] for update in stretch.updates for batch in update)
+        workers = self.args.dataloader_num_workers
+        loader = iter(load_batches(stretch.data_set, examples, stretch.collate, workers, pin_memory))
+        for number, update in enumerate(stretch.updates, self.progress.update):
+            seed_update(accelerator, self.args.seed, number)
+            batches = [next(loader) for _ in update]
+            counts = plan.count(update, batches)
+            shares = torch.zeros(len(plan.losses), device=accelerator.device)
+            for step, (batch, items) in enumerate(zip(batches, counts.batches, strict=True), start=1):
+                inputs = send_to_device(batch, accelerator.device, non_blocking=pin_memory)
+                shares_of_items = [
+                    count / total if count else None for count, total in zip(items, counts.totals, strict=True)
+                ]
+                accelerator.sync_gradients = step == len(update)  # with DeepSpeed, backward() then takes the step, too
+                with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(self.model):
+                    shares += self.speed.measure(batch, partial(self.backward, inputs, shares_of_items))
+            yield shares, torch.as_tensor(counts.totals)
+
+    def backward(self, inputs: dict[str, torch.Tensor], shares: list[float | torch.Tensor | None]) -> torch.Tensor:
+        """(losses,) this process's shares of the losses of a micro-batch, after the backward pass.
+
+        shares: for each loss, the micro-batch's part of the update's items; None if it has no item
+        """
+        plan = self.plan
+        with as_user_errors():
+            losses = plan.compute(self.model, inputs, self.padding_options)
+        parts = [
+            0 * loss.nan_to_num() if share is None else loss * share
+            for loss, share in zip(losses, shares, strict=True)
+        ]
+        loss = sum(part * weight for part, weight in zip(parts, plan.loss_weights, strict=True))
+        if self.accelerator.sync_gradients:
+            arrive(f"update {self.progress.update + 1}")
+        # Gradients are averaged over processes.
+        self.accelerator.backward(loss * (plan.gradient_scale * self.accelerator.num_processes))
+        return torch.stack(parts).detach()
+
+    def update(self, losses: torch.Tensor, items: torch.Tensor) -> None:
+        """One step of the optimizer, after the backward pass, for this process's shares of the losses."""
+        if self.args.max_grad_norm > 0:
+            self.gradient_norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+        self.optimizer.step()
+        self.progress.update += 1
+        if self.plan.seconds is None:
+            self.scheduler.step()
+        else:
+            self.move_schedule()
+        self.optimizer.zero_grad()
+        run_pending(self.accelerator)
+        self.unread.append((losses, items))
+        self.bar.update()
+
+    def move_schedule(self) -> None:
+        """Moves the learning rate to where the run is: by its updates or, if its time is limited, by its time."""
+        step = self.progress.update
+        if self.plan.seconds is not None:
+            passed = torch.tensor(self.clock.total / self.plan.seconds, device=self.accelerator.device)
+            self.time_passed = min(1.0, self.accelerator.reduce(passed, "mean").item())
+            step = int(self.time_passed * STEPS_OF_TIME)
+        move_schedule(self.scheduler, step)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the run ends with the update that was just made."""
+        return self.progress.update >= self.total or self.time_passed >= 1
+
+    def between_updates(self) -> None:
+        """Does what is due after an update: logs, evaluates, saves a checkpoint, or stops."""
+        args, update, is_last = self.args, self.progress.update, self.is_last
+        ends = self.plan.ends_epoch(update) or is_last
+        if update % args.logging_steps == 0 or is_last:
+            self.log()
+        strategy = args.eval_strategy or ("epoch" if args.eval_steps is None else "steps")
+        due = {"no": is_last, "steps": self.is_due(args.eval_steps, ends), "epoch": ends}
+        improved = self.evaluate() if self.task.evaluation_splits and due[strategy] else False
+        if ends:
+            self.end_epoch()
+        save = {"no": False, "steps": self.is_due(args.save_steps, ends), "epoch": ends}
+        self.progress.stopped |= is_last and update < self.total
+        stop = self.must_stop()
+        is_best = args.load_best_model_at_end and improved
+        if save[args.save_strategy] or is_best or stop or (self.progress.stopped and args.save_strategy != "no"):
+            self.save()
+        if stop:
+            raise Interrupted(f"stopped at update {update} of {self.total}. {self.checkpoints.how_to_resume()}")
+
+    def is_due(self, steps: int | None, ends: bool) -> bool:
+        """Whether an action is due that takes place every `steps` updates, or at the end of each epoch by default."""
+        return ends if steps is None else self.progress.update % steps == 0 or self.is_last
+
+    def read_losses(self) -> None:
+        """Adds the losses of the latest updates to `progress`. Raises FloatingPointError if they have diverged."""
+        if not self.unread:
+            return
+        shares, items = (torch.stack(tensors) for tensors in zip(*self.unread, strict=True))
+        all_losses = self.accelerator.reduce(shares, "sum").tolist()
+        self.unread = []
+        progress, weights = self.progress, self.plan.loss_weights
+        first = progress.update - len(all_losses) + 1
+        for update, (losses, counts) in enumerate(zip(all_losses, items.tolist(), strict=True), start=first):
+            loss = sum(each * weight for each, weight in zip(losses, weights, strict=True))
+            if not math.isfinite(loss):
+                self.diverged(f"the training loss is {loss} at update {update}")
+            for mean in (progress.run, progress.epoch, progress.logged, progress.recent):
+                mean.add(loss, counts[0])
+            for name, each, count in zip(self.plan.losses, losses, counts, strict=True):
+                progress.losses.setdefault(name, Mean()).add(each, count)
+            if progress.recent.updates == LOSSES_IN_MEAN:
+                self.check_rise(update)
+
+    def check_rise(self, update: int) -> None:
+        """Raises FloatingPointError if the mean of the latest losses is above the lowest by --max_loss_rise."""
+        progress, limit = self.progress, self.args.max_loss_rise
+        mean, progress.recent = progress.recent.value, Mean()
+        progress.first = mean if progress.first is None else progress.first
+        progress.lowest = mean if progress.lowest is None else min(mean, progress.lowest)
+        if limit and mean > progress.lowest + limit * max(progress.first, 0.1):  # a loss near 0 may double
+            self.diverged(
+                f"the training loss rose from {progress.lowest:.4g} to {mean:.4g}, more than --max_loss_rise {limit} "
+                f"times {progress.first:.4g}, in the {LOSSES_IN_MEAN} updates before {update}"
+            )
+
+    def diverged(self, problem: str) -> None:
+        """Raises FloatingPointError with the problem, its remedies and the last checkpoint."""
+        newest = self.checkpoints.newest
+        last = "no checkpoint was saved"
+        if newest is not None:
+            last = f"{self.checkpoints.path(newest)} is the last good checkpoint"
+        raise DivergedError(
+            f"{problem} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
+            f"--mixed_precision with a wider range; {last}, for --model_name_or_path of another run"
+        )
+
+    def log(self) -> None:
+        """Prints the mean loss since the last call, and sends it to the trackers."""
+        self.read_losses()
+        progress = self.progress
+        if not progress.logged.updates:
+            return
+        values = {"train_loss": progress.logged.value}
+        if len(progress.losses) > 1:
+            values |= {f"train_{name}_loss": mean.value for name, mean in progress.losses.items()}
+        progress.logged, progress.losses = Mean(), {}
+        values["learning_rate"] = self.scheduler.get_last_lr()[0]
+        if self.gradient_norm is not None:
+            values["grad_norm"] = float(self.gradient_norm)
+        self.clock.lap("train")
+        values |= self.speed.values(self.clock.seconds["train"])
+        parts = [f"{name} {value:{LOG_FORMATS.get(name, '.4f')}}" for name, value in values.items()]
+        self.print(f"{self.position}: {', '.join([*parts, self.time_left()])}")
+        self.accelerator.log(values, step=progress.update)
+
+    @property
+    def position(self) -> str:
+        """How far the run has come, as in "update 50/100"."""
+        total = "" if self.plan.seconds is not None else f"/{self.total}"
+        return f"update {self.progress.update}{total}"
+
+    def time_left(self) -> str:
+        """As in "0:02:10 left", from the run's mean speed until now or from its time limit."""
+        if self.plan.seconds is not None:
+            seconds = self.plan.seconds * (1 - self.time_passed)
+        else:
+            seconds = self.clock.total * (self.total / self.progress.update - 1)
+        return f"{timedelta(seconds=round(seconds))} left"
+
+    def print(self, line: str) -> None:
+        """Prints a line above the progress bar, which is drawn again at the next update."""
+        self.bar.clear()
+        self.accelerator.print(line)
+
+    def evaluate(self) -> bool:
+        """Evaluates the model; True if it is the best so far. Stops the run early if the best was long ago."""
+        progress = self.progress
+        self.read_losses()
+        self.clock.lap("train")
+        try:
+            splits = self.task.evaluation_splits.items()
+            with flags_in_errors():
+                self.latest = {suffix: evaluate(self.task, split, self.compute) for suffix, split in splits}
+        except DivergedError as error:
+            self.diverged(f"{error}, at update {progress.update}")
+        self.clock.lap("eval")
+        self.model.train()
+        progress.scores = {suffix: evaluation.scores for suffix, evaluation in self.latest.items()}
+        self.accelerator.log(flatten_scores("eval", progress.scores), step=progress.update)
+        improved = progress.note_scores(self.args.metric_for_best_model)
+        if improved and self.args.load_best_model_at_end:
+            self.best = self.latest
+        self.print(f"{self.position}:{_score_line(progress.scores)}")
+        if progress.worse == self.args.early_stopping_patience:
+            progress.stopped = True  # also after the last update, where a longer run would stop as well
+            if progress.update < self.total:
+                self.log()
+                self.print(f"stopped early: update {progress.best_update} was better")
+        return improved
+
+    def end_epoch(self) -> None:
+        self.read_losses()
+        plan, update, mean = self.plan, self.progress.update, self.progress.epoch.value
+        if plan.ends_epoch(update):  # otherwise a longer run continues this epoch
+            self.progress.epoch = Mean()
+        total = "" if plan.seconds is not None else f"/{math.ceil(plan.epochs(self.total))}"
+        self.print(f"epoch {math.ceil(plan.epochs(update))}{total}: train_loss {mean:.4f}")
+
+    def save(self) -> None:
+        self.read_losses()
+        self.clock.lap("train")
+        try:
+            self.checkpoints.save(self.progress)
+        except DivergedError as error:
+            self.diverged(str(error))
+        self.clock.lap("save")
+
+    def must_stop(self) -> bool:
+        """Whether any process received a signal to stop. With several GPUs, asks only at log lines."""
+        if self.accelerator.num_processes == 1:
+            return bool(self.signals)
+        # Reducing waits for the GPU, which logging does anyway.
+        if self.accelerator.device.type != "cpu" and self.progress.update % self.args.logging_steps:
+            return False
+        signals = torch.tensor(len(self.signals), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(signals, "sum").item())
+
+
+def _score_line(scores_by_set: ScoresBySet) -> str:
+    """As in "eval_f1 0.9000  eval_loss 0.1000", without the scores of single types."""
+    return "".join(
+        f"  eval_{name}{suffix} {value:.4f}"
+        for suffix, scores in scores_by_set.items()
+        for name, value in scores.overall.items()
+    )

@@ -1,0 +1,143 @@
+"""Writes the results of a run: metrics.json, the model folder and its card."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator, DistributedType
+from huggingface_hub import ModelCard
+from safetensors import SafetensorError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
+from elmo_gpt_bert.training.cards import evaluation_card, model_card
+from elmo_gpt_bert.training.checksums import SHA256SUMS, superseded_files, write_checksums
+from elmo_gpt_bert.training.environment import hardware, versions
+from elmo_gpt_bert.training.errors import FileError
+from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
+from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.layers import as_saved
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, METRICS, matching_folders, remove_results
+from elmo_gpt_bert.training.results import Results
+from elmo_gpt_bert.training.task import Description
+
+
+def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None:
+    """Removes an earlier run's scores, predictions and saved outputs and, before a new training, its checkpoints.
+
+    Otherwise they would look like files of the new run. Call it after the run has read all its inputs, so that a wrong
+    name costs no results. The earlier model and its card stay until new ones replace them.
+    """
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        checkpoints = (CHECKPOINT, HALF_WRITTEN) if args.do_train and not args.resume else ()
+        remove_results(Path(args.output_dir), *checkpoints)
+
+
+def write_results(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    results: Results,
+    description: Description,
+    args: RunArguments,
+    accelerator: Accelerator,
+) -> None:
+    """Writes the model with its card, after training, and metrics.json; prints the results.
+
+    Every process must call it. A reader finds each file either old or completely new. Raises OSError if the files
+    cannot be written; the last checkpoint, if there is one, then still holds the model.
+    """
+    accelerator.wait_for_everyone()
+    started = time.perf_counter()
+    weights = gather_weights(model, accelerator) if args.do_train else None
+    if accelerator.is_main_process:
+        output, entries = Path(args.output_dir), results.flat()
+        if args.do_train:
+            card = model_card(model, results, description, args, accelerator.num_processes)
+            save_model(model, weights, tokenizer, card, output)
+        elif args.only_evaluates:
+            write_text(output / "README.md", str(evaluation_card(model, results, description, args)))
+        saving = results.seconds.get("save", 0.0) + time.perf_counter() - started
+        record = {
+            **entries,
+            "save_runtime": saving,
+            "seed": args.seed,
+            "args": public_arguments(args),
+            "identity": run_digest(args),
+            "versions": versions(),
+            "hardware": hardware(accelerator),
+        }
+        write_json(output / METRICS, record)
+    for tracker in accelerator.trackers:  # now that the model is safe
+        tracker.finish()
+    if accelerator.is_main_process:
+        print_results(entries, output)
+    accelerator.wait_for_everyone()
+
+
+def gather_weights(model: PreTrainedModel, accelerator: Accelerator) -> dict[str, torch.Tensor]:
+    """The weights, gathered from the shards of all processes; empty except on the main process.
+
+    Every process must call it. A tied weight is returned under one name only: weights that were gathered from shards
+    or copied from a TPU no longer share memory.
+    """
+    deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
+    weights = accelerator.get_state_dict(accelerator.deepspeed_engine_wrapped.engine if deepspeed else model)
+    if not accelerator.is_main_process:
+        return {}
+    return as_saved(model, {name: weight.cpu() for name, weight in weights.items()})
+
+
+def save_model(
+    model: PreTrainedModel,
+    weights: dict[str, torch.Tensor],
+    tokenizer: PreTrainedTokenizerBase,
+    card: ModelCard,
+    output: Path,
+) -> None:
+    """Writes the model folder that from_pretrained reads, with checksums and card.
+
+    The files are written to a temporary folder in `output`, and moved when all of them are complete.
+    """
+    temporary = output / ".saving"
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed
+    try:
+        model.save_pretrained(temporary, state_dict=weights)
+        tokenizer.save_pretrained(temporary)
+        for path in temporary.glob("*.safetensors"):
+            follow_umask(path)
+        write_checksums(temporary)
+        card.save(temporary / "README.md")
+        move_model(list(temporary.iterdir()), output)
+    except (OSError, SafetensorError) as error:
+        saved = matching_folders(output, CHECKPOINT)
+        remedy = "continues from the last checkpoint" if saved else "begins again: there is no checkpoint"
+        raise FileError(
+            f"cannot save the model in {output}: {' '.join(str(error).split())}. Make room; the same command with "
+            f"--resume {remedy}"
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def move_model(files: list[Path], output: Path) -> None:
+    """Moves the files of a model to `output`, and removes those of an earlier model that the new one does not have.
+
+    from_pretrained would read them, too. SHA256SUMS is moved last: if the process is killed before, the checksums do
+    not fit the files, and the same command with --resume completes the folder.
+    """
+    for path in sorted(files, key=lambda path: path.name == SHA256SUMS):
+        if path.name == SHA256SUMS:
+            for name in superseded_files(output, path.parent):
+                (output / name).unlink()
+        os.replace(path, output / path.name)
+
+
+def print_results(entries: dict[str, float], output: Path) -> None:
+    """Prints the entries of metrics.json and the names of the files in `output`."""
+    for name, value in entries.items():
+        print(f"  {name:32}{value:12,d}" if isinstance(value, int) else f"  {name:32}{value:12.4f}")
+    names = sorted(path.name for path in output.iterdir() if not path.name.startswith("."))
+    print(f"written to {output}: {', '.join(names)}")

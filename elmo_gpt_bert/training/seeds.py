@@ -1,0 +1,180 @@
+"""Runs a script with several seeds, replaces runs that fail, keeps the best model and reports all scores."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+
+from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
+from elmo_gpt_bert.training.cards import spread_card
+from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_errors
+from elmo_gpt_bert.training.files import remove_folder, write_json, write_text
+from elmo_gpt_bert.training.global_batch import with_batch_of
+from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.machines import on_main
+from elmo_gpt_bert.training.output_folder import (
+    CHECKPOINT,
+    CURVES,
+    HALF_WRITTEN,
+    IDENTITY,
+    LOG,
+    METRICS,
+    RESULTS,
+    SEED,
+    matching_folders,
+    read_result_files,
+    record_result_files,
+    remove_results,
+)
+from elmo_gpt_bert.training.reporting import move_model, print_results
+from elmo_gpt_bert.training.results import Results, SeedSpread, goodness, read_record
+
+
+Run = Callable[[RunArguments], Results]
+
+
+def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
+    """Runs each seed in OUTPUT_DIR/seed-N, moves the best model to OUTPUT_DIR, and writes the scores of all seeds.
+
+    Returns the entries of metrics.json: the results of the best seed and, for each score, its mean, median, standard
+    deviation, minimum and maximum over the seeds. A run that diverged, or that predicts one class for the whole
+    validation set, is replaced by one with another seed, at most --max_restarts times. With --resume, seeds that have
+    finished are not run again.
+    """
+    output, state = Path(args.output_dir), PartialState()
+    runs: dict[int, Results] = {}
+    replaced: dict[int, dict[str, Any]] = {}
+    if state.is_main_process and not args.resume:
+        # With --overwrite_output_dir: files of earlier runs would look like those of the new ones.
+        remove_results(output, SEED, CHECKPOINT, HALF_WRITTEN)
+    state.wait_for_everyone()
+    seed = args.seed
+    while len(runs) < args.seeds:
+        state.print(f"seed {seed}")
+        results, problem = _attempt(run, args, seed, may_fail=len(replaced) < args.max_restarts)
+        if problem:
+            state.print(f"seed {seed} {problem}: replaced by another seed")
+            replaced[seed] = {"error": problem} if results is None else results.flat()
+        else:
+            runs[seed] = results
+        metric = args.metric_for_best_model
+        best = max(runs, key=lambda other: goodness(runs[other].validation, metric), default=None)
+        if state.is_main_process:
+            for other in (runs.keys() | replaced.keys()) - {best}:
+                remove_all_but_results(output / f"seed-{other}")
+        state.wait_for_everyone()
+        seed += 1
+    spread = SeedSpread.of(list(runs.values()))
+    if state.is_main_process:
+        _move_best_run(output, best, runs, replaced, spread, args)
+    state.wait_for_everyone()
+    return runs[best].flat() | spread.flat()
+
+
+def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[Results | None, str | None]:
+    """Runs one seed; returns (results, problem), where `problem` says why the run must be replaced, or is None.
+
+    Raises FloatingPointError if the run diverged and may not fail.
+    """
+    try:
+        with flags_in_errors():
+            results = _run_seed(run, args, seed)
+    except DivergedError as error:
+        if not may_fail:
+            raise DivergedError(f"seed {seed}: {error}; --max_restarts lets other seeds replace it") from error
+        return None, str(error)
+    return results, "predicts one class only" if may_fail and results.collapsed else None
+
+
+def _run_seed(run: Run, args: RunArguments, seed: int) -> Results:
+    """Runs one seed or, with --resume, reads the results of one that has finished."""
+    folder = Path(args.output_dir, f"seed-{seed}")
+    changes = {"seed": seed, "seeds": 1, "max_restarts": 0, "output_dir": str(folder), "push_to_hub": False}
+    seed_args = dataclasses.replace(args, **changes, hub_model_id=hub_model_id(args))
+    finished = on_main(lambda: _read_finished(folder, seed_args)) if args.resume else None
+    if finished is not None:
+        return finished
+    if PartialState().is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_finished_identity(folder, args)
+    PartialState().wait_for_everyone()
+    return run(seed_args)
+
+
+def _read_finished(folder: Path, args: RunArguments) -> Results | None:
+    """The results of a seed that has finished in `folder`, where its run has these arguments; None if none has.
+
+    Raises ValueError if they are of another run, or lack what this one writes.
+    """
+    if not (folder / METRICS).is_file():
+        return None
+    record = read_record(folder / METRICS)
+    if record.get("identity") != run_digest(with_batch_of(record, args)):
+        raise InputError(
+            f"{folder} is of a run with other arguments, data or configuration: this one needs its own --output_dir"
+        )
+    for flag, files in (("do_predict", "predictions"), ("save_outputs", "saved outputs")):
+        if getattr(args, flag) and not record["args"].get(flag):
+            raise InputError(f"{folder} has no {files}: --{flag} with --model_name_or_path {folder.parent}")
+    return Results.read(record)
+
+
+def _write_finished_identity(folder: Path, args: RunArguments) -> None:
+    """Copies the identity of a finished seed to another seed's `folder`, whose training compares it with its own.
+
+    Without --resume, or if no seed has finished, it is {}.
+    """
+    paths = [other / IDENTITY for other in matching_folders(folder.parent, SEED) if other != folder]
+    identities = [path.read_text(encoding="utf-8") for path in paths if args.resume and path.is_file()]
+    write_text(folder / IDENTITY, next((identity for identity in identities if identity != "{}"), "{}"))
+
+
+def remove_all_but_results(folder: Path) -> None:
+    """Removes the weights and checkpoints of a run that is not the best; its scores, outputs and curves stay."""
+    files = read_result_files(folder)
+    kept = {METRICS, RESULTS, IDENTITY, LOG, CURVES, *files.predictions, *files.outputs}
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in ("runs", "wandb"):
+            remove_folder(path)
+        elif path.is_file() and path.name not in kept:
+            path.unlink()
+
+
+def _move_best_run(
+    output: Path,
+    best: int,
+    runs: dict[int, Results],
+    replaced: dict[int, dict[str, Any]],
+    spread: SeedSpread,
+    args: RunArguments,
+) -> None:
+    """Moves the model and predictions of seed `best` from OUTPUT_DIR/seed-N to OUTPUT_DIR; writes metrics.json there.
+
+    Outputs written by --save_outputs stay in the seed's folder. Raises ValueError if the model of `best` was removed.
+    """
+    folder, earlier = output / f"seed-{best}", output / METRICS
+    was_moved = not (folder / "README.md").is_file()  # by an earlier call
+    if was_moved and not (earlier.is_file() and read_record(earlier)["seed"] == best):
+        raise InputError(
+            f"{folder} was not the best of the seeds of an earlier command, and its model was removed: choose another "
+            "--output_dir, or repeat the earlier command"
+        )
+    record = read_record(folder / METRICS)
+    if not was_moved:
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        files = read_result_files(folder)
+        record_result_files(output, predictions=files.predictions)
+        staying = {METRICS, RESULTS, "README.md", ".lock", IDENTITY, LOG, CURVES, *files.outputs}
+        move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
+        write_text(output / "README.md", card + spread_card(best, spread, runs[best], len(runs)))
+    for path in matching_folders(output, SEED):
+        for checkpoint in matching_folders(path, CHECKPOINT):
+            remove_folder(checkpoint)
+    entries = runs[best].flat() | spread.flat()
+    flat = {seed: results.flat() for seed, results in runs.items()}
+    record |= {**entries, "seed": best, "args": public_arguments(args), "runs": flat, "replaced_runs": replaced}
+    write_json(output / METRICS, record)
+    (folder / "README.md").unlink(missing_ok=True)  # last: as long as it exists, the move is not complete
+    print_results(entries, output)
