@@ -7,16 +7,22 @@
     python reproduce.py pretraining_pays                                    # all of it; again, to go on after a stop
     python reproduce.py pretraining_pays --only sst2 cola --model bert --jobs 2
     python reproduce.py ablations --dry_run                                 # the commands, without running them
+    python reproduce.py glue --budget paper --jobs 8                        # a paper's own table, a run on each GPU
 
+`--budget small` runs a table with small models and local data on two CPU cores, `--budget paper` with the recipes,
+models and data of the papers.
 Each step is a command of one of the other scripts, as a user would type it. A step that has finished is not run
 again; one that was stopped resumes. A step that fails is reported, and the others go on.
-OUTPUT_DIR/TABLE receives a folder for each run, with its metrics.json; record.json with what all of them have
-measured; and table.md, table.csv and, if matplotlib is installed, table.png. `--record` writes the record to another
-file, too.
+OUTPUT_DIR/TABLE, or OUTPUT_DIR/paper/TABLE, receives record.json with what all runs have measured; and table.md,
+table.csv and, if matplotlib is installed, table.png. Each run has a folder with its metrics.json, in OUTPUT_DIR/TABLE
+or, for all tables of the papers, in OUTPUT_DIR/paper/runs. `--record` writes the record to another file, too.
 """
 
 import argparse
 import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from elmo_gpt_bert.reproduction.records import collect
@@ -34,9 +40,11 @@ def main(argv: list[str] | None = None) -> None:
     """Carries out what `argv`, by default the command line, asks for."""
     args = parse(argv)
     table = choose_table(args)
-    output = args.output_dir / table.name
-    folders = Folders(args.data_root, read_models(args.models), args.output_dir)
+    output = args.output_dir / table.folder
+    folders = Folders(args.data_root, read_models(args.models, MODELS[args.budget]), args.output_dir)
+    launcher = read_launcher(args.launcher)
     steps = plan(table, folders, args.seeds, args.only, args.model)
+    steps = [replace(step, launcher=launcher) for step in steps]
     if args.dry_run:
         print(*(shlex.join(step.command) for step in steps), sep="\n")
         return
@@ -46,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
         failures = run_steps(steps, args.jobs)
     finally:
         # Of all rows, also those that this command left out.
-        record = collect(table, args.budget, plan(table, folders, args.seeds))
+        record = collect(table, plan(table, folders, args.seeds))
         write_json(output / "record.json", record)
         print("", write_report(table, record, output), f"written to {output}", sep="\n")
         if args.record:
@@ -63,12 +71,22 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="TASK", help="only the rows of these tasks")
     parser.add_argument("--model", nargs="+", default=[], metavar="FAMILY", help="only the rows of these models")
     parser.add_argument("--seeds", type=positive, default=3, metavar="N", help="42, 43, ... (default: 3 of them)")
-    parser.add_argument("--budget", default="small", metavar="NAME", help="small: two CPU cores and local data")
-    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="steps at once (default: 1)")
-    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder of the data (docs/reproduce.md)")
     parser.add_argument(
-        "--models", nargs="+", default=[], metavar="NAME=FOLDER", help=f"folders of models: {', '.join(MODELS)}"
+        "--budget",
+        choices=MODELS,
+        default="small",
+        help="small: two CPU cores and local data (default); paper: the papers' recipes, for GPUs",
     )
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N", help="steps at once (default: 1)")
+    parser.add_argument(
+        "--launcher",
+        default="",
+        metavar="COMMAND",
+        help="starts each run in several processes, as in 'accelerate launch --num_processes 4'",
+    )
+    parser.add_argument("--data_root", type=Path, default=Path("data"), help="folder of the data (docs/reproduce.md)")
+    names = "; ".join(f"{', '.join(models)} for {budget}" for budget, models in MODELS.items())
+    parser.add_argument("--models", nargs="+", default=[], metavar="NAME=FOLDER", help=f"other models: {names}")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/reproduce"), help="folder of all tables")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the record to this file, too")
     parser.add_argument("--dry_run", action="store_true", help="print the commands instead of running them")
@@ -84,9 +102,10 @@ def positive(text: str) -> int:
 
 def choose_table(args: argparse.Namespace) -> Table:
     """The table. Raises ValueError for a budget, a task or a family that it lacks, and outside of the repository."""
-    if args.budget != "small":
-        raise InputError(f"--budget {args.budget}: there are only tables for --budget small")
-    table = TABLES[args.table]
+    budgets = TABLES[args.table]
+    if args.budget not in budgets:
+        raise InputError(f"--budget {args.budget}: {args.table} has only --budget {', '.join(budgets)}")
+    table = budgets[args.budget]
     for flag, values, names in (
         ("only", args.only, [row.task for row in table.rows]),
         ("model", args.model, [row.family for row in table.rows]),
@@ -102,15 +121,23 @@ def choose_table(args: argparse.Namespace) -> Table:
     return table
 
 
-def read_models(words: list[str]) -> dict[str, Path]:
-    """The folders of all models: those of the words NAME=FOLDER, and the default ones."""
-    models = dict(MODELS)
+def read_launcher(command: str) -> tuple[str, ...]:
+    """The words of --launcher. Raises ValueError if its program is not there."""
+    words = shlex.split(command)
+    if words and shutil.which(words[0]) is None:
+        raise InputError(f"--launcher {command}: there is no program {words[0]}")
+    return tuple(words)
+
+
+def read_models(words: list[str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The folders of all models, or their names on the Hub: those of the words NAME=FOLDER, and the default ones."""
+    models = dict(defaults)
     for word in words:
         name, equals, folder = word.partition("=")
-        if name not in MODELS or not folder:
-            raise InputError(f"--models {word} must be NAME=FOLDER, with one of the names {', '.join(MODELS)}")
+        if name not in defaults or not folder:
+            raise InputError(f"--models {word} must be NAME=FOLDER, with one of the names {', '.join(defaults)}")
         models[name] = folder
-    return {name: Path(folder) for name, folder in models.items()}
+    return models
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ seed, rate = int(flags["--seed"]), float(flags["--learning_rate"])
 mark = json.loads(Path(f"{output}.json").read_text())
 output.mkdir(exist_ok=True)
 (output / "checkpoint-3").mkdir()
-(output / "model.safetensors").touch()
+for name in ("model.safetensors", "README.md"):
+    (output / name).touch()
 record = {"eval_accuracy": 0.5 + 0.01 * seed * rate, "train_runtime": 60, "save_runtime": 1.5, "seed": seed}
 record |= {"args": {}, "identity": mark["digest"], "versions": {"python": "3"}, "hardware": {"device": "abacus"}}
 (output / "metrics.json").write_text(json.dumps(record))
@@ -73,7 +74,7 @@ TABLE = Table(
 def fake(tmp_path, monkeypatch) -> Path:
     """A directory with what the tiny table reads, whose runs are fake ones; gives the folder with their calls."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(TABLES, "tiny", TABLE)
+    monkeypatch.setitem(TABLES, "tiny", {"small": TABLE})
     monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
     Path("recipe.yaml").write_text("task_name: sst2\ndo_train: true\n", encoding="utf-8")
     Path("run_glue.py").touch()
@@ -149,12 +150,15 @@ def test_what_has_finished_is_not_run_again_and_more_seeds_are_added(fake):
 
 def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):
     kept = fake_row("kept", 0.3, keeps_model=True)
-    monkeypatch.setitem(TABLES, "tiny", Table("tiny", "A table", ("rate",), ("score",), (*TABLE.rows, kept)))
+    monkeypatch.setitem(TABLES, "tiny", {"small": changed(TABLE, rows=(*TABLE.rows, kept))})
     run("--seeds", "1")
     folders = {
         name: {path.name for path in Path(f"runs/reproduce/tiny/{name}/seed-42").iterdir()} for name in ("low", "kept")
     }
-    assert folders == {"low": {"metrics.json"}, "kept": {"metrics.json", "model.safetensors"}}
+    assert folders == {
+        "low": {"metrics.json", "README.md"},
+        "kept": {"metrics.json", "README.md", "model.safetensors"},
+    }
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(fake, capsys):
@@ -312,7 +316,8 @@ def test_a_model_that_is_missing_is_named(fake, capsys):
 @pytest.mark.parametrize(
     "flags, problem",
     [
-        (["--budget", "paper"], "--budget paper: there are only tables for --budget small"),
+        (["--budget", "paper"], "--budget paper: tiny has only --budget small"),
+        (["--launcher", "accelerat launch"], "--launcher accelerat launch: there is no program accelerat"),
         (["--only", "mnli"], "--only mnli is none of t, which tiny has"),
         (["--model", "gpt"], "--model gpt is none of bert"),
         (["--models", "gtp=x"], "--models gtp=x must be NAME=FOLDER, with one of the names bert, gpt"),
@@ -336,6 +341,10 @@ def test_a_dry_run_prints_commands_and_does_nothing(fake, capsys):
 
 # The tables
 
+SMALL, OF_THE_PAPERS = (
+    [budgets[budget] for budgets in TABLES.values() if budget in budgets] for budget in ("small", "paper")
+)
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> Folders:
@@ -350,9 +359,9 @@ def repository_root(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_the_scripts_accept_every_command_of_a_table(name, folders, repository_root):
-    for step in plan(TABLES[name], folders, seeds=1):
+@pytest.mark.parametrize("table", SMALL, ids=lambda table: table.name)
+def test_the_scripts_accept_every_command_of_a_table(table, folders, repository_root):
+    for step in plan(table, folders, seeds=1):
         if step.row.is_run:
             assert re.fullmatch("[0-9a-f]{64}", steps.digest(step))
         else:
@@ -360,9 +369,8 @@ def test_the_scripts_accept_every_command_of_a_table(name, folders, repository_r
             parser_of(convert_vectors).parse_args(step.words)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_each_line_of_a_table_has_a_run_a_reason_or_a_publication(name):
-    table = TABLES[name]
+@pytest.mark.parametrize("table", [*SMALL, *OF_THE_PAPERS], ids=lambda table: f"{table.name}, {table.budget}")
+def test_each_line_of_a_table_has_a_run_a_reason_or_a_publication(table):
     ours = {(cell.line, cell.column) for row in table.rows for cell in row.cells}
     cells = [(cell.line, cell.column) for row in table.rows for cell in row.cells]
     assert len(cells) == len(ours)  # no two runs claim a cell
@@ -375,7 +383,7 @@ def test_each_line_of_a_table_has_a_run_a_reason_or_a_publication(name):
 
 
 def test_the_flags_of_a_row_are_those_of_its_line(folders, repository_root):
-    planned = {name: {step.row.name: step for step in plan(TABLES[name], folders, seeds=1)} for name in TABLES}
+    planned = {table.name: {step.row.name: step for step in plan(table, folders, seeds=1)} for table in SMALL}
     without = steps.parse(planned["pretraining_pays"]["cola/elmo_no_bilm"])
     assert {"use_elmo=false", "rnn_size=150"} <= {*without.config_overrides.split(",")}  # the row's and the recipe's
     assert Path(without.model_name_or_path).name == "config.json"  # random weights
@@ -407,7 +415,7 @@ KINDS = {
 @pytest.mark.parametrize("table, name", [(table, name) for table, names in KINDS.items() for name in names])
 def test_a_row_of_a_table_runs(table, name, folders, repository_root):
     """In this process, a few updates of it, after those that it needs."""
-    planned = {step.row.name: step for step in plan(TABLES[table], folders, seeds=1)}
+    planned = {step.row.name: step for step in plan(TABLES[table]["small"], folders, seeds=1)}
     short = ["--max_steps", "2"]
     for step in [*(planned[need] for need in sorted(planned[name].row.needs)), planned[name]]:
         if step.output.is_dir():
@@ -441,8 +449,8 @@ def prepare_small_pretraining(step: Step, words: list[str]) -> None:
 
 
 def test_a_command_runs_as_a_user_would_type_it(folders, repository_root, monkeypatch, tmp_path, capsys):
-    row = next(row for row in TABLES["layers"].rows if row.name == "cola/bert_0_layers")
-    monkeypatch.setitem(TABLES, "one", changed(TABLES["layers"], name="one", rows=(row,)))
+    row = next(row for row in TABLES["layers"]["small"].rows if row.name == "cola/bert_0_layers")
+    monkeypatch.setitem(TABLES, "one", {"small": changed(TABLES["layers"]["small"], name="one", rows=(row,))})
     words = ["one", "--seeds", "1", "--data_root", str(folders.data), "--output_dir", str(tmp_path)]
     reproduce.main([*words, "--models", f"bert={folders.models['bert']}"])
     reproduce.main([*words, "--models", f"bert={folders.models['bert']}"])

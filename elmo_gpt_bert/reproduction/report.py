@@ -14,9 +14,11 @@ from elmo_gpt_bert.training.files import write_bytes, write_text
 from elmo_gpt_bert.training.results import Spread
 
 from .rows import Line, Table, percent
+from .verdicts import verdict
 
 
 DASH = "–"
+VERDICT = "verdict"
 
 Values = dict[tuple[Line, str], list[float]]  # (line, column) -> one score for each run
 
@@ -39,7 +41,7 @@ def scores(table: Table, record: Mapping[str, Any]) -> Values:
 def write_report(table: Table, record: Mapping[str, Any], folder: Path) -> str:
     """Writes table.md, table.csv and, with matplotlib, table.png; returns the markdown."""
     values = scores(table, record)
-    text = markdown(table, values)
+    text = markdown(table, record, values)
     write_text(folder / "table.md", text)
     write_text(folder / "table.csv", comma_separated(table, values))
     if values:
@@ -47,23 +49,60 @@ def write_report(table: Table, record: Mapping[str, Any], folder: Path) -> str:
     return text
 
 
-def markdown(table: Table, values: Values) -> str:
+def markdown(table: Table, record: Mapping[str, Any], values: Values) -> str:
     """The table, with its title above it and its notes and the reasons of empty cells below."""
-    head = [*table.heads, *table.columns, *table.published_columns]
     reasons = list(dict.fromkeys(gap.reason for gap in table.gaps))
-    marks = {(gap.line, gap.column): f" ({'abcdefgh'[reasons.index(gap.reason)]})" for gap in table.gaps}
-    published = {(figure.line, figure.column): f"{figure.value:.1f}" for figure in table.published}
+    texts = {(gap.line, gap.column): f"{DASH} ({'abcdefgh'[reasons.index(gap.reason)]})" for gap in table.gaps}
+    texts |= not_run(table, record)
+    texts |= {(figure.line, figure.column): figure_text(figure.value) for figure in table.published}
+    texts |= {cell: cell_text(scores) for cell, scores in values.items()}
+    texts |= verdicts(table, values)
+    theirs = [name for column in table.published_columns for name in (column, *verdict_columns(table, column))]
+    head = [*table.heads, *table.columns, *theirs]
     rows = [head, ["---"] * len(head)]
     for line in table.lines:
-        row = list(line)
-        for column in head[len(line) :]:
-            empty = DASH + marks.get((line, column), "")
-            row.append(cell_text(values.get((line, column))) or published.get((line, column), empty))
-        rows.append(row)
+        rows.append([*line, *(texts.get((line, column), DASH) for column in head[len(line) :])])
     lines = [f"| {' | '.join(row)} |" for row in rows]
     notes = [f"({'abcdefgh'[number]}) {reason}" for number, reason in enumerate(reasons)]
-    legend = f"Mean ± standard deviation of a sample (number of seeds). {DASH} was not run or not published."
-    return "\n".join([f"**{table.title}**", "", *lines, "", " ".join([legend, *table.notes, *notes])]) + "\n"
+    text = " ".join([*legend(table, record), *table.notes, *notes])
+    return "\n".join([f"**{table.title}**", "", *lines, "", text]) + "\n"
+
+
+def legend(table: Table, record: Mapping[str, Any]) -> list[str]:
+    """The sentences that explain what all tables have."""
+    sentences = [f"Mean ± standard deviation of a sample (number of seeds). {DASH} was not run or not published."]
+    if not_run(table, record):
+        sentences.append(f"A name after {DASH} is that of the run, which --dry_run prints.")
+    if table.comparisons:
+        sentences.append("Within the spread: the published figure could be one more seed of ours.")
+    return sentences
+
+
+def not_run(table: Table, record: Mapping[str, Any]) -> dict[tuple[Line, str], str]:
+    """The texts of the cells whose rows have not run: a dash and the name of the run."""
+    waiting = {row["name"] for row in record["rows"] if not row["runs"]}
+    rows = [row for row in table.rows if row.name in waiting]
+    return {(cell.line, cell.column): f"{DASH} `{row.name}`" for row in rows for cell in row.cells}
+
+
+def verdict_columns(table: Table, published: str) -> list[str]:
+    """The title of the column that follows a column of published figures, if we are compared with them."""
+    return [f"{VERDICT}: {each.ours}" for each in table.comparisons if each.published == published]
+
+
+def verdicts(table: Table, values: Values) -> dict[tuple[Line, str], str]:
+    """(line, title of a column of verdicts) -> the verdict, where we have a score and they have a figure."""
+    return {
+        (figure.line, f"{VERDICT}: {each.ours}"): verdict(values[figure.line, each.ours], figure.value)
+        for each in table.comparisons
+        for figure in table.published
+        if figure.column == each.published and (figure.line, each.ours) in values
+    }
+
+
+def figure_text(value: float) -> str:
+    """As it is published: with one decimal, or with two where there are two."""
+    return f"{value:.1f}" if round(value, 1) == value else f"{value:.2f}"
 
 
 def cell_text(values: list[float] | None) -> str:
@@ -79,20 +118,24 @@ def comma_separated(table: Table, values: Values) -> str:
     """A line for each cell that has a value, ours or published."""
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
-    writer.writerow([*table.heads, "column", "mean", "std", "seeds"])
+    writer.writerow([*table.heads, "column", "mean", "std", "seeds", VERDICT])
+    said = verdicts(table, values)
     for line in table.lines:
         for column in table.columns:
             if of_cell := values.get((line, column)):
-                spread = Spread.of(of_cell)
-                writer.writerow([*line, column, spread.mean, spread.std, len(of_cell)])
+                spread, of_line = Spread.of(of_cell), said.get((line, f"{VERDICT}: {column}"), "")
+                writer.writerow([*line, column, spread.mean, spread.std, len(of_cell), of_line])
         for figure in table.published:
             if figure.line == line:
-                writer.writerow([*line, figure.column, figure.value, "", "published"])
+                writer.writerow([*line, figure.column, figure.value, "", "published", ""])
     return content.getvalue()
 
 
 def draw(table: Table, values: Values, path: Path) -> bool:
-    """Writes a PNG with a bar for each cell that has run, and its standard deviation; False without matplotlib."""
+    """Writes a PNG with a bar for each cell that has run, its standard deviation, and the figure it is compared with.
+
+    False without matplotlib.
+    """
     try:
         from matplotlib.figure import Figure  # not pyplot, which would choose a window system
     except ImportError:
@@ -108,6 +151,14 @@ def draw(table: Table, values: Values, path: Path) -> bool:
         places = [place + (number + 0.5) * height - 0.4 for place in spreads]
         means, deviations = zip(*((spread.mean, spread.std) for spread in spreads.values()), strict=True)
         axes.barh(places, means, height, xerr=deviations, capsize=2, label=column)
+    published = [
+        (figure.value, lines.index(figure.line) + (columns.index(each.ours) + 0.5) * height - 0.4)
+        for each in table.comparisons
+        for figure in table.published
+        if figure.column == each.published and (figure.line, each.ours) in values
+    ]
+    if published:
+        axes.plot(*zip(*published, strict=True), "kD", markersize=4, label="published")
     axes.set_yticks(range(len(lines)), [", ".join(line) for line in lines], fontsize=8)
     axes.set_ylim(len(lines) - 0.5, -0.5)  # from top to bottom
     axes.grid(axis="x", alpha=0.3)

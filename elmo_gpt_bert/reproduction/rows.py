@@ -6,28 +6,37 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 
-# What a user can name on the command line: the models, each with its folder by default.
-MODELS = {family: f"checkpoints/{family}-books" for family in ("bert", "gpt", "elmo")}
-# Of the second size, what the recipes configs/*/pretraining_small.yaml write.
-MODELS |= {f"{family}-small": f"runs/{family}/pretraining_small" for family in ("bert", "gpt", "elmo")}
+Budget = Literal["small", "paper"]
+
+# What a user can name on the command line: the models of each budget, with their folders or names on the Hub.
+MODELS: dict[Budget, dict[str, str]] = {
+    "small": {family: f"checkpoints/{family}-books" for family in ("bert", "gpt", "elmo")}
+    # Of the second size, what the recipes configs/*/pretraining_small.yaml write.
+    | {f"{family}-small": f"runs/{family}/pretraining_small" for family in ("bert", "gpt", "elmo")},
+    "paper": {
+        "bert-base": "google-bert/bert-base-uncased",
+        "bert-base-cased": "google-bert/bert-base-cased",
+        "bert-large": "google-bert/bert-large-uncased",
+        "bert-large-cased": "google-bert/bert-large-cased",
+        "gpt": "openai-community/openai-gpt",
+        "elmo": "runs/elmo/original",  # converted from the release, as configs/elmo/conll2003.yaml says
+    },
+}
 
 
 @dataclass(frozen=True)
 class Place:
     """A file or folder that a flag names, wherever it is on this machine.
 
-    kind: data below --data_root, a model of `MODELS`, or the output folder of another row, which then runs first
+    kind: data below --data_root; a model of `MODELS`, a folder or by default on the Hub; or the output folder of
+        another row, which then runs first
+    unless_hub: of data, a file in the folder. If it is missing, the flag is left out, and the script reads the Hub's
     """
 
-    kind: Literal["data", "model", "row"]
+    kind: Literal["data", "model", "hub model", "row"]
     name: str
     file: str = ""
-
-    def __str__(self) -> str:
-        """As records show it."""
-        start = {"data": "data/", "model": "", "row": "runs/"}[self.kind]
-        name = MODELS[self.name] if self.kind == "model" else self.name
-        return start + name + (f"/{self.file}" if self.file else "")
+    unless_hub: str = ""
 
 
 def data(name: str) -> Place:
@@ -35,9 +44,19 @@ def data(name: str) -> Place:
     return Place("data", name)
 
 
+def data_or_hub(name: str, file: str) -> Place:
+    """A folder below --data_root, if it has this file; otherwise the data come from the Hub."""
+    return Place("data", name, unless_hub=file)
+
+
 def model(name: str, file: str = "") -> Place:
     """A pre-trained model, or a file in its folder."""
     return Place("model", name, file)
+
+
+def hub_model(name: str) -> Place:
+    """A pre-trained model, by default on the Hub."""
+    return Place("hub model", name)
 
 
 def output(row: str, file: str = "") -> Place:
@@ -45,7 +64,7 @@ def output(row: str, file: str = "") -> Place:
     return Place("row", row, file)
 
 
-Flag = str | int | float | bool | Place
+Flag = str | int | float | bool | Place | tuple[Place, ...]
 Line = tuple[str, ...]  # the texts at the beginning of a line of the table
 
 
@@ -90,12 +109,18 @@ class Row:
     @property
     def needs(self) -> set[str]:
         """The names of the rows whose results its flags name."""
-        return {value.name for value in self.flags.values() if isinstance(value, Place) and value.kind == "row"}
+        return {place.name for value in self.flags.values() for place in places(value) if place.kind == "row"}
 
     @property
     def is_run(self) -> bool:
         """Whether a script of the root carries it out, which resumes, and not a converter."""
         return self.script.startswith("run_")
+
+
+def places(flag: Flag) -> tuple[Place, ...]:
+    """The files and folders that the flag names."""
+    values = flag if isinstance(flag, tuple) else (flag,)
+    return tuple(value for value in values if isinstance(value, Place))
 
 
 @dataclass(frozen=True)
@@ -120,9 +145,21 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table of a paper, or one that this project adds.
+class Comparison:
+    """A column of ours and one of published figures, which are of the same score on the same data.
 
+    The table says of each line whether they differ by more than seeds do.
+    """
+
+    ours: str
+    published: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper, or one that this project adds, for one budget.
+
+    budget: two tables of the same name, of different budgets, ask the same question
     title: a sentence that says what the numbers are
     heads: the titles of the columns at the beginning of a line
     columns: the titles of the columns of our scores
@@ -137,6 +174,8 @@ class Table:
     published: tuple[Published, ...] = ()
     gaps: tuple[Gap, ...] = ()
     notes: tuple[str, ...] = ()
+    budget: Budget = "small"
+    comparisons: tuple[Comparison, ...] = ()
 
     def __post_init__(self) -> None:
         names = [row.name for row in self.rows]
@@ -151,6 +190,19 @@ class Table:
             for cell in row.cells:
                 if len(cell.line) != len(self.heads) or cell.column not in self.columns:
                     raise ValueError(f"{row.name}: the table has no cell {cell.line}, {cell.column}")
+        for comparison in self.comparisons:
+            if comparison.ours not in self.columns or comparison.published not in self.published_columns:
+                raise ValueError(f"{self.name}: no columns {comparison.ours} and {comparison.published}")
+
+    @property
+    def folder(self) -> str:
+        """Of the results, below the folder of all tables."""
+        return self.name if self.budget == "small" else f"{self.budget}/{self.name}"
+
+    @property
+    def runs_folder(self) -> str:
+        """Of the runs, below the folder of all tables. The tables of the papers share theirs."""
+        return self.name if self.budget == "small" else f"{self.budget}/runs"
 
     @property
     def lines(self) -> list[Line]:
@@ -168,5 +220,5 @@ class Table:
 
 
 def percent(script: str) -> int:
-    """The factor from the scores of a script to percent. SQuAD's scorer gives percent itself."""
-    return 1 if script == "run_squad" else 100
+    """The factor from the scores of a script to percent. SQuAD's scorer gives percent; perplexities are none."""
+    return 1 if script in ("run_squad", "run_pretraining") else 100

@@ -10,6 +10,8 @@ from glob import glob
 from pathlib import Path
 from typing import TextIO
 
+import torch
+
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
 from elmo_gpt_bert.training.errors import UserError
 from elmo_gpt_bert.training.files import writing
@@ -28,17 +30,19 @@ class Job:
     process: subprocess.Popen
     log: TextIO
     started: float
+    devices: str = ""  # its GPUs, as CUDA_VISIBLE_DEVICES has them; "": all
 
     @classmethod
-    def start(cls, step: Step, threads: int) -> "Job":
+    def start(cls, step: Step, threads: int, devices: str) -> "Job":
         begin(step)
         with writing(step.log):
             log = step.log.open("a", encoding="utf-8")
         environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
+        environment |= {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
         process = subprocess.Popen(
             executable(step), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
         )
-        return cls(step, process, log, time.monotonic())
+        return cls(step, process, log, time.monotonic(), devices)
 
     def failure(self) -> str | None:
         """Why the command that has ended did not carry out the step, or None; the step is then complete."""
@@ -73,7 +77,7 @@ class Progress:
                 continue
             self.waiting.remove(step)
             failed = sorted(step.row.needs & self.failures.keys())
-            missing = sorted(path for path in map(str, step.inputs) if not glob(path))
+            missing = sorted(path for path in step.inputs if not glob(path))
             try:
                 if missing:
                     self.fail(step, f"{missing[0]} does not exist: name its place with --data_root or --models")
@@ -104,14 +108,15 @@ def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
     a kill at any other moment.
     """
     progress, running = Progress(list(steps), {}), []
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads, free = max(1, (os.cpu_count() or 1) // jobs), share_devices(jobs)
     with stop_signals() as received:
         try:
             while progress.waiting or running:
                 while len(running) < jobs and not received and (step := progress.next_step(running)):
                     print(f"{step.name}: {shlex.join(step.command)}")
                     try:
-                        running.append(Job.start(step, threads))
+                        running.append(Job.start(step, threads, free[0]))
+                        free.pop(0)
                     except UserError as error:  # the disk is full
                         progress.fail(step, str(error))
                 if received:
@@ -119,6 +124,7 @@ def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
                 time.sleep(POLL_SECONDS)
                 for job in [job for job in running if job.process.poll() is not None]:
                     running.remove(job)
+                    free.append(job.devices)
                     seconds = time.monotonic() - job.started
                     why = job.failure()
                     how = f"{seconds / 60:.1f} minutes, {len(progress.waiting) + len(running)} left"
@@ -130,6 +136,15 @@ def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
                 job.process.wait()
                 job.log.close()
     return progress.failures
+
+
+def share_devices(jobs: int) -> list[str]:
+    """The GPUs of each of the jobs that run at once, as CUDA_VISIBLE_DEVICES has them; "" where it stays as it is."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+    if len(devices) < 2:
+        return [""] * jobs
+    return [",".join(devices[place::jobs]) or devices[place % len(devices)] for place in range(jobs)]
 
 
 def _last_line(log: Path) -> str:

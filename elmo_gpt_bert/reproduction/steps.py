@@ -19,13 +19,14 @@ from elmo_gpt_bert.training.checksums import SHA256SUMS, write_checksums
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import file_digest, read_json, remove_folder, write_json, writing
 from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.global_batch import with_batch_of, write_batch
 from elmo_gpt_bert.training.identity import run_digest
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
 from elmo_gpt_bert.training.recipes import find_config
 from elmo_gpt_bert.training.results import read_record
 from elmo_gpt_bert.training.seeds import remove_all_but_results
 
-from .rows import Place, Row, Table
+from .rows import Place, Row, Table, places
 
 
 FIRST_SEED = 42  # the scripts' default
@@ -37,13 +38,20 @@ class Folders:
     """Where data, models and results are on this machine."""
 
     data: Path
-    models: Mapping[str, Path]  # by the names of MODELS
+    models: Mapping[str, str]  # by the names of MODELS
     output: Path  # of all tables
 
-    def find(self, place: Place, table: str) -> Path:
-        folder = {"data": self.data, "row": self.output / table}.get(place.kind)
-        folder = self.models[place.name] if folder is None else folder / place.name
-        return folder / place.file
+    def find(self, place: Place, runs: str) -> str:
+        """Its path, or a model's name on the Hub. `runs` is the folder of the table's runs in that of all tables."""
+        if place.kind == "hub model":
+            return self.models[place.name]
+        folder = {"data": self.data, "row": self.output / runs}.get(place.kind)
+        folder = Path(self.models[place.name]) if folder is None else folder / place.name
+        return str(folder / place.file)
+
+    def has(self, place: Place) -> bool:
+        """Whether the place is here, or wanted; False for data that the script then takes from the Hub."""
+        return not place.unless_hub or (self.data / place.name / place.unless_hub).exists()
 
 
 @dataclass(frozen=True)
@@ -51,16 +59,18 @@ class Step:
     """A command: a run of a script, or a conversion.
 
     words: what follows the name of the script
-    inputs: the data and models that it reads, apart from those of other rows
+    inputs: the data and models that it reads, apart from those of other rows and of the Hub
     is_kept: whether another row, or an analysis, reads the model
+    launcher: the words of a command that starts a run in several processes; none: in one
     """
 
     row: Row
     seed: int | None
     output: Path
     words: tuple[str, ...]
-    inputs: tuple[Path, ...]
+    inputs: tuple[str, ...]
     is_kept: bool
+    launcher: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -82,7 +92,8 @@ class Step:
         name = [f"{self.row.script}.py"] if self.row.is_run else ["-m", self.row.script]
         # A run that only evaluates begins anew.
         again = "--overwrite_output_dir" if self.row.script == "run_blimp" else "--resume"
-        return ["python", *name, *self.words, *([again] if self.row.is_run else [])]
+        program = self.launcher if self.row.is_run and self.launcher else ("python",)
+        return [*program, *name, *self.words, *([again] if self.row.is_run else [])]
 
 
 def plan(
@@ -100,26 +111,29 @@ def plan(
         if row.name in names:
             names |= row.needs
     return [
-        make_step(row, seed, table.name, folders, row.keeps_model or row.name in needed)
+        make_step(row, seed, table.runs_folder, folders, row.keeps_model or row.name in needed)
         for row in table.rows
         if row.name in names
         for seed in (range(FIRST_SEED, FIRST_SEED + seeds) if row.seeded else [None])
     ]
 
 
-def make_step(row: Row, seed: int | None, table: str, folders: Folders, is_kept: bool) -> Step:
-    folder = folders.output / table / row.name
+def make_step(row: Row, seed: int | None, runs: str, folders: Folders, is_kept: bool) -> Step:
+    """`runs` is the folder of the table's runs in that of all tables."""
+    folder = folders.output / runs / row.name
     folder = folder if seed is None else folder / f"seed-{seed}"
-    flags = dict(row.flags) | ({} if seed is None else {"seed": seed})
+    flags = {name: value for name, value in row.flags.items() if all(map(folders.has, places(value)))}
+    flags |= {} if seed is None else {"seed": seed}
     if row.overrides:
         recipe = yaml.safe_load(Path(find_config(row.recipe)).read_text(encoding="utf-8"))
         flags["config_overrides"] = ",".join(filter(None, [recipe.get("config_overrides"), row.overrides]))
     flags |= {"output_dir" if row.is_run else "output": folder}
-    places = {name: folders.find(value, table) for name, value in flags.items() if isinstance(value, Place)}
     words = [row.recipe] if row.recipe else []
-    for name, value in (flags | places).items():
-        words += [f"--{name}", str(value).lower() if isinstance(value, bool) else str(value)]
-    inputs = [path for name, path in places.items() if flags[name].kind != "row"]
+    inputs = []
+    for name, value in flags.items():
+        paths = [folders.find(place, runs) for place in places(value)]
+        words += [f"--{name}", *(paths or [str(value).lower() if isinstance(value, bool) else str(value)])]
+        inputs += [path for path, place in zip(paths, places(value), strict=True) if place.kind in ("data", "model")]
     return Step(row, seed, folder, tuple(words), tuple(inputs), is_kept)
 
 
@@ -137,7 +151,7 @@ def arguments_of(script: str) -> type[RunArguments]:
 def digest(step: Step) -> str:
     """A digest of all that the results depend on: the flags, and the files and models they name.
 
-    For a run it is that of its metrics.json.
+    For a run it is that of its metrics.json, if one process carries it out.
     """
     if step.row.is_run:
         return run_digest(parse(step))
@@ -152,7 +166,7 @@ def parse(step: Step) -> RunArguments:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return parse_arguments(arguments_of(step.row.script), step.command[2:])
+            return parse_arguments(arguments_of(step.row.script), [*step.words, step.command[-1]])
     except SystemExit as error:
         raise InputError(printed.getvalue().strip().partition("error: ")[2]) from error
 
@@ -167,7 +181,8 @@ def is_finished(step: Step) -> bool:
         return is_complete and read_json(step.mark)["digest"] == digest(step)
     if not (step.output / METRICS).is_file():
         return False
-    if read_record(step.output / METRICS).get("identity") != digest(step):
+    record = read_record(step.output / METRICS)
+    if record.get("identity") != run_digest(with_batch_of(record, parse(step))):
         raise InputError(
             f"{step.output} holds a run with other flags, data or configuration: remove it, or choose another "
             "--output_dir"
@@ -182,14 +197,19 @@ def begin(step: Step) -> None:
     with writing(step.output.parent):
         step.output.parent.mkdir(parents=True, exist_ok=True)
     write_json(step.mark, {"digest": digest(step), "commit": commit()})
+    if step.launcher and step.row.is_run and not step.output.exists() and (args := parse(step)).do_train:
+        write_batch(step.output, args)  # so that several processes make updates of the recipe's size
 
 
 def complete(step: Step) -> None:
-    """Removes the checkpoints of a finished run and, unless it is kept, its model. A conversion gets its checksums."""
+    """Removes the checkpoints of a finished run and, unless it is kept, its model, but not its card.
+
+    A conversion gets its checksums.
+    """
     if not step.row.is_run:
         write_checksums(step.output)
     elif not step.is_kept:
-        remove_all_but_results(step.output)
+        remove_all_but_results(step.output, keep_card=True)
     for checkpoint in matching_folders(step.output, CHECKPOINT):
         remove_folder(checkpoint)
 
@@ -207,7 +227,9 @@ def commit() -> str | None:
 
 def executable(step: Step) -> list[str]:
     """The command with this interpreter, and with the script where it is, in whichever directory it runs."""
-    _, script, *words = step.command
-    if step.row.is_run:
-        script = importlib.util.find_spec(f"{SCRIPTS}.{step.row.script}").origin
-    return [sys.executable, script, *words]
+    if not step.row.is_run:
+        return [sys.executable, *step.command[1:]]
+    script = importlib.util.find_spec(f"{SCRIPTS}.{step.row.script}").origin
+    name = f"{step.row.script}.py"
+    program = list(step.launcher) or [sys.executable]
+    return [*program, script, *step.command[step.command.index(name) + 1 :]]

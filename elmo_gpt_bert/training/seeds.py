@@ -131,10 +131,14 @@ def _write_finished_identity(folder: Path, args: RunArguments) -> None:
     write_text(folder / IDENTITY, next((identity for identity in identities if identity != "{}"), "{}"))
 
 
-def remove_all_but_results(folder: Path) -> None:
-    """Removes the weights and checkpoints of a run that is not the best; its scores, outputs and curves stay."""
+def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
+    """Removes the weights and checkpoints of a run, such as one that is not the best of its seeds.
+
+    Its scores, outputs and curves stay, and with `keep_card` the model card. Of seeds, only the best has one.
+    """
     files = read_result_files(folder)
     kept = {METRICS, RESULTS, IDENTITY, LOG, CURVES, *files.predictions, *files.outputs}
+    kept |= {"README.md"} if keep_card else set()
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
             remove_folder(path)

@@ -30,7 +30,7 @@ PUBLISHED = {
     ROBERTA.format(100): (75.1, 89.5, 71.3, 71.0, 67.1, 93.1, 83.8, 68.0, 89.6, 54.5, 66.3, 70.3, 76.2),
 }
 
-BLIMP = Table(
+BLIMP_SMALL = Table(
     name="blimp",
     title="BLiMP, accuracy by phenomenon",
     heads=("model",),

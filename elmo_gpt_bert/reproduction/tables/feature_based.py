@@ -1,6 +1,9 @@
-"""Features of a frozen BERT against fine-tuning it (Devlin et al. 2018, table 7), on WNUT-17."""
+"""Features of a frozen BERT against fine-tuning it (Devlin et al. 2018, table 7), on CoNLL-2003 or, small, WNUT-17."""
 
-from ..rows import Cell, Published, Row, Table, model
+from dataclasses import replace as changed
+
+from ..rows import Cell, Comparison, Published, Row, Table, model
+from .paper_runs import bert_conll, bert_features, with_cells
 from .tasks import WNUT17
 
 
@@ -21,7 +24,7 @@ def row(name: str, line: str, recipe: str, **flags: str) -> Row:
     return Row(name, "run_ner", f"configs/bert/{recipe}.yaml", FLAGS | flags, "", "wnut17", "bert", cells)
 
 
-FEATURE_BASED = Table(
+FEATURE_BASED_SMALL = Table(
     name="feature_based",
     title="BERT as features for a BiLSTM, and fine-tuned",
     heads=("what the tagger reads",),
@@ -35,4 +38,18 @@ FEATURE_BASED = Table(
         *(Published((line,), PAPER, value) for line, value in LAYERS.values()),
     ),
     notes=("The paper's BERT has 12 layers and 768 states, and reads whole documents.",),
+)
+
+CONLL, FINE_TUNED = "CoNLL-2003 F1, dev", "fine-tuned BERT"
+
+FEATURE_BASED_PAPER = changed(
+    FEATURE_BASED_SMALL,
+    columns=(CONLL,),
+    rows=(
+        with_cells(bert_conll(), ((FINE_TUNED,), CONLL, "eval_f1")),
+        *(with_cells(bert_features(name), ((line,), CONLL, "eval_f1")) for name, (line, _) in LAYERS.items()),
+    ),
+    notes=("The paper's figure of fine-tuning is a mean of five runs.",),
+    budget="paper",
+    comparisons=(Comparison(CONLL, PAPER),),
 )
