@@ -1,4 +1,4 @@
-"""What the tables of reproduce.py read, in miniature: data in the layout of --data_root, and tiny models."""
+"""What the tables of reproduce.py read, in miniature: data in the layouts of --data_root, and tiny models."""
 
 import lzma
 from pathlib import Path
@@ -8,10 +8,11 @@ from transformers import BertTokenizer
 
 from modeling import ZooBertConfig, ZooBertForMaskedLM
 from tests.choices_sample import write_task as write_choices
-from tests.glue_sample import VOCABULARY
+from tests.glue_sample import VOCABULARY, WORDS
 from tests.glue_sample import write_task as write_glue
 from tests.gpt_sample import write_gpt_model
 from tests.ner_sample import write_conll
+from tests.ner_sample import write_folder as write_ner
 from tests.pairs_sample import write_bilm, write_pairs
 from tests.pretraining_sample import write_text
 from tests.squad_sample import write_folder as write_squad
@@ -37,6 +38,18 @@ def write_data(root: Path) -> Path:
     compress(write_pairs(root / "blimp" / "blimp.jsonl"))
     for seed, name in enumerate(("train-00.txt", "train-01.txt", "valid.txt")):
         compress(write_text(root / "books", name, documents=40, seed=seed))
+    return root
+
+
+def write_paper_data(root: Path) -> Path:
+    """A folder for --data_root with data sets of the papers in their published layouts, and vectors of words."""
+    for name in ("glue", "glove"):
+        (root / name).mkdir(parents=True)
+    write_glue(root / "glue", "MRPC")
+    write_ner(root / "conll2003")
+    (write_choices(root, "race") / "RACE").rename(root / "RACE")
+    vectors = [f"{word} {number} 0.5 -1\n" for number, word in enumerate(WORDS)]
+    (root / "glove" / "glove.6B.50d.txt").write_text("".join(vectors), encoding="utf-8")
     return root
 
 

@@ -439,6 +439,8 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
     assert wanted <= metrics.keys()
     steps.complete(step)
     assert (step.output / "metrics.json").is_file()
+    card = (step.output / "README.md").read_text(encoding="utf-8")
+    assert ("# Scores of" in card) == (table == "blimp")  # what export_bfloat16 --evaluations reads
     assert (step.output / "model.safetensors").is_file() == (step.is_kept and table != "blimp")
 
 

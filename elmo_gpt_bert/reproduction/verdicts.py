@@ -1,9 +1,10 @@
 """Whether our scores over seeds agree with a published figure.
 
 The figure is of a run that we have not seen, and the question is whether it could be one more of ours. Let n seeds
-have the mean m and the standard deviation s. With a probability of 95 %, a further run lies within m +- t s sqrt(1 + 1/n),
-where t is the 97.5th percentile of Student's distribution with n - 1 degrees of freedom: the prediction interval of a
-normal distribution. It reaches 5.0 s from the mean for three seeds, 3.0 s for five, and 2.4 s for ten.
+have the mean m and the standard deviation s. With a probability of 95 %, a further run lies within
+m +- t s sqrt(1 + 1/n), where t is the 97.5th percentile of Student's distribution with n - 1 degrees of freedom: the
+prediction interval of a normal distribution. It reaches 5.0 s from the mean for three seeds, 3.0 s for five, and 2.4 s
+for ten.
 """
 
 import math
