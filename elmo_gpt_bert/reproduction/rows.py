@@ -215,8 +215,10 @@ class Table:
 
     @property
     def published_columns(self) -> list[str]:
-        """The columns of other people's figures, which come after ours."""
-        return list(dict.fromkeys(figure.column for figure in self.published if figure.column not in self.columns))
+        """The columns of other people's figures, which come after ours, first those that ours are compared with."""
+        named = {figure.column: None for figure in self.published if figure.column not in self.columns}
+        compared = [each.published for each in self.comparisons if each.published in named]
+        return list(dict.fromkeys([*compared, *named]))
 
 
 def percent(script: str) -> int:

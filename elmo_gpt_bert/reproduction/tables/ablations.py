@@ -102,18 +102,18 @@ ABLATIONS_SMALL = Table(
 DEV = "BERT's paper, table 5: dev"
 FIRST_QNLI = "BERT's paper, table 5: dev of QNLI's first release"
 TITLES = ("MNLI-m", "QNLI", "MRPC accuracy", "SST-2", "SQuAD F1")
-BILSTM = "left to right, a BiLSTM on top"
+BILSTM = "left to right, and a BiLSTM on top"
 FIGURES = {
-    "with next sentences": (84.4, 88.4, 86.7, 92.7, 88.5),
-    "without": (83.9, 84.9, 86.5, 92.6, 87.9),
-    "left to right, without": (82.1, 84.3, 77.5, 92.1, 77.8),
+    "masks and next sentences": (84.4, 88.4, 86.7, 92.7, 88.5),
+    "masks": (83.9, 84.9, 86.5, 92.6, 87.9),
+    "left to right": (82.1, 84.3, 77.5, 92.1, 77.8),
     BILSTM: (82.1, 84.1, 75.7, 91.6, 84.9),
 }
 WITHOUT_NEXT: dict[str, Flag] = {"segments": "full_sentences"}
 PRETRAININGS = {
-    "with next sentences": BASE_PRETRAINING,
-    "without": bert_pretraining("no_next_sentence", WITHOUT_NEXT, text="base"),
-    "left to right, without": bert_pretraining("left_to_right", WITHOUT_NEXT, "is_decoder=true", text="base"),
+    "masks and next sentences": BASE_PRETRAINING,
+    "masks": bert_pretraining("no_next_sentence", WITHOUT_NEXT, text="base"),
+    "left to right": bert_pretraining("left_to_right", WITHOUT_NEXT, "is_decoder=true", text="base"),
 }
 
 
