@@ -40,11 +40,11 @@ test-xla: $(XLA_VENV)/installed-xla
 # dependencies, and with the oldest and the newest that setup.py allows. The latter two take gigabytes, because they
 # bring other releases of torch, with CUDA; continuous integration does without them.
 test-release: INSTALL_WHEEL = $(WHEEL_VENV)/bin/python -m pip install --quiet --constraint constraints.txt
-test-oldest: INSTALL_WHEEL = $(BIN)/python -m uv pip install --quiet --python $(WHEEL_VENV) --resolution lowest-direct
+test-oldest: INSTALL_WHEEL = $(BIN)/python -m uv pip install --quiet --python $(WHEEL_VENV) --resolution lowest-direct -r setup.py
 test-newest: INSTALL_WHEEL = $(WHEEL_VENV)/bin/python -m pip install --quiet
 test-release test-oldest test-newest: dist
 	$(PYTHON) -m venv --clear $(WHEEL_VENV)
-	$(INSTALL_WHEEL) dist/*.whl pytest pytest-xdist
+	$(INSTALL_WHEEL) dist/*.whl 'pytest>=8' 'pytest-xdist>=3.6'
 	folder=$$(mktemp -d) && cp -r tests $$folder && cd $$folder && \
 		$(abspath $(WHEEL_VENV))/bin/python -m pytest tests/release -n $(WORKERS); \
 		status=$$?; rm -rf $$folder; exit $$status
