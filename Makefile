@@ -1,8 +1,10 @@
-# make demo | test | test-clients | test-xla | lint | docs | clean. Needs python3 (3.10 or later) and make; everything else
-# goes into $(VENV), and for test-xla into $(XLA_VENV).
+# make demo | test | test-clients | test-release | test-oldest | test-newest | test-xla | lint | docs | dist | clean.
+# Needs python3 (3.10 or later) and make; everything else goes into $(VENV), for test-xla into $(XLA_VENV), and for the
+# tests of the wheel into $(WHEEL_VENV).
 PYTHON ?= python3
 VENV ?= .venv
 XLA_VENV ?= .venv-xla
+WHEEL_VENV ?= .venv-wheel
 WORKERS ?= 2
 # Absolute, so that nothing that changes the directory loses it.
 BIN := $(abspath $(VENV))/bin
@@ -13,11 +15,11 @@ XLA := torch==2.9.1 torch_xla==2.9.0
 
 # One thread a process: the models here are so small that threads cost more than they bring, and WORKERS tests at a
 # time would fight over the cores.
-demo test test-clients test-xla docs: export OMP_NUM_THREADS = 1
+demo test test-clients test-release test-oldest test-newest test-xla docs: export OMP_NUM_THREADS = 1
 # Nothing here asks the Hub: models, data and metrics are files of this repository.
-demo test test-clients test-xla docs: export HF_HUB_OFFLINE = 1
+demo test test-clients test-release test-oldest test-newest test-xla docs: export HF_HUB_OFFLINE = 1
 
-.PHONY: demo test test-clients test-xla lint docs clean
+.PHONY: demo test test-clients test-release test-oldest test-newest test-xla lint docs dist clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m demo
@@ -34,6 +36,24 @@ test-clients: $(VENV)/installed-clients
 test-xla: $(XLA_VENV)/installed-xla
 	$(abspath $(XLA_VENV))/bin/python -m pytest tests/xla -v
 
+# The wheel, installed in an environment of its own and run where the checkout is not in reach: with the pinned
+# dependencies, and with the oldest and the newest that setup.py allows. The latter two take gigabytes, because they
+# bring other releases of torch, with CUDA; continuous integration does without them.
+test-release: INSTALL_WHEEL = $(WHEEL_VENV)/bin/python -m pip install --quiet --constraint constraints.txt
+test-oldest: INSTALL_WHEEL = $(BIN)/python -m uv pip install --quiet --python $(WHEEL_VENV) --resolution lowest-direct -r setup.py
+test-newest: INSTALL_WHEEL = $(WHEEL_VENV)/bin/python -m pip install --quiet
+test-release test-oldest test-newest: dist
+	$(PYTHON) -m venv --clear $(WHEEL_VENV)
+	$(INSTALL_WHEEL) dist/*.whl 'pytest>=8' 'pytest-xdist>=3.6'
+	folder=$$(mktemp -d) && cp -r tests $$folder && cd $$folder && \
+		$(abspath $(WHEEL_VENV))/bin/python -m pytest tests/release -n $(WORKERS); \
+		status=$$?; rm -rf $$folder; exit $$status
+
+# A source distribution, and the wheel that is built from it.
+dist: $(VENV)/installed-test
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,7 +64,7 @@ docs: $(VENV)/installed-docs
 	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs/site . docs/site/html
 
 clean:
-	rm -rf $(VENV) $(XLA_VENV) demo/output docs/site/html *.egg-info
+	rm -rf $(VENV) $(XLA_VENV) $(WHEEL_VENV) demo/output dist docs/site/html *.egg-info
 
 $(VENV)/installed: $(REQUIREMENTS)
 	$(PYTHON) -m venv --clear $(VENV)

@@ -89,7 +89,7 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
         import gradio
         from starlette.middleware import Middleware
     except ImportError as error:
-        raise PackageError(f'{error}: pip install -c constraints.txt -e ".[app]"') from error
+        raise PackageError(f'{error}: pip install "elmo-gpt-bert[app]"') from error
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     disable_progress_bars()

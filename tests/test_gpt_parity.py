@@ -271,7 +271,15 @@ def test_outputs_come_as_tuples_on_request(head, tmp_path):
     assert [tensor.shape for tensor in mine] == [tensor.shape for tensor in theirs]
 
 
-@pytest.mark.parametrize("kept", [1, 4, torch.tensor([0, 3])], ids=["one", "four", "chosen"])
+OF_EACH_ROW = torch.arange(14).reshape(7, 2) % 6
+A_MASK = torch.arange(42).reshape(7, 6) % 4 == 0
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [0, 1, 4, torch.tensor([0, 3]), OF_EACH_ROW, A_MASK],
+    ids=["all", "one", "four", "chosen", "chosen in each row", "mask"],
+)
 def test_logits_of_the_wanted_tokens_alone(kept, tmp_path):
     stock, ours = pair("LMHeadModel", tmp_path)
     inputs = batch(lengths=[6] * 7)

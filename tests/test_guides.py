@@ -15,6 +15,7 @@ import pytest
 from transformers import BertTokenizer
 
 import modeling
+from elmo_gpt_bert.scripts import COMMAND
 from elmo_gpt_bert.training.aliases import NAMES
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -89,6 +90,8 @@ def run_by(words: list[str]) -> tuple[ModuleType, list[str]] | None:
     if scripts:
         return importlib.import_module(words[scripts[0]].removesuffix(".py")), words[scripts[0] + 1 :]
     program = Path(words[0]).name
+    if program.startswith(COMMAND):
+        return importlib.import_module(program.removeprefix(COMMAND).replace("-", "_")), words[1:]
     if not program.startswith("python"):
         assert program in OTHERS, f"{program} is no program that these tests know"
         return None

@@ -254,7 +254,7 @@ def test_the_package_indexs_page_has_no_link_that_only_the_repository_follows(pa
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
     (line,) = re.findall(r"^make .*", read(".ci/run"), flags=re.MULTILINE)
     called = [word for word in line.split()[1:] if not word.startswith("-")]
-    assert called == ["lint", "docs", "test-clients", "test"] and {*called, "demo"} <= make_targets()
+    assert called == ["lint", "docs", "test-release", "test-clients", "test"] and {*called, "demo"} <= make_targets()
 
 
 def test_commands_without_make_are_those_of_the_makefile():

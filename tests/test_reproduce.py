@@ -253,12 +253,6 @@ def test_a_recipe_with_a_wrong_key_is_named_before_anything_runs(fake, capsys):
     assert not calls(fake)
 
 
-def test_outside_of_the_repository_the_error_says_where_to_go(fake):
-    Path("recipe.yaml").unlink()
-    with pytest.raises(InputError, match="recipe.yaml does not exist: change to the folder of this repository first"):
-        run("--dry_run")
-
-
 def test_a_run_whose_data_lack_a_phenomenon_leaves_its_cell_empty():
     runs = {seed: {"metrics": metrics} for seed, metrics in (("42", {"eval_accuracy": 0.5}), ("43", {}))}
     rows = [{"name": "low", "runs": runs}, {"name": "high", "runs": {"42": {"metrics": {}}}}]

@@ -203,7 +203,7 @@ def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
     Path("senses.tsv").write_text("\n".join([header, *few]) + "\n", encoding="utf-8")
     monkeypatch.setattr("elmo_gpt_bert.analysis.senses.LABELLED", Path("senses.tsv"))
     for module in ("probe", "senses"):  # whose pictures other tests draw
-        monkeypatch.setattr(f"analysis.{module}.write_picture", lambda *_: None)
+        monkeypatch.setattr(f"elmo_gpt_bert.analysis.{module}.write_picture", lambda *_: None)
     Path("held_out.txt").write_text("The play is bad . They play . A good play ?", encoding="utf-8")
     for name, rows in {"train": range(9), "dev": range(9, 14)}.items():
         write_tags(Path(f"pos/{name}.tsv"), rows)

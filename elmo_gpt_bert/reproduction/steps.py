@@ -132,7 +132,8 @@ def make_step(row: Row, seed: int | None, runs: str, folders: Folders, is_kept: 
     inputs = []
     for name, value in flags.items():
         paths = [folders.find(place, runs) for place in places(value)]
-        words += [f"--{name}", *(paths or [str(value).lower() if isinstance(value, bool) else str(value)])]
+        text = str(value).lower() if isinstance(value, bool) else find_config(str(value))
+        words += [f"--{name}", *(paths or [text])]
         inputs += [path for path, place in zip(paths, places(value), strict=True) if place.kind in ("data", "model")]
     return Step(row, seed, folder, tuple(words), tuple(inputs), is_kept)
 

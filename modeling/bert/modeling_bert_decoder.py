@@ -22,12 +22,11 @@ Letters: as in modeling_bert.py.
 
 import torch
 from transformers.modeling_outputs import CausalLMOutput
-from transformers.modeling_utils import slice_logits_to_keep
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
-from ..shared.modeling_packing import check_shapes, predicts_from_padding
+from ..shared.modeling_packing import check_shapes, predicts_from_padding, states_to_predict_from
 from .configuration_bert import NO_DECODER, ZooBertConfig
 from .modeling_bert import ZooBertModel, ZooBertPretrainingHeads, ZooBertWordPredictor
 
@@ -80,7 +79,7 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
             return_dict=True,
             **kwargs,
         )
-        logits = self.cls.predictions(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
+        logits = self.cls.predictions(states_to_predict_from(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)

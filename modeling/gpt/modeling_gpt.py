@@ -41,7 +41,7 @@ from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import TransformersKwargs, auto_docstring
@@ -60,6 +60,7 @@ from ..shared.modeling_packing import (
     is_recorded,
     predicts_from_padding,
     split_heads,
+    states_to_predict_from,
 )
 from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import word_loss
@@ -374,7 +375,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         if skip_logits and not is_opaque(labels):
             loss = self.loss_without_logits(states, labels, **kwargs)
         else:
-            logits = self.lm_head(slice_logits_to_keep(states, logits_to_keep))
+            logits = self.lm_head(states_to_predict_from(states, logits_to_keep))
         if labels is not None and loss is None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(

@@ -255,6 +255,22 @@ def predicts_from_padding(
     return labels_need_padding(targets, mask)
 
 
+def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
+    """Those of the (B, T, H) states for which a head computes logits.
+
+    logits_to_keep: how many at the end of each row (0: all), (N,) positions of all rows, (B, N) positions of each row,
+        or a (B, T) mask, which gives (number of true entries, H) states. transformers 5.23 has these forms, earlier
+        releases the first two.
+    """
+    if isinstance(logits_to_keep, int):
+        return states[:, -logits_to_keep:]
+    if logits_to_keep.dim() < 2:
+        return states[:, logits_to_keep]
+    if logits_to_keep.dtype == torch.bool:
+        return states[logits_to_keep]
+    return states.take_along_dim(logits_to_keep[..., None], dim=1)
+
+
 def attends_on_a_grid(config, device: torch.device) -> bool:
     """Whether `packed_attention` pads the sequences to an (S, L) grid, and needs a mask for it."""
     return not is_flash_attention_requested(config) and device.type not in GROUPED_DEVICES

@@ -78,8 +78,7 @@ def import_gensim() -> tuple:
         from gensim.models import callbacks
     except ImportError as error:
         raise PackageError(
-            f'word2vec and fastText need gensim ({error}): pip install -c constraints.txt -e ".[vectors]", or '
-            "choose GloVe"
+            f'word2vec and fastText need gensim ({error}): pip install "elmo-gpt-bert[vectors]", or choose GloVe'
         ) from error
     return models, callbacks
 

@@ -1,0 +1,168 @@
+"""What `pip install elmo-gpt-bert` brings works without the checkout: imports, and a run of each command."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import elmo_gpt_bert
+import modeling
+from elmo_gpt_bert.scripts import COMMAND, glue_submission
+from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
+from elmo_gpt_bert.training.recipes import CONFIGS
+from tests import choices_sample, ner_sample, pairs_sample, pretraining_sample, squad_sample
+from tests.glue_sample import write_task, write_vocabulary
+
+
+BIN = Path(sys.executable).parent
+INSTALLED = distribution("elmo-gpt-bert")
+COMMANDS = sorted(entry.name for entry in INSTALLED.entry_points if entry.group == "console_scripts")
+TINY = ["--model_name_or_path", "configs/bert/tiny.json", "--tokenizer_name", "vocab.txt"]
+SHORT = ["--max_steps", "2", "--per_device_train_batch_size", "2"]
+
+
+def call(folder: Path, name: str, *words: object, status: int = 0) -> str:
+    """What the command prints, run in the folder."""
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [BIN / f"{COMMAND}{name}", *map(str, words)]
+    process = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert process.returncode == status, process.stdout + process.stderr
+    return process.stdout + process.stderr
+
+
+def results(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the commands run: a vocabulary, and the data of the tasks in miniature."""
+    folder = tmp_path_factory.mktemp("work")
+    write_vocabulary(folder)
+    write_task(folder, "SST-2")
+    ner_sample.write_folder(folder / "ner")
+    squad_sample.write_folder(folder / "squad")
+    choices_sample.write_task(folder, "swag")
+    pairs_sample.write_pairs(folder / "pairs.jsonl")
+    pretraining_sample.write_text(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def classifier(work: Path) -> Path:
+    """The output folder of zoo-run-glue."""
+    call(work, "run-glue", "configs/bert/sst2_scratch.yaml", *TINY, *SHORT, "--data_dir", ".", "--output_dir", "glue")
+    return work / "glue"
+
+
+@pytest.fixture(scope="session")
+def language_model(work: Path) -> Path:
+    """The output folder of zoo-run-pretraining."""
+    kind = pretraining_sample.flags(work, "masked_lm")
+    call(work, "run-pretraining", *kind, "--max_steps", "2", "--output_dir", "lm")
+    return work / "lm"
+
+
+def test_the_package_is_imported_from_where_it_was_installed():
+    for module in (elmo_gpt_bert, modeling):
+        assert Path(module.__file__).is_relative_to(INSTALLED.locate_file(""))
+    assert INSTALLED.version == elmo_gpt_bert.__version__
+
+
+def test_only_two_names_are_added_to_those_of_other_packages():
+    files = [file for file in INSTALLED.files if file.parts[0] != ".." and ".dist-info" not in file.parts[0]]
+    assert {file.parts[0] for file in files} == {"elmo_gpt_bert", "modeling"}
+
+
+def test_all_recipes_are_there_and_parse():
+    recipes = {path.parent.name for path in CONFIGS.rglob("*.yaml")}
+    assert recipes == {"accelerate", "bert", "elmo", "gpt"} and (CONFIGS / "slurm.sh").is_file()
+    assert CONFIGS.is_relative_to(INSTALLED.locate_file(""))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_shows_its_help(command, work):
+    assert "usage" in call(work, command.removeprefix(COMMAND), "--help").lower()
+
+
+def test_a_classifier_is_trained_and_loads(classifier):
+    assert 0 <= results(classifier)["eval_accuracy"] <= 1
+    model = AutoModelForSequenceClassification.from_pretrained(classifier)
+    tokenizer = AutoTokenizer.from_pretrained(classifier)
+    assert model(**tokenizer("the film is good", return_tensors="pt")).logits.shape == (1, 2)
+
+
+def test_a_tagger_is_trained(work):
+    call(
+        work, "run-ner", "configs/bert/wnut17_scratch.yaml", *TINY, *SHORT, "--data_dir", "ner", "--output_dir", "tags"
+    )
+    assert "eval_f1" in results(work / "tags")
+
+
+def test_questions_are_answered_and_the_answers_scored(work):
+    recipe = "configs/bert/squad_scratch.yaml"
+    call(work, "run-squad", recipe, *TINY, *SHORT, "--data_dir", "squad", "--output_dir", "answers")
+    answers = next((work / "answers").glob("predictions*.json"))
+    scores = call(work, "squad-scores", work / "squad" / "dev-v1.1.json", answers)
+    assert f'"f1": {results(work / "answers")["eval_f1"]:.4f}'[:10] in scores
+
+
+def test_an_ending_is_chosen(work):
+    (work / "codah").mkdir()
+    for split, rows in (("train", range(6)), ("dev", range(3)), ("test", range(3))):
+        choices_sample.write_own(work / "codah" / f"codah_{split}.csv", rows)
+    call(work, "run-swag", "configs/bert/codah_scratch.yaml", *TINY, *SHORT, "--output_dir", "endings")
+    assert "eval_accuracy" in results(work / "endings")
+
+
+def test_a_model_is_pre_trained_and_scored_on_pairs(work, language_model):
+    model = ["--model_name_or_path", language_model, "--data_file", "pairs.jsonl"]
+    call(work, "run-blimp", *model, "--output_dir", "pairs")
+    assert "eval_accuracy" in results(work / "pairs")
+
+
+def test_vectors_of_a_text_are_written(work, language_model):
+    flags = ["--model_name_or_path", language_model, "--text_file", "text.txt", "--output_dir", "vectors"]
+    call(work, "extract-vectors", *flags)
+    assert (work / "vectors" / "vectors-00000.safetensors").is_file()
+
+
+def test_what_would_be_uploaded_is_shown(work, classifier):
+    shown = call(work, "push-to-hub", classifier, "--hub_model_id", "me/tiny", "--dry_run")
+    assert "model.safetensors" in shown and "me/tiny" in shown
+
+
+def test_a_submission_is_collected(work):
+    runs = []
+    for task_name, files in glue_submission.FILES.items():
+        folder = work / "predicted" / task_name
+        folder.mkdir(parents=True)
+        (folder / "metrics.json").write_text(json.dumps({"args": {"task_name": task_name}}), encoding="utf-8")
+        label = (EVERY_TASK[task_name].labels or ("2.5000",))[0]
+        for file in files:
+            lines = ["index\tprediction", *(f"{index}\t{label}" for index in range(file.lines))]
+            (folder / file.predictions).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        runs.append(folder)
+    call(work, "glue-submission", "--output", "submission.zip", *runs)
+    assert (work / "submission.zip").is_file()
+
+
+def test_a_table_of_runs_is_planned_with_the_recipes_of_the_package(work):
+    planned = call(work, "reproduce", "pretraining_pays", "--dry_run", "--only", "sst2", "--seeds", "1")
+    assert "run_glue.py configs/bert/sst2_small.yaml" in planned
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "extra"),
+    [
+        ("run-vectors", ["--train_file", "text.txt", "--output_dir", "static"], "vectors"),
+        ("app", [], "app"),
+    ],
+)
+def test_a_command_whose_extra_is_missing_says_how_to_install_it(name, words, extra, work):
+    assert f"elmo-gpt-bert[{extra}]" in call(work, name, *words, status=1)
