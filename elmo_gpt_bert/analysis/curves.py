@@ -86,6 +86,7 @@ def draw(rows: Sequence[Row], scores: Sequence[str], against: str) -> bytes:
     Raises ImportError without matplotlib.
     """
     from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     columns = min(len(scores), 2)
     figure = Figure(figsize=(5.5 * columns, 3.5 * -(-len(scores) // columns)), layout="constrained")
@@ -100,6 +101,9 @@ def draw(rows: Sequence[Row], scores: Sequence[str], against: str) -> bytes:
         if chance is not None:
             axes.axhline(chance, color="gray", linewidth=0.8, linestyle="dashed")
         axes.set(xscale="log", xlabel=f"{against} of pre-training", title=score.replace("_", " "))
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:,.6g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     return png(figure)
