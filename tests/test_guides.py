@@ -27,6 +27,7 @@ from tests.gpt_sample import write_gpt_model
 from tests.line_links import LINK, renumber
 from tests.manylangs_reference import write_release
 from tests.ner_sample import write_elmo
+from tests.result_tables import BLOCK, renew
 from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
 
 
@@ -224,6 +225,13 @@ def test_each_link_of_a_guide_leads_somewhere(guide):
 def test_a_link_to_a_line_of_code_leads_to_what_it_names():
     for guide in GUIDES:
         assert renumber(ROOT / guide) == read(guide), f"{guide}: run python -m tests.line_links"
+
+
+def test_the_tables_of_results_are_made_of_the_committed_records():
+    for guide in DOCS:
+        assert renew(ROOT / guide) == read(guide), f"{guide}: run python -m tests.result_tables"
+    shown = [block[1] for guide in DOCS for block in BLOCK.findall(read(guide))]
+    assert sorted(shown) == sorted(f"records/{path.name}" for path in ROOT.glob("docs/records/*.json"))
 
 
 def test_the_readme_leads_to_every_guide():
