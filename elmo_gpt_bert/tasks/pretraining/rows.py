@@ -9,7 +9,7 @@ computed in one pass and written to a file, from which any row is read at once:
 
 import hashlib
 from collections.abc import Iterator
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +29,14 @@ SHORT_TARGETS = 0.1
 SEGMENTS = Parameter("segments")
 
 
-class Segments(StrEnum):
+class Segments(str, Enum):
     """What a row of a masked language model holds."""
 
     NEXT_SENTENCE = "next_sentence"
     FULL_SENTENCES = "full_sentences"
     DOCUMENT_SENTENCES = "document_sentences"
+
+    __str__ = str.__str__  # as enum.StrEnum has it, which needs Python 3.11
 
     def capacity(self, length: int) -> int:
         """The tokens of text in a row of `length`, without [CLS] and the [SEP] after each segment."""
