@@ -9,12 +9,13 @@ from functools import partial
 import torch
 import torch.nn as nn
 import transformers
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 import modeling
 
-from .bert import BATCHES, OURS, STOCK, Batch, Inputs, classify, make_classified_batches, train_step
-from .measure import Build, Contest, Outputs, Side
+from .bert import BATCHES, OURS, STOCK, Batch, Inputs, classify, lengths_of, make_classified_batches, on, train_step
+from .limits import layers_flop, weight_bytes
+from .measure import Build, Contest, Need, Outputs, Side
 from .precision import inference, model_dtype, tolerance
 
 
@@ -72,6 +73,27 @@ def make_models(
     return models
 
 
+# What a forward pass needs
+
+
+def classifier_flop(config: PreTrainedConfig, batch: Batch) -> float:
+    """Of the layers, where only the state of the last token is read, and the scores of the labels."""
+    lengths = lengths_of(batch)
+    head = 2 * len(lengths) * config.hidden_size * config.num_labels
+    return layers_flop(config, lengths, causal=True, one_state=True) + head
+
+
+def language_flop(config: PreTrainedConfig, batch: Batch) -> float:
+    """Of the layers and, for each token but the first of a row, the scores of all words."""
+    lengths = lengths_of(batch)
+    head = 2 * (sum(lengths) - len(lengths)) * config.hidden_size * config.vocab_size
+    return layers_flop(config, lengths, causal=True, one_state=False) + head
+
+
+def classifier_and_language_flop(config: PreTrainedConfig, batch: Batch) -> float:
+    return language_flop(config, batch) + 2 * len(batch["input_ids"]) * config.hidden_size * config.num_labels
+
+
 # Generation
 
 
@@ -88,12 +110,12 @@ def make_prompts(rows: int, tiny: bool) -> Batch:
 def generate(rows: int, new_tokens: int) -> Build:
     """Greedy generation. Both sides must agree on the logits of a text; ours are computed with a cache."""
 
-    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
-        prompts, tokens = make_prompts(rows, tiny), 4 if tiny else new_tokens
+    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
+        prompts, tokens = on(device, make_prompts(rows, tiny)), 4 if tiny else new_tokens
         models = make_models("LMHeadModel", "base", tiny)
 
         def side(name: str, precision: str) -> Side:
-            model = models[name].eval().to(model_dtype(precision))
+            model = models[name].eval().to(device, model_dtype(precision))
             model.generation_config.eos_token_id = None
 
             def run(index: int) -> torch.Tensor:
@@ -109,11 +131,14 @@ def generate(rows: int, new_tokens: int) -> Build:
 
             return Side(name, run, check)
 
+        sides = side(OURS, precision), side(STOCK, baseline_precision)
+        read = tokens * weight_bytes(models[OURS])
         return Contest(
-            side(OURS, precision),
-            side(STOCK, baseline_precision),
+            *sides,
             f"{rows} x {prompts['input_ids'].shape[1]} + {tokens} tokens",
-            tolerance(precision, baseline_precision),
+            tolerance(precision, baseline_precision, device=device),
+            Need("reads", lambda index: read),
+            device,
         )
 
     return build
@@ -127,7 +152,7 @@ def step_by_step(model: PreTrainedModel, prompts: Batch) -> torch.Tensor:
         output = model(
             ids[:, column : column + 1],
             attention_mask=mask[:, : column + 1],
-            position_ids=torch.tensor([[column]]),
+            position_ids=torch.tensor([[column]], device=ids.device),
             past_key_values=cache,
             use_cache=True,
         )
@@ -152,15 +177,23 @@ def make_texts(tiny: bool) -> Inputs:
 ROWS: dict[str, tuple[str, Build]] = {
     "gpt-greedy": ("GPT, greedy generation", generate(rows=1, new_tokens=128)),
     "gpt-greedy-batch": ("GPT, greedy generation", generate(rows=4, new_tokens=64)),
-    "gpt-sst2": ("GPT, inference", classify("base", "sst2-train", make_models)),
-    "gpt-pairs": ("GPT, inference", classify("base", "pairs", make_models)),
+    "gpt-sst2": ("GPT, inference", classify("base", "sst2-train", make_models, classifier_flop)),
+    "gpt-pairs": ("GPT, inference", classify("base", "pairs", make_models, classifier_flop)),
     "gpt-finetuning": (
         "4 x 512, fine-tuning step",
-        train_step("ForSequenceClassification", make_classified_batches, False, make_models),
+        train_step("ForSequenceClassification", make_classified_batches, classifier_flop, make_models=make_models),
     ),
     "gpt-finetuning-lm": (
         "4 x 512, fine-tuning step with LM loss",
-        train_step("ForSequenceClassification", make_classified_batches, False, partial(make_models, lm_loss=True)),
+        train_step(
+            "ForSequenceClassification",
+            make_classified_batches,
+            classifier_and_language_flop,
+            make_models=partial(make_models, lm_loss=True),
+        ),
     ),
-    "gpt-lm": ("4 x 512, language modeling step", train_step("LMHeadModel", make_texts, False, make_models)),
+    "gpt-lm": (
+        "4 x 512, language modeling step",
+        train_step("LMHeadModel", make_texts, language_flop, make_models=make_models),
+    ),
 }
