@@ -444,7 +444,7 @@ def _change_windows(monkeypatch, name: str) -> None:
     monkeypatch.setattr(squad, "make_windows", changed)
 
 
-@pytest.mark.parametrize("row", ["answers", "answers-map", "answers-all-pairs"])
+@pytest.mark.parametrize("row", ["answers", "answers-map", "answers-n-best", "answers-all-pairs"])
 def test_a_row_of_squad_stops_when_one_answer_differs(row, squad_work, monkeypatch):
     find = squad.find_answers
 
