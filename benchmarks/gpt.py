@@ -12,14 +12,38 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 import modeling
+from modeling.shared.modeling_losses import IGNORED
 
-from .bert import BATCHES, OURS, STOCK, Batch, Inputs, classify, lengths_of, make_classified_batches, on, train_step
+from .bert import (
+    BATCHES,
+    OURS,
+    STOCK,
+    Batch,
+    Inputs,
+    classify,
+    draw_lengths,
+    draw_sequences,
+    lengths_of,
+    make_classified_batches,
+    on,
+    pad,
+    padding,
+    train_step,
+)
 from .limits import layers_flop, weight_bytes
 from .measure import Build, Contest, Need, Outputs, Side
 from .precision import inference, model_dtype, tolerance
 
 
+class LanguageModelOfTraining(modeling.ZooGPTLMHeadModel):
+    """Returns the loss only, as run_pretraining.py asks for it."""
+
+    def forward(self, input_ids, attention_mask, labels):
+        return super().forward(input_ids, attention_mask=attention_mask, labels=labels, skip_logits=True)
+
+
 CLASSES = {
+    "LMLoss": {OURS: LanguageModelOfTraining, STOCK: transformers.OpenAIGPTLMHeadModel},
     "LMHeadModel": {OURS: modeling.ZooGPTLMHeadModel, STOCK: transformers.OpenAIGPTLMHeadModel},
     "ForSequenceClassification": {
         OURS: modeling.ZooGPTForSequenceClassification,
@@ -174,6 +198,16 @@ def make_texts(tiny: bool) -> Inputs:
     return Inputs(batches, f"{rows} x {columns}, no padding")
 
 
+def make_paragraphs(tiny: bool) -> Inputs:
+    """8 paragraphs of up to 128 tokens, padded to the longest, all of whose tokens are predicted."""
+    rows, count = (3, 2) if tiny else (8, BATCHES)
+    sequences = draw_sequences(draw_lengths("paragraphs", rows * count), tiny)
+    batches = [pad(sequences[start : start + rows]) for start in range(0, len(sequences), rows)]
+    for batch in batches:
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)
+    return Inputs(batches, f"{rows} paragraphs, padded {padding(batches):.2f}x")
+
+
 ROWS: dict[str, tuple[str, Build]] = {
     "gpt-greedy": ("GPT, greedy generation", generate(rows=1, new_tokens=128)),
     "gpt-greedy-batch": ("GPT, greedy generation", generate(rows=4, new_tokens=64)),
@@ -195,5 +229,9 @@ ROWS: dict[str, tuple[str, Build]] = {
     "gpt-lm": (
         "4 x 512, language modeling step",
         train_step("LMHeadModel", make_texts, language_flop, make_models=make_models),
+    ),
+    "gpt-lm-text": (
+        "4 x 512, language modeling step",
+        train_step("LMLoss", make_paragraphs, language_flop, make_models=make_models),
     ),
 }

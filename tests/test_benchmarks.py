@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import lzma
 import operator
 import statistics
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from transformers import OpenAIGPTTokenizer
 from transformers.cache_utils import DynamicLayer
 
 import modeling.bert.modeling_bert
@@ -22,6 +24,7 @@ from modeling.elmo import modeling_elmo, modeling_elmo_characters
 from modeling.elmo.tokenization_elmo_spelling import CharacterSpelling
 from modeling.gpt import modeling_gpt, modeling_gpt_tasks
 from modeling.shared import modeling_word_loss
+from tests.test_gpt_tokenizer import read_release
 
 
 def tiny_run(row: str, *arguments: str):
@@ -193,6 +196,15 @@ def test_the_lengths_in_the_code_are_those_of_the_published_files(data, split, n
     assert drawn == pytest.approx(statistics.mean(lengths), rel=0.03)
 
 
+def test_the_lengths_of_paragraphs_in_the_code_are_those_of_books(data):
+    tokenizer = OpenAIGPTTokenizer(*read_release(data))
+    with lzma.open(data / "books" / "valid.txt.xz", "rt", encoding="utf-8") as file:
+        paragraphs = [line for line in file.read().splitlines() if line.strip()]
+    lengths = np.minimum([len(ids) for ids in tokenizer(paragraphs[::10])["input_ids"]], 128)
+    assert bert.LENGTHS["paragraphs"] == np.quantile(lengths, bert.QUANTILES).round().tolist()
+    assert lengths.mean() == pytest.approx(52.8, abs=0.05)
+
+
 def test_the_stand_in_for_pairs_has_the_mean_and_the_padding_it_claims():
     rows = bert.draw_lengths("pairs", 32 * 2000).view(-1, 32).double()
     assert rows.mean() == pytest.approx(39, abs=0.5)
@@ -321,7 +333,7 @@ def test_a_generation_row_stops_when_only_the_tokens_differ(monkeypatch):
         tiny_run("gpt-greedy", "--settings", "fp32")
 
 
-@pytest.mark.parametrize("row", ["gpt-finetuning", "gpt-finetuning-lm", "gpt-lm"])
+@pytest.mark.parametrize("row", ["gpt-finetuning", "gpt-finetuning-lm", "gpt-lm", "gpt-lm-text"])
 def test_a_gpt_training_row_stops_when_only_a_gradient_differs(row, monkeypatch):
     forward = modeling_gpt.ZooGPTMLP.forward
     monkeypatch.setattr(modeling_gpt.ZooGPTMLP, "forward", lambda self, states: forward(self, states.detach()))

@@ -50,22 +50,24 @@ def test_the_need_of_a_row_of_bert_is_what_torch_counts_in_our_model(row, head, 
 
 
 @pytest.mark.parametrize(
-    ("row", "passes"), [("gpt-sst2", 1), ("gpt-finetuning", 3), ("gpt-finetuning-lm", 3), ("gpt-lm", 3)]
+    ("row", "passes"),
+    [("gpt-sst2", 1), ("gpt-finetuning", 3), ("gpt-finetuning-lm", 3), ("gpt-lm", 3), ("gpt-lm-text", 3)],
 )
 def test_the_need_of_a_row_of_gpt_leaves_out_what_is_computed_and_not_read(row, passes):
-    language_only, has_language = row == "gpt-lm", row.endswith("lm")
-    batch = (gpt.make_texts(True) if language_only else bert.make_batches("sst2-train", True)).batches[0]
-    head = "LMHeadModel" if language_only else "ForSequenceClassification"
+    heads = {"gpt-lm": "LMHeadModel", "gpt-lm-text": "LMLoss"}
+    inputs = {"gpt-lm": gpt.make_texts, "gpt-lm-text": gpt.make_paragraphs}
+    batch = inputs.get(row, bert.make_classified_batches)(True).batches[0]
+    head, has_language = heads.get(row, "ForSequenceClassification"), "lm" in row
     model = gpt.make_models(head, "small", True, lm_loss=row == "gpt-finetuning-lm")[gpt.OURS]
     lengths, layers, hidden = bert.lengths_of(batch), model.config.n_layer, model.config.n_embd
     masked = sum(n * (n - 1) // 2 for n in lengths)  # pairs of a query and a key after it
     unread = 2 * 2 * masked * hidden * (layers if has_language else layers - 1)
     if not has_language:  # queries of the last layer: one product makes them with the keys and values
         unread += 2 * (sum(lengths) - len(lengths)) * hidden * hidden
-    if language_only:  # scores after the last tokens
+    if row == "gpt-lm":  # scores after the last tokens
         unread += 2 * len(lengths) * hidden * model.config.vocab_size
     counted = flop_of(model, batch, train=passes == 3)
-    if row == "gpt-finetuning-lm":  # its loss fills the tokens up with rows of zeros
+    if row in ("gpt-finetuning-lm", "gpt-lm-text"):  # without logits, the loss fills the tokens up with rows of zeros
         assert 0.9 * counted < need_of(row) + passes * unread <= counted
     else:
         assert need_of(row) + passes * unread == counted
