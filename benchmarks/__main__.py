@@ -1,6 +1,7 @@
 """Measures this zoo against other implementations and prints a Markdown table.
 
-python -m benchmarks [ROW or MODEL ...] [--settings fp32 medium bf16 portable mixed] [--threads N] [--json FILE]
+python -m benchmarks [ROW or MODEL ...] [--settings fp32 medium bf16 portable mixed] [--threads N ...]
+    [--device cuda] [--json FILE]
 """
 
 import argparse
@@ -17,8 +18,9 @@ import transformers
 from elmo_gpt_bert.training.environment import device_name
 
 from . import bert, elmo, gpt
-from .measure import Build, assert_equal, matrix_peak, take_turns
-from .precision import medium_rounds, model_dtype
+from .limits import matrix_peak, read_bandwidth
+from .measure import CPU, Build, Contest, assert_equal, clock_of, take_turns
+from .precision import matrix_setting, medium_rounds, model_dtype
 
 
 # The rows of each model. The name of a model stands for all of its rows.
@@ -38,11 +40,12 @@ DEFAULT_SETTINGS = {
     "elmo": ["fp32", "portable", "bf16"],
     "gpt": ["fp32", "portable", "bf16"],
 }
+GPU_SETTINGS = ["fp32", "bf16"]  # of all models: oneDNN is for the CPU
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. Times are in milliseconds, memory is in MB, ratios are baseline / side."""
+    """One line of a table. Times are in milliseconds, memory is in MB, ratios are baseline / side."""
 
     row: str
     title: str
@@ -50,33 +53,41 @@ class Result:
     side: str
     baseline: str
     work: str
+    device: str
+    threads: int
     cpu_ms: float
     baseline_cpu_ms: float
     cpu_ratio: float
     lowest_cpu_ratio: float
     highest_cpu_ratio: float
+    wall_ms: float
+    baseline_wall_ms: float
     wall_ratio: float
+    lowest_wall_ratio: float
+    highest_wall_ratio: float
     pairs: int
     difference: float
     tolerance: float
-    share: float | None  # of `matrix_peak`
-    baseline_share: float | None
+    limit: str  # products or reads
+    share: float  # of that limit of the device
+    baseline_share: float
     peak_mb: float | None
     baseline_peak_mb: float | None
 
 
-def measure(row: str, setting: str, tiny: bool, pairs: int) -> Result:
+def measure(row: str, setting: str, tiny: bool, pairs: int, device: torch.device) -> Result:
     """Measures one row in one setting, in `pairs` pairs of turns.
 
     Raises:
         DifferentResults: if the results of the two sides differ.
     """
     title, build = ROWS[row]
-    contest = build(*SETTINGS[setting], tiny)
+    precisions = SETTINGS[setting]
+    contest = build(*precisions, tiny, device)
     difference = assert_equal(contest)
     timing = take_turns(contest, pairs, seconds=0.0 if tiny else 0.3)
     side, baseline = contest.side, contest.baseline
-    precision, baseline_precision = SETTINGS[setting]
+    limit, baseline_limit = (limit_of(contest, precision) for precision in precisions)
     return Result(
         row=row,
         title=title,
@@ -84,47 +95,84 @@ def measure(row: str, setting: str, tiny: bool, pairs: int) -> Result:
         side=side.name,
         baseline=baseline.name,
         work=contest.work,
+        device=device.type,
+        threads=torch.get_num_threads(),
         cpu_ms=1000 * timing.cpu_seconds,
         baseline_cpu_ms=1000 * timing.baseline_cpu_seconds,
         cpu_ratio=timing.cpu_ratio,
         lowest_cpu_ratio=min(timing.cpu_ratios),
         highest_cpu_ratio=max(timing.cpu_ratios),
+        wall_ms=1000 * timing.wall_seconds,
+        baseline_wall_ms=1000 * timing.baseline_wall_seconds,
         wall_ratio=timing.wall_ratio,
+        lowest_wall_ratio=min(timing.wall_ratios),
+        highest_wall_ratio=max(timing.wall_ratios),
         pairs=len(timing.cpu_ratios),
         difference=difference,
         tolerance=contest.tolerance,
-        share=share_of_peak(timing.rate, precision),
-        baseline_share=share_of_peak(timing.baseline_rate, baseline_precision),
+        limit=contest.need.limit,
+        share=timing.rate / limit,
+        baseline_share=timing.baseline_rate / baseline_limit,
         peak_mb=side.peak_memory() if side.peak_memory else None,
         baseline_peak_mb=baseline.peak_memory() if baseline.peak_memory else None,
     )
 
 
-def share_of_peak(rate: float | None, precision: str) -> float | None:
-    return None if rate is None else rate / matrix_peak(model_dtype(precision))
+def limit_of(contest: Contest, precision: str) -> float:
+    """What the device can do at most of what limits the row, per second of its clock."""
+    if contest.need.limit == "reads":
+        return read_bandwidth(contest.device)
+    return matrix_peak(contest.device, model_dtype(precision), matrix_setting(precision))
 
 
-def describe_machine() -> dict[str, object]:
+def describe_machine(device: torch.device = CPU) -> dict[str, object]:
+    """Hardware, versions, and the limits with the present number of threads."""
     return {
         "date": datetime.date.today().isoformat(),
-        "processor": device_name(torch.device("cpu")),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "processor": device_name(CPU),
+        "instructions": " ".join([torch.backends.cpu.get_cpu_capability(), *extensions()]),
+        **({} if device == CPU else {"device": device_name(device)}),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "medium rounds to bf16": medium_rounds(),
-        "fp32 GFLOP/s": round(matrix_peak(torch.float32) / 1e9),
+        "medium rounds to bf16": medium_rounds(device),
+        **describe_limits(device),
     }
 
 
-HEADER = ["row", "what", "on", "setting", "compared", "CPU ms", "CPU time ratio", "wall", "difference"]
-HEADER += ["% of peak", "peak MB"]
+def extensions() -> list[str]:
+    """Which of the processor's instructions for products of short numbers torch knows."""
+    names = {"AMX": "_is_amx_tile_supported", "AVX512-bf16": "_is_avx512_bf16_supported", "VNNI": "_is_vnni_supported"}
+    return [name for name, function in names.items() if getattr(torch.cpu, function, bool)()]
+
+
+def describe_limits(device: torch.device) -> dict[str, object]:
+    """Per second of CPU time on the CPU, so with several threads of one core; else of wall time."""
+    return {
+        "threads": torch.get_num_threads(),
+        "fp32 GFLOP/s": round(matrix_peak(device, torch.float32) / 1e9),
+        "bf16 GFLOP/s": round(matrix_peak(device, torch.bfloat16) / 1e9),
+        "reads GB/s": round(read_bandwidth(device) / 1e9, 1),
+    }
+
+
+COLUMNS = ["row", "what", "on", "setting", "compared"]
+TIMES = {"cpu": ["CPU ms", "CPU time ratio", "wall"], "wall": ["wall ms", "wall ratio", "CPU time"]}
+
+
+def header(device: torch.device) -> list[str]:
+    """The first ratio is that of the device's clock."""
+    return [*COLUMNS, *TIMES[clock_of(device)], "difference", "% of limit", "peak MB"]
 
 
 def table_line(result: Result) -> list[str]:
-    share = "" if result.share is None else f"{100 * result.share:.0f} : {100 * result.baseline_share:.0f}"
+    clock = clock_of(torch.device(result.device))
+    other = "wall" if clock == "cpu" else "cpu"
+    ms, baseline_ms, ratio, lowest, highest = (
+        getattr(result, name.format(clock))
+        for name in ("{}_ms", "baseline_{}_ms", "{}_ratio", "lowest_{}_ratio", "highest_{}_ratio")
+    )
     memory = "" if result.peak_mb is None else f"{result.peak_mb:.0f} : {result.baseline_peak_mb:.0f}"
     return [
         result.row,
@@ -132,11 +180,11 @@ def table_line(result: Result) -> list[str]:
         result.work,
         result.setting,
         f"{result.side} : {result.baseline}",
-        f"{result.cpu_ms:.0f} : {result.baseline_cpu_ms:.0f}",
-        f"**{result.cpu_ratio:.2f}** ({result.lowest_cpu_ratio:.2f} - {result.highest_cpu_ratio:.2f})",
-        f"{result.wall_ratio:.2f}",
+        f"{ms:.0f} : {baseline_ms:.0f}",
+        f"**{ratio:.2f}** ({lowest:.2f} - {highest:.2f})",
+        f"{getattr(result, f'{other}_ratio'):.2f}",
         f"{result.difference:.0e}",
-        share,
+        f"{100 * result.share:.0f} : {100 * result.baseline_share:.0f} {result.limit}",
         memory,
     ]
 
@@ -151,31 +199,49 @@ def main(argv: list[str] | None = None) -> list[Result]:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{names}; all of them when none is named")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="default: those of each model")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
-    parser.add_argument("--threads", type=int, help="torch's threads; default: its own choice")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="torch's threads, one table for each; default: its own choice",
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests that the rows run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args(argv)
     if unknown := [row for row in args.rows if row not in (*MODELS, *ROWS)]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {names}")
-    if args.pairs < 1:
-        parser.error("--pairs must be positive")
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
+    if args.pairs < 1 or min(args.threads or [1]) < 1:
+        parser.error("--pairs and --threads must be positive")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch finds no GPU here")
+    device, results, limits = torch.device(args.device), [], []
+    for threads in args.threads or [torch.get_num_threads()]:
+        torch.set_num_threads(threads)
+        results += print_table(args, device)
+        limits.append(describe_limits(device))
+    if args.json is not None:
+        machine = {name: value for name, value in describe_machine(device).items() if name not in limits[0]}
+        document = {"machine": machine, "limits": limits, "results": [vars(result) for result in results]}
+        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return results
 
-    machine = describe_machine()
-    print(", ".join(f"{name} {value}" for name, value in machine.items()), end="\n\n")
-    print(markdown(HEADER), markdown(["---"] * len(HEADER)), sep="\n")
-    results = []
+
+def print_table(args: argparse.Namespace, device: torch.device) -> list[Result]:
+    """Measures the rows that the command line names, and prints each as soon as it is there."""
+    print(", ".join(f"{name} {value}" for name, value in describe_machine(device).items()), end="\n\n")
+    columns, results = header(device), []
+    print(markdown(columns), markdown(["---"] * len(columns)), sep="\n")
     for model, rows in MODELS.items():
+        settings = args.settings or (DEFAULT_SETTINGS[model] if device == CPU else GPU_SETTINGS)
         for row in rows:
             if args.rows and not {model, row} & set(args.rows):
                 continue
-            for setting in args.settings or DEFAULT_SETTINGS[model]:
-                results.append(measure(row, setting, args.size == "tiny", args.pairs))
+            for setting in settings:
+                results.append(measure(row, setting, args.size == "tiny", args.pairs, device))
                 print(markdown(table_line(results[-1])), flush=True)
-    if args.json is not None:
-        document = {"machine": machine, "results": [vars(result) for result in results]}
-        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    print()
     return results
 
 

@@ -1,6 +1,6 @@
 """BERT: this zoo's classes against those of transformers with SDPA attention, on the same weights and inputs.
 
-A row is a function `(precision, baseline_precision, tiny) -> Contest`; precision.py describes the precisions.
+A row is a function `(precision, baseline_precision, tiny, device) -> Contest`; precision.py describes the precisions.
 """
 
 from collections.abc import Callable
@@ -10,22 +10,25 @@ import numpy as np
 import torch
 import transformers
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 import modeling
 from modeling.shared.modeling_losses import IGNORED
 
-from .measure import Build, Contest, Outputs, Side, peak_memory
+from .limits import layers_flop
+from .measure import Build, Contest, Need, Outputs, Side, peak_memory
 from .precision import forward_backward, gradients, inference, model_dtype, tolerance
 
 
 Batch = dict[str, torch.Tensor]
 MakeModels = Callable[..., dict[str, PreTrainedModel]]  # (head, size, tiny, dropout) -> models by side
+CountFlop = Callable[[PreTrainedConfig, Batch], float]  # of a forward pass, at least
 
 OURS, STOCK = "zoo", "transformers"
 CLASSES = {OURS: (modeling, "ZooBert"), STOCK: (transformers, "Bert")}
 BATCH_SIZE = 32
 BATCHES = 8
+PASSES = 3  # a training step: forward, and backward to the inputs and to the weights of each product
 
 SIZES = {
     "base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
@@ -43,6 +46,8 @@ LENGTHS = {
     "sst2-dev": [4, 12, 16, 19, 21, 24.5, 27, 30, 34, 40, 44, 51.3, 55],
     # Not counted, but chosen like pairs of MNLI, with a mean of 39 and 1.5 columns per token when padded.
     "pairs": [15, 28, 31, 34, 36, 39, 41, 44, 46, 50, 53, 59, 63],
+    # Counted in GPT's tokens on every tenth paragraph of 15 books in the public domain, cut off at 128; mean 52.8.
+    "paragraphs": [1, 8, 13, 19, 26, 37, 51, 72, 106, 128, 128, 128, 128],
 }
 
 
@@ -50,6 +55,13 @@ LENGTHS = {
 class Inputs:
     batches: list[Batch]
     work: str
+
+    def to(self, device: torch.device) -> "Inputs":
+        return Inputs([on(device, batch) for batch in self.batches], self.work)
+
+
+def on(device: torch.device, batch: Batch) -> Batch:
+    return {name: values.to(device) for name, values in batch.items()}
 
 
 def draw_lengths(name: str, count: int) -> torch.Tensor:
@@ -113,18 +125,41 @@ def make_model(side: str, head: str, size: str, tiny: bool, dropout: float) -> P
     return model
 
 
+# What a forward pass needs
+
+
+def lengths_of(batch: Batch) -> list[int]:
+    return batch["attention_mask"].sum(-1).tolist()
+
+
+def classifier_flop(config: PreTrainedConfig, batch: Batch) -> float:
+    """Of the layers, where only the state of [CLS] is read, the pooler and the scores of the labels."""
+    lengths, hidden = lengths_of(batch), config.hidden_size
+    head = 2 * len(lengths) * hidden * (hidden + config.num_labels)
+    return layers_flop(config, lengths, causal=False, one_state=True) + head
+
+
+def masked_lm_flop(config: PreTrainedConfig, batch: Batch) -> float:
+    """Of the layers and, for each labelled token, the head with the scores of all words."""
+    hidden, labelled = config.hidden_size, int((batch["labels"] != IGNORED).sum())
+    head = 2 * labelled * hidden * (hidden + config.vocab_size)
+    return layers_flop(config, lengths_of(batch), causal=False, one_state=False) + head
+
+
 # Inference
 
 
-def classify(size: str, lengths_name: str, make_models: MakeModels = make_models) -> Build:
+def classify(
+    size: str, lengths_name: str, make_models: MakeModels = make_models, count: CountFlop = classifier_flop
+) -> Build:
     """Computes logits of batches in random order, each padded to its longest sequence."""
 
-    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
-        inputs = make_batches(lengths_name, tiny)
+    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
+        inputs = make_batches(lengths_name, tiny).to(device)
         models = make_models("ForSequenceClassification", size, tiny, dropout=0.0)
 
         def side(name: str, precision: str) -> Side:
-            model = models[name].eval().to(model_dtype(precision))
+            model = models[name].eval().to(device, model_dtype(precision))
 
             def run(index: int) -> torch.Tensor:
                 batch = inputs.batches[index % len(inputs.batches)]
@@ -133,11 +168,14 @@ def classify(size: str, lengths_name: str, make_models: MakeModels = make_models
 
             return Side(name, run, check=lambda: {"logits": run(0)})
 
+        config, batches = models[OURS].config, inputs.batches
         return Contest(
             side(OURS, precision),
             side(STOCK, baseline_precision),
             inputs.work,
-            tolerance(precision, baseline_precision),
+            tolerance(precision, baseline_precision, device=device),
+            Need("products", lambda index: count(config, batches[index % len(batches)])),
+            device,
         )
 
     return build
@@ -149,20 +187,21 @@ def evaluate(model: PreTrainedModel, sequences: list[torch.Tensor], by_length: b
     if by_length:
         order.sort(key=lambda index: len(sequences[index]))
     chunks = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    logits = torch.cat([model(**pad([sequences[index] for index in chunk])).logits for chunk in chunks])
-    return torch.empty_like(logits).index_copy_(0, torch.tensor(order), logits)
+    batches = [on(model.device, pad([sequences[index] for index in chunk])) for chunk in chunks]
+    logits = torch.cat([model(**batch).logits for batch in batches])
+    return torch.empty_like(logits).index_copy_(0, torch.tensor(order, device=model.device), logits)
 
 
 def evaluate_set(side_name: str, side_sorted: bool, baseline_name: str, baseline_sorted: bool) -> Build:
     """Computes logits of an evaluation set, in its order or sorted by length."""
 
-    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         size, count = (5, 11) if tiny else (BATCH_SIZE, BATCHES * BATCH_SIZE)
         sequences = draw_sequences(draw_lengths("sst2-dev", count), tiny)
         models = make_models("ForSequenceClassification", "small", tiny, dropout=0.0)
 
         def side(name: str, by_length: bool, precision: str) -> Side:
-            model = models[name].eval().to(model_dtype(precision))
+            model = models[name].eval().to(device, model_dtype(precision))
 
             def run(index: int) -> torch.Tensor:
                 with inference(precision):
@@ -170,11 +209,14 @@ def evaluate_set(side_name: str, side_sorted: bool, baseline_name: str, baseline
 
             return Side(f"{name}, {'sorted' if by_length else 'random order'}", run, lambda: {"logits": run(0)})
 
+        flop = classifier_flop(models[OURS].config, pad(sequences))
         return Contest(
             side(side_name, side_sorted, precision),
             side(baseline_name, baseline_sorted, baseline_precision),
             f"{count} x sst2-dev in batches of {size}",
-            tolerance(precision, baseline_precision),
+            tolerance(precision, baseline_precision, device=device),
+            Need("products", lambda index: flop),
+            device,
         )
 
     return build
@@ -203,7 +245,7 @@ def make_classified_batches(tiny: bool) -> Inputs:
 def loss_and_gradients(model: PreTrainedModel, batch: Batch, precision: str) -> Outputs:
     """The loss and all gradients of one training pass."""
     model.train().zero_grad()
-    loss = forward_backward(lambda: model(**batch).loss, precision)
+    loss = forward_backward(lambda: model(**batch).loss, precision, model.device)
     return {"loss": loss, "gradients": gradients(model)}
 
 
@@ -212,45 +254,55 @@ def make_step(model: PreTrainedModel, batches: list[Batch], precision: str) -> C
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
 
     def step(index: int) -> None:
-        forward_backward(lambda: model(**batches[index % len(batches)]).loss, precision)
+        forward_backward(lambda: model(**batches[index % len(batches)]).loss, precision, model.device)
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def two_steps(side: str, head: str, make_inputs: Callable[[bool], Inputs], precision: str, tiny: bool) -> None:
+def two_steps(
+    side: str, head: str, make_inputs: Callable[[bool], Inputs], precision: str, tiny: bool, device: torch.device
+) -> None:
     """The work whose memory is measured: in the second step, the optimizer has its state."""
-    step = make_step(make_model(side, head, "small", tiny, dropout=0.1), make_inputs(tiny).batches, precision)
+    model = make_model(side, head, "small", tiny, dropout=0.1).to(device)
+    step = make_step(model, make_inputs(tiny).to(device).batches, precision)
     step(0)
     step(1)
 
 
 def train_step(
-    head: str, make_inputs: Callable[[bool], Inputs], with_memory: bool, make_models: MakeModels = make_models
+    head: str,
+    make_inputs: Callable[[bool], Inputs],
+    count: CountFlop,
+    with_memory: bool = False,
+    make_models: MakeModels = make_models,
 ) -> Build:
     """Forward, backward and fused AdamW with dropout 0.1; loss and gradients are compared without dropout."""
 
-    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
-        inputs = make_inputs(tiny)
+    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
+        inputs = make_inputs(tiny).to(device)
         models = make_models(head, "small", tiny, dropout=0.1)
 
         def side(name: str, precision: str) -> Side:
             def check() -> Outputs:
-                model = make_models(head, "small", tiny, dropout=0.0)[name]
+                model = make_models(head, "small", tiny, dropout=0.0)[name].to(device)
                 return loss_and_gradients(model, inputs.batches[0], precision)
 
             def memory() -> float:
-                return peak_memory(two_steps, name, head, make_inputs, precision, tiny)
+                return peak_memory(two_steps, name, head, make_inputs, precision, tiny, device)
 
-            run = make_step(models[name], inputs.batches, precision)
+            run = make_step(models[name].to(device), inputs.batches, precision)
             return Side(name, run, check, memory if with_memory else None)
 
+        config, batches = models[OURS].config, inputs.batches
         return Contest(
             side(OURS, precision),
             side(STOCK, baseline_precision),
             inputs.work,
-            tolerance(precision, baseline_precision),
+            tolerance(precision, baseline_precision, device=device),
+            Need("products", lambda index: PASSES * count(config, batches[index % len(batches)])),
+            device,
         )
 
     return build
@@ -263,9 +315,12 @@ ROWS: dict[str, tuple[str, Build]] = {
     "small-pairs": ("4 x 512, inference", classify("small", "pairs")),
     "finetuning": (
         "4 x 512, fine-tuning step",
-        train_step("ForSequenceClassification", make_classified_batches, with_memory=False),
+        train_step("ForSequenceClassification", make_classified_batches, classifier_flop),
     ),
-    "masked-lm": ("4 x 512, masked LM step", train_step("ForMaskedLM", make_masked_batches, with_memory=True)),
+    "masked-lm": (
+        "4 x 512, masked LM step",
+        train_step("ForMaskedLM", make_masked_batches, masked_lm_flop, with_memory=True),
+    ),
     "sorted": ("4 x 512, evaluation", evaluate_set(OURS, True, STOCK, False)),
     "sorted-zoo": ("4 x 512, evaluation", evaluate_set(OURS, True, OURS, False)),
     "sorted-transformers": ("4 x 512, evaluation", evaluate_set(STOCK, True, STOCK, False)),

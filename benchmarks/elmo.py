@@ -1,12 +1,11 @@
 """ELMo: this zoo's biLM against a plain one, as in AllenNLP (plain_elmo.py), on the same weights.
 
-A row is a function `(precision, baseline_precision, tiny) -> Contest`; precision.py describes the precisions.
+A row is a function `(precision, baseline_precision, tiny, device) -> Contest`; precision.py describes the precisions.
 """
 
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,8 @@ import torch
 
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer
 
-from .measure import Build, Contest, Outputs, Side
+from .bert import PASSES, Batch, on
+from .measure import Build, Contest, Need, Outputs, Side
 from .plain_elmo import PlainElmo, PlainForPreTraining
 from .precision import forward_backward, gradients, inference, model_dtype, tolerance
 
@@ -50,7 +50,6 @@ QUANTILES = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1]
 WORD_LENGTHS = [1, 2, 3, 4, 4, 5, 6, 6, 7, 9, 10, 13, 16]
 
 Sentence = list[str]
-Batch = dict[str, torch.Tensor]
 
 
 class Text:
@@ -96,7 +95,9 @@ def make_config(size: str, tiny: bool, **fields) -> ElmoConfig:
     return ElmoConfig(**SIZES["tiny" if tiny else size], cell_clip=1.0, proj_clip=0.6, **fields)
 
 
-def make_models(our_class: type, plain_class: type, config: ElmoConfig) -> dict[str, torch.nn.Module]:
+def make_models(
+    our_class: type, plain_class: type, config: ElmoConfig, device: torch.device
+) -> dict[str, torch.nn.Module]:
     """Both classes with the same random weights, which keep the size of states about constant."""
     ours, plain = our_class(config), plain_class(config)
     generator = torch.Generator().manual_seed(0)
@@ -106,24 +107,30 @@ def make_models(our_class: type, plain_class: type, config: ElmoConfig) -> dict[
     ours.get_input_embeddings().weight.data[0] = 0
     weights = ours.state_dict()
     plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
-    return {OURS: ours, PLAIN: plain}
+    return {OURS: ours.to(device), PLAIN: plain.to(device)}
 
 
 def flop(config: ElmoConfig, sentences: list[Sentence]) -> float:
-    """The multiplications and additions that the biLM needs for these sentences.
+    """The FLOPs that the biLM needs for these sentences: each direction reads all words and boundaries."""
+    steps = sum(len(sentence) + 1 for sentence in sentences)
+    return words_flop(config, sentences, boundaries=2) + 2 * steps_flop(config, steps)
 
-    For each distinct word, they include the windows with a character of it and one window without; for each direction,
-    all words and boundaries that it reads.
-    """
+
+def words_flop(config: ElmoConfig, sentences: list[Sentence], boundaries: int) -> float:
+    """Of the word layer: for each distinct word, the windows with a character of it and one window without."""
     distinct = {word for sentence in sentences for word in sentence}
     # A word has marks at its begin and end. <S> and </S> are words of one mark.
-    windows = sum(len(word.encode()) + 3 for word in distinct) + 2 * 4
+    windows = sum(len(word.encode()) + 3 for word in distinct) + 4 * boundaries
     filters, size = sum(count for _, count in config.filters), config.projection_size
     convolutions = windows * sum(width * count for width, count in config.filters) * config.char_embedding_size
-    dense = (len(distinct) + 2) * filters * (2 * config.num_highway_layers * filters + size)
-    steps = sum(len(sentence) + 1 for sentence in sentences)
-    step = 4 * config.cell_size * 2 * size + config.cell_size * size  # of one direction of one layer
-    return 2 * (convolutions + dense + 2 * config.num_hidden_layers * steps * step)
+    dense = (len(distinct) + boundaries) * filters * (2 * config.num_highway_layers * filters + size)
+    return 2 * (convolutions + dense)
+
+
+def steps_flop(config: ElmoConfig, steps: int) -> float:
+    """Of so many steps of one direction of all LSTM layers."""
+    step = 4 * config.cell_size * 2 * config.projection_size + config.cell_size * config.projection_size
+    return 2 * config.num_hidden_layers * steps * step
 
 
 def outputs_of(model: torch.nn.Module, batch: Batch) -> list[torch.Tensor]:
@@ -147,11 +154,11 @@ def embed_batches(size: str, batch_size: int = BATCH_SIZE, length: int | None = 
     Results are compared with those of the baseline in fp32, whatever precision it is timed in.
     """
 
-    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         text, config = Text(tiny), make_config(size, tiny)
         batches = [text.sentences(min(batch_size, 5) if tiny else batch_size, length) for _ in range(BATCHES)]
-        inputs = [tokenize(batch) for batch in batches]
-        models = make_models(ElmoModel, PlainElmo, config)
+        inputs = [on(device, tokenize(batch)) for batch in batches]
+        models = make_models(ElmoModel, PlainElmo, config, device)
         with inference("highest"):
             exact = named(outputs_of(models[PLAIN], inputs[0]))
 
@@ -169,8 +176,9 @@ def embed_batches(size: str, batch_size: int = BATCH_SIZE, length: int | None = 
             Side(OURS, run, check=lambda: named(run(0))),
             Side(PLAIN, runner(PLAIN, baseline_precision), check=lambda: exact),
             describe(batches),
-            tolerance(precision),
-            flop=lambda index: flop(config, batches[index % BATCHES]),
+            tolerance(precision, device=device),
+            Need("products", lambda index: flop(config, batches[index % BATCHES])),
+            device,
         )
 
     return build
@@ -182,16 +190,16 @@ def embed_sorted(size: str) -> Build:
     Both read words, and both work in the same precision, whatever the setting says about the baseline.
     """
 
-    def build(precision: str, _: str, tiny: bool) -> Contest:
+    def build(precision: str, _: str, tiny: bool, device: torch.device) -> Contest:
         batch_size, count = (3, 8) if tiny else (BATCH_SIZE, 4 * BATCH_SIZE)
         config, sentences = make_config(size, tiny), Text(tiny).sentences(count)
-        model = make_models(ElmoModel, PlainElmo, config)[OURS].eval().to(model_dtype(precision))
+        model = make_models(ElmoModel, PlainElmo, config, device)[OURS].eval().to(model_dtype(precision))
 
         def in_order() -> list[torch.Tensor]:
             rows = []
             for start in range(0, count, batch_size):
                 batch = sentences[start : start + batch_size]
-                mix = model(**tokenize(batch)).last_hidden_state
+                mix = model(**on(device, tokenize(batch))).last_hidden_state
                 rows += [row[: len(words)] for row, words in zip(mix, batch, strict=True)]
             return rows
 
@@ -206,8 +214,9 @@ def embed_sorted(size: str) -> Build:
             side("embed", lambda: model.embed(sentences, batch_size=2 * batch_size)),
             side("in the order given", in_order),
             f"{count} sentences, {2 * batch_size} at once : {batch_size}",
-            tolerance(precision),
-            flop=lambda index: flop(config, sentences),
+            tolerance(precision, device=device),
+            Need("products", lambda index: flop(config, sentences)),
+            device,
         )
 
     return build
@@ -219,13 +228,13 @@ def embed_language(size: str) -> Build:
     Both read words. The vectors of words are zeros and the letters' are those of the bytes, so results are the same.
     """
 
-    def build(precision: str, _: str, tiny: bool) -> Contest:
+    def build(precision: str, _: str, tiny: bool, device: torch.device) -> Contest:
         text = Text(tiny)
         batches = [text.sentences(5 if tiny else BATCH_SIZE) for _ in range(BATCHES)]
         lexicon = text.words[: len(text.words) // 2]
         sizes = {} if tiny else {"char_embedding_size": 50}  # as in the published models of languages
         config = make_config(size, tiny, **sizes)
-        of_bytes = make_models(ElmoModel, PlainElmo, config)[OURS]
+        of_bytes = make_models(ElmoModel, PlainElmo, config, device)[OURS]
         of_language, tokenizer = make_language(of_bytes, lexicon)
         distinct = [{word for sentence in batch for word in sentence} for batch in batches]
         share = sum(len(words & {*lexicon}) for words in distinct) / sum(map(len, distinct))
@@ -243,8 +252,9 @@ def embed_language(size: str) -> Build:
             side("characters and words", of_language, tokenizer),
             side("bytes", of_bytes, ElmoTokenizer()),
             f"{describe(batches)}, vectors of {share:.0%} of the distinct words",
-            tolerance(precision),
-            flop=lambda index: flop(config, batches[index % BATCHES]),
+            tolerance(precision, device=device),
+            Need("products", lambda index: flop(config, batches[index % BATCHES])),
+            device,
         )
 
     return build
@@ -264,13 +274,12 @@ def make_language(model: ElmoModel, lexicon: list[str]) -> tuple[ElmoModel, Elmo
     table, projection = (f"token_encoder.{name}.weight" for name in ("char_embeddings", "projection"))
     rows = [0, 0, *(ord(letter) + 1 for letter in letters), *range(257, 262)]
     weights[table] = weights[table][rows]
-    lexicon_vectors = torch.zeros(sizes["lexicon_size"], ours.config.lexicon_vector_size)
+    lexicon_vectors = torch.zeros(sizes["lexicon_size"], ours.config.lexicon_vector_size, device=model.device)
     weights["token_encoder.lexicon_vectors.weight"] = lexicon_vectors
-    weights[projection] = torch.cat(
-        [torch.ones(len(weights[projection]), lexicon_vectors.shape[1]), weights[projection]], 1
-    )
+    of_vectors = weights[projection].new_ones(len(weights[projection]), lexicon_vectors.shape[1])
+    weights[projection] = torch.cat([of_vectors, weights[projection]], 1)
     ours.load_state_dict(weights)
-    return ours, tokenizer
+    return ours.to(model.device), tokenizer
 
 
 # Training
@@ -282,73 +291,99 @@ Loss = Callable[[torch.nn.Module, int], torch.Tensor]  # (model, number of the i
 
 
 def training_contest(
-    models: dict[str, torch.nn.Module], loss: Loss, precision: str, baseline_precision: str, work: str
+    models: dict[str, torch.nn.Module],
+    loss: Loss,
+    precision: str,
+    baseline_precision: str,
+    work: str,
+    forward_flop: Callable[[int], float],
 ) -> Contest:
     """Forward and backward, without an optimizer's step.
 
     Loss and gradients are compared with those of the baseline in fp32.
     """
+    device = models[OURS].device
 
     def side(name: str, precision: str, check_precision: str) -> Side:
         model = models[name].train()
 
         def run(index: int) -> None:
-            forward_backward(lambda: loss(model, index), precision)
+            forward_backward(lambda: loss(model, index), precision, device)
             model.zero_grad()
 
         def check() -> Outputs:
-            value = forward_backward(lambda: loss(model, 0), check_precision)
+            value = forward_backward(lambda: loss(model, 0), check_precision, device)
             outputs = {"loss": value, "gradients": gradients(model)}
             model.zero_grad()
             return outputs
 
         return Side(name, run, check)
 
-    ours, plain = side(OURS, precision, precision), side(PLAIN, baseline_precision, "highest")
-    return Contest(ours, plain, work, max(tolerance(precision), KINKS))
+    return Contest(
+        side(OURS, precision, precision),
+        side(PLAIN, baseline_precision, "highest"),
+        work,
+        max(tolerance(precision, device=device), KINKS),
+        Need("products", lambda index: PASSES * forward_flop(index % BATCHES)),
+        device,
+    )
 
 
 def train(size: str) -> Build:
     """Trains the whole biLM, on 20 columns with <S> and </S> and no padding."""
 
-    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         text, config = Text(tiny), make_config(size, tiny, freeze_bilm=False)
         batches = [text.sentences(5 if tiny else BATCH_SIZE, length=18) for _ in range(BATCHES)]
-        inputs = [tokenize(batch) for batch in batches]
-        models = make_models(ElmoModel, PlainElmo, config)
+        inputs = [on(device, tokenize(batch)) for batch in batches]
+        models = make_models(ElmoModel, PlainElmo, config, device)
 
         def loss(model: torch.nn.Module, index: int) -> torch.Tensor:
             return outputs_of(model, inputs[index % BATCHES])[0].float().square().mean()
 
-        contest = training_contest(models, loss, precision, baseline_precision, describe(batches))
-        return replace(contest, flop=lambda index: 3 * flop(config, batches[index % BATCHES]))
+        def forward_flop(index: int) -> float:
+            return flop(config, batches[index])
+
+        return training_contest(models, loss, precision, baseline_precision, describe(batches), forward_flop)
 
     return build
+
+
+def streams_flop(config: ElmoConfig, sentences: list[Sentence]) -> float:
+    """Of the language model on the words of both directions' streams: layers, and scores of the sampled words."""
+    words = sum(map(len, sentences))
+    scores = 2 * words * config.num_sampled * config.projection_size
+    return words_flop(config, sentences, boundaries=0) + steps_flop(config, words) + scores
 
 
 def pretrain(size: str) -> Build:
     """Pre-trains the language model as in the paper: 20 words of 32 streams per direction, with a sampled softmax."""
 
-    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
+    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         rows, columns = (3, 4) if tiny else (BATCH_SIZE, 20)
         vocabulary, sampled = (TINY_LM_VOCABULARY, TINY_SAMPLED) if tiny else (LM_VOCABULARY, SAMPLED)
         config = make_config(size, tiny, lm_vocab_size=vocabulary, num_sampled=sampled)
         text, generator = Text(tiny), torch.Generator().manual_seed(0)
-        inputs = []
+        texts, inputs = [], []
         for _ in range(BATCHES):
-            forward, backward = (tokenize(text.sentences(rows, columns))["input_ids"] for _ in range(2))
+            streams = [text.sentences(rows, columns) for _ in range(2)]
+            forward, backward = (tokenize(stream)["input_ids"] for stream in streams)
             labels = torch.randint(0, vocabulary, (2, rows, columns), generator=generator)
             names = ("input_ids", "labels", "reverse_input_ids", "reverse_labels")
-            inputs.append(dict(zip(names, (forward, labels[0], backward, labels[1]), strict=True)))
-        models = make_models(ElmoForPreTraining, PlainForPreTraining, config)
+            inputs.append(on(device, dict(zip(names, (forward, labels[0], backward, labels[1]), strict=True))))
+            texts.append(streams[0] + streams[1])
+        models = make_models(ElmoForPreTraining, PlainForPreTraining, config, device)
 
         def loss(model: torch.nn.Module, index: int) -> torch.Tensor:
             torch.manual_seed(index)  # both sides draw the same words
             output = model(**inputs[index % BATCHES])
             return output if isinstance(output, torch.Tensor) else output.loss
 
+        def forward_flop(index: int) -> float:
+            return streams_flop(config, texts[index])
+
         work = f"2 x {rows} x {columns} words, {sampled} of {vocabulary} scored"
-        return training_contest(models, loss, precision, baseline_precision, work)
+        return training_contest(models, loss, precision, baseline_precision, work, forward_flop)
 
     return build
 

@@ -9,16 +9,41 @@ from functools import partial
 import torch
 import torch.nn as nn
 import transformers
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 import modeling
+from modeling.shared.modeling_losses import IGNORED
 
-from .bert import BATCHES, OURS, STOCK, Batch, Inputs, classify, make_classified_batches, train_step
-from .measure import Build, Contest, Outputs, Side
+from .bert import (
+    BATCHES,
+    OURS,
+    STOCK,
+    Batch,
+    Inputs,
+    classify,
+    draw_lengths,
+    draw_sequences,
+    lengths_of,
+    make_classified_batches,
+    on,
+    pad,
+    padding,
+    train_step,
+)
+from .limits import layers_flop, weight_bytes
+from .measure import Build, Contest, Need, Outputs, Side
 from .precision import inference, model_dtype, tolerance
 
 
+class LanguageModelOfTraining(modeling.ZooGPTLMHeadModel):
+    """Returns the loss only, as run_pretraining.py asks for it."""
+
+    def forward(self, input_ids, attention_mask, labels):
+        return super().forward(input_ids, attention_mask=attention_mask, labels=labels, skip_logits=True)
+
+
 CLASSES = {
+    "LMLoss": {OURS: LanguageModelOfTraining, STOCK: transformers.OpenAIGPTLMHeadModel},
     "LMHeadModel": {OURS: modeling.ZooGPTLMHeadModel, STOCK: transformers.OpenAIGPTLMHeadModel},
     "ForSequenceClassification": {
         OURS: modeling.ZooGPTForSequenceClassification,
@@ -72,6 +97,27 @@ def make_models(
     return models
 
 
+# What a forward pass needs
+
+
+def classifier_flop(config: PreTrainedConfig, batch: Batch) -> float:
+    """Of the layers, where only the state of the last token is read, and the scores of the labels."""
+    lengths = lengths_of(batch)
+    head = 2 * len(lengths) * config.hidden_size * config.num_labels
+    return layers_flop(config, lengths, causal=True, one_state=True) + head
+
+
+def language_flop(config: PreTrainedConfig, batch: Batch) -> float:
+    """Of the layers and, for each token but the first of a row, the scores of all words."""
+    lengths = lengths_of(batch)
+    head = 2 * (sum(lengths) - len(lengths)) * config.hidden_size * config.vocab_size
+    return layers_flop(config, lengths, causal=True, one_state=False) + head
+
+
+def classifier_and_language_flop(config: PreTrainedConfig, batch: Batch) -> float:
+    return language_flop(config, batch) + 2 * len(batch["input_ids"]) * config.hidden_size * config.num_labels
+
+
 # Generation
 
 
@@ -88,12 +134,12 @@ def make_prompts(rows: int, tiny: bool) -> Batch:
 def generate(rows: int, new_tokens: int) -> Build:
     """Greedy generation. Both sides must agree on the logits of a text; ours are computed with a cache."""
 
-    def build(precision: str, baseline_precision: str, tiny: bool) -> Contest:
-        prompts, tokens = make_prompts(rows, tiny), 4 if tiny else new_tokens
+    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
+        prompts, tokens = on(device, make_prompts(rows, tiny)), 4 if tiny else new_tokens
         models = make_models("LMHeadModel", "base", tiny)
 
         def side(name: str, precision: str) -> Side:
-            model = models[name].eval().to(model_dtype(precision))
+            model = models[name].eval().to(device, model_dtype(precision))
             model.generation_config.eos_token_id = None
 
             def run(index: int) -> torch.Tensor:
@@ -109,11 +155,14 @@ def generate(rows: int, new_tokens: int) -> Build:
 
             return Side(name, run, check)
 
+        sides = side(OURS, precision), side(STOCK, baseline_precision)
+        read = tokens * weight_bytes(models[OURS])
         return Contest(
-            side(OURS, precision),
-            side(STOCK, baseline_precision),
+            *sides,
             f"{rows} x {prompts['input_ids'].shape[1]} + {tokens} tokens",
-            tolerance(precision, baseline_precision),
+            tolerance(precision, baseline_precision, device=device),
+            Need("reads", lambda index: read),
+            device,
         )
 
     return build
@@ -127,7 +176,7 @@ def step_by_step(model: PreTrainedModel, prompts: Batch) -> torch.Tensor:
         output = model(
             ids[:, column : column + 1],
             attention_mask=mask[:, : column + 1],
-            position_ids=torch.tensor([[column]]),
+            position_ids=torch.tensor([[column]], device=ids.device),
             past_key_values=cache,
             use_cache=True,
         )
@@ -149,18 +198,40 @@ def make_texts(tiny: bool) -> Inputs:
     return Inputs(batches, f"{rows} x {columns}, no padding")
 
 
+def make_paragraphs(tiny: bool) -> Inputs:
+    """8 paragraphs of up to 128 tokens, padded to the longest, all of whose tokens are predicted."""
+    rows, count = (3, 2) if tiny else (8, BATCHES)
+    sequences = draw_sequences(draw_lengths("paragraphs", rows * count), tiny)
+    batches = [pad(sequences[start : start + rows]) for start in range(0, len(sequences), rows)]
+    for batch in batches:
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)
+    return Inputs(batches, f"{rows} paragraphs, padded {padding(batches):.2f}x")
+
+
 ROWS: dict[str, tuple[str, Build]] = {
     "gpt-greedy": ("GPT, greedy generation", generate(rows=1, new_tokens=128)),
     "gpt-greedy-batch": ("GPT, greedy generation", generate(rows=4, new_tokens=64)),
-    "gpt-sst2": ("GPT, inference", classify("base", "sst2-train", make_models)),
-    "gpt-pairs": ("GPT, inference", classify("base", "pairs", make_models)),
+    "gpt-sst2": ("GPT, inference", classify("base", "sst2-train", make_models, classifier_flop)),
+    "gpt-pairs": ("GPT, inference", classify("base", "pairs", make_models, classifier_flop)),
     "gpt-finetuning": (
         "4 x 512, fine-tuning step",
-        train_step("ForSequenceClassification", make_classified_batches, False, make_models),
+        train_step("ForSequenceClassification", make_classified_batches, classifier_flop, make_models=make_models),
     ),
     "gpt-finetuning-lm": (
         "4 x 512, fine-tuning step with LM loss",
-        train_step("ForSequenceClassification", make_classified_batches, False, partial(make_models, lm_loss=True)),
+        train_step(
+            "ForSequenceClassification",
+            make_classified_batches,
+            classifier_and_language_flop,
+            make_models=partial(make_models, lm_loss=True),
+        ),
     ),
-    "gpt-lm": ("4 x 512, language modeling step", train_step("LMHeadModel", make_texts, False, make_models)),
+    "gpt-lm": (
+        "4 x 512, language modeling step",
+        train_step("LMHeadModel", make_texts, language_flop, make_models=make_models),
+    ),
+    "gpt-lm-text": (
+        "4 x 512, language modeling step",
+        train_step("LMLoss", make_paragraphs, language_flop, make_models=make_models),
+    ),
 }

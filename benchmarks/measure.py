@@ -3,11 +3,11 @@
 A ratio is computed within each pair of turns, and the median over the pairs is reported. So a machine that speeds up
 or slows down affects both sides alike. There are two clocks: the CPU time of this process, summed over its threads,
 and wall time, which is the time that a user waits. With one thread, CPU time hardly depends on other processes. With
-several threads it does: threads that wait for each other spin, and on a shared machine they wait long.
+several threads it does: threads that wait for each other spin, and on a shared machine they wait long. On a GPU only
+wall time says how long the work takes.
 """
 
 import argparse
-import functools
 import multiprocessing
 import resource
 import statistics
@@ -18,13 +18,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 
-from modeling.shared.modeling_onednn import linear
 
-
+CPU = torch.device("cpu")
+Clock = Literal["cpu", "wall"]
 Outputs = dict[str, torch.Tensor]
 Result = TypeVar("Result")
 
@@ -51,26 +51,48 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Need:
+    """What `run(i)` needs at least of that which limits it.
+
+    Attributes:
+        limit: FLOPs of matrix products, or bytes that are read from memory.
+        amount: how many `run(i)` needs.
+    """
+
+    limit: Literal["products", "reads"]
+    amount: Callable[[int], float]
+
+
+@dataclass(frozen=True)
 class Contest:
     side: Side
     baseline: Side
     work: str  # a description of the input of one turn
     tolerance: float  # the limit of `largest_difference`
-    flop: Callable[[int], float] | None = None  # multiplications and additions that `run(i)` needs at least
+    need: Need | None = None
+    device: torch.device = CPU
 
 
-Build = Callable[[str, str, bool], Contest]  # makes a row's contest: (precision, baseline's precision, tiny)
+# Makes a row's contest: (precision, baseline's precision, tiny, device)
+Build = Callable[[str, str, bool, torch.device], Contest]
+
+
+class Seconds(NamedTuple):
+    cpu: float  # of all threads
+    wall: float
 
 
 @dataclass(frozen=True)
 class Timing:
     """The seconds of one `run`, as medians over the pairs, and the ratio baseline time / side time of each pair.
 
-    The rates are `Contest.flop` per CPU second, also as medians; None if the contest has no `flop`.
+    The rates are what the contest needs, per second of the device's clock, also as medians; None if it names no need.
     """
 
     cpu_seconds: float
     baseline_cpu_seconds: float
+    wall_seconds: float
+    baseline_wall_seconds: float
     cpu_ratios: list[float]
     wall_ratios: list[float]
     rate: float | None
@@ -123,73 +145,75 @@ def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
     if quickest < seconds:  # the first run may be slower than later ones
         quickest = _quickest(contest)
     repeats = max(1, ceil(seconds / quickest))
-    ours, theirs, work = [], [], []
+    ours, theirs, needs = [], [], []
     for pair in range(pairs):
         inputs = list(range(pair * repeats, (pair + 1) * repeats))
-        ours.append(_turn(contest.side, inputs))
-        theirs.append(_turn(contest.baseline, inputs))
-        work.append(sum(map(contest.flop, inputs)) if contest.flop else None)
+        ours.append(_turn(contest.side, inputs, contest.device))
+        theirs.append(_turn(contest.baseline, inputs, contest.device))
+        needs.append(sum(map(contest.need.amount, inputs)) if contest.need else None)
     ratios = [[b / a for a, b in zip(mine, base, strict=True)] for mine, base in zip(ours, theirs, strict=True)]
     cpu_ratios, wall_ratios = map(list, zip(*ratios, strict=True))
+    medians = [statistics.median(times) / repeats for side in (ours, theirs) for times in zip(*side, strict=True)]
     return Timing(
-        cpu_seconds=statistics.median(cpu for cpu, _ in ours) / repeats,
-        baseline_cpu_seconds=statistics.median(cpu for cpu, _ in theirs) / repeats,
+        cpu_seconds=medians[0],
+        baseline_cpu_seconds=medians[2],
+        wall_seconds=medians[1],
+        baseline_wall_seconds=medians[3],
         cpu_ratios=cpu_ratios,
         wall_ratios=wall_ratios,
-        rate=_rate(work, ours),
-        baseline_rate=_rate(work, theirs),
+        rate=_rate(needs, ours, clock_of(contest.device)),
+        baseline_rate=_rate(needs, theirs, clock_of(contest.device)),
     )
 
 
-def _rate(work: list[float | None], turns: list[tuple[float, float]]) -> float | None:
-    if None in work:
+def _rate(needs: list[float | None], turns: list[Seconds], clock: Clock) -> float | None:
+    if None in needs:
         return None
-    return statistics.median(flop / cpu for flop, (cpu, _) in zip(work, turns, strict=True))
+    return statistics.median(need / getattr(turn, clock) for need, turn in zip(needs, turns, strict=True))
 
 
 def _quickest(contest: Contest) -> float:
     """The wall seconds of the faster side's run."""
-    return min(_turn(side, [0])[1] for side in (contest.side, contest.baseline))
+    return min(_turn(side, [0], contest.device).wall for side in (contest.side, contest.baseline))
 
 
-def _turn(side: Side, inputs: list[int]) -> tuple[float, float]:
+def _turn(side: Side, inputs: list[int], device: torch.device) -> Seconds:
     def run_all() -> None:
         for index in inputs:
             side.run(index)
 
-    return timed(run_all)
+    return timed(run_all, device)
 
 
-def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """(CPU seconds, wall seconds) of a call."""
+def timed(work: Callable[[], object], device: torch.device = CPU) -> Seconds:
+    """The seconds of a call, until all of its work on that device is done."""
+    _wait_for(device)
     cpu, wall = time.process_time(), time.perf_counter()
     work()
-    return time.process_time() - cpu, time.perf_counter() - wall
+    _wait_for(device)
+    return Seconds(time.process_time() - cpu, time.perf_counter() - wall)
 
 
-@functools.cache
-def matrix_peak(dtype: torch.dtype) -> float:
-    """Multiplications and additions per CPU second in a large matrix product, the best of several.
+def _wait_for(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
-    It uses oneDNN where that is faster than torch's choice, in any setting, because it measures the limit of the chip.
-    """
-    size, seconds = 2048, []
-    factors = torch.rand(size, size).to(dtype)
-    with torch.inference_mode():
-        for _ in range(5):
-            before = time.process_time()
-            linear(factors, factors)
-            seconds.append(time.process_time() - before)
-    return 2 * size**3 / min(seconds)
+
+def clock_of(device: torch.device) -> Clock:
+    """The clock that tells how much a device has worked."""
+    return "cpu" if device.type == "cpu" else "wall"
 
 
 def peak_memory(work: Callable[..., object], *args) -> float:
-    """The peak memory in MB of a new process that runs `work(*args)`, with interpreter and libraries."""
+    """The peak memory in MB of a new process that runs `work(*args)`: as in `in_new_process`."""
     return in_new_process(work, *args)[1]
 
 
 def in_new_process(work: Callable[..., Result], *args) -> tuple[Result, float]:
-    """What `work(*args)` returns in a new process, and the peak memory of that process in MB."""
+    """What `work(*args)` returns in a new process, and the peak memory of that process in MB.
+
+    It is that of tensors on the GPU if the process uses one, else of the process with interpreter and libraries.
+    """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(_work_and_peak, work, *args).result()
 
@@ -199,6 +223,8 @@ def _work_and_peak(work: Callable[..., Result], *args) -> tuple[Result, float]:
 
 
 def _peak_here() -> float:
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 2**20
     status = Path("/proc/self/status")
     if status.exists():
         # Not ru_maxrss: on Linux, a new process inherits the value of its parent.

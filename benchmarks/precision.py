@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from .measure import largest_difference
+from .measure import CPU, largest_difference
 
 
 # The largest difference relative to the largest value. In fp32, only the order of sums differs. bf16 keeps 8 bits of
@@ -41,7 +41,7 @@ def onednn(enabled: bool) -> Iterator[None]:
 
 @contextmanager
 def switches(precision: str) -> Iterator[None]:
-    with matmul_precision("medium" if precision == "medium" else "highest"), onednn(precision != "portable"):
+    with matmul_precision(matrix_setting(precision)), onednn(precision != "portable"):
         yield
 
 
@@ -51,10 +51,10 @@ def inference(precision: str) -> Iterator[None]:
         yield
 
 
-def forward_backward(loss: Callable[[], torch.Tensor], precision: str) -> torch.Tensor:
+def forward_backward(loss: Callable[[], torch.Tensor], precision: str, device: torch.device = CPU) -> torch.Tensor:
     """Computes a loss and its gradients in that precision; returns the loss."""
     with switches(precision):
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             value = loss()
         value.backward()
     return value.detach()
@@ -73,9 +73,14 @@ def model_dtype(precision: str) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def medium_rounds() -> bool:
-    """Whether "medium" rounds fp32 factors to bf16 on this chip. Chips without AMX do not round them."""
-    factors = torch.rand(256, 256, generator=torch.Generator().manual_seed(0))
+def matrix_setting(precision: str) -> str:
+    """torch's precision of fp32 matrix products in that precision of a side."""
+    return "medium" if precision == "medium" else "highest"
+
+
+def medium_rounds(device: torch.device = CPU) -> bool:
+    """Whether "medium" rounds fp32 factors on this chip. Processors without AMX do not round them; GPUs may."""
+    factors = torch.rand(256, 256, generator=torch.Generator().manual_seed(0)).to(device)
     with matmul_precision("highest"):
         exact = torch.nn.functional.linear(factors, factors)
     with matmul_precision("medium"):
@@ -83,7 +88,7 @@ def medium_rounds() -> bool:
     return largest_difference({"product": fast}, {"product": exact}) > 1e-5
 
 
-def tolerance(*precisions: str) -> float:
+def tolerance(*precisions: str, device: torch.device = CPU) -> float:
     """The largest difference that is allowed between sides in these precisions."""
-    rounds = "bf16" in precisions or ("medium" in precisions and medium_rounds())
+    rounds = "bf16" in precisions or ("medium" in precisions and medium_rounds(device))
     return BF16_TOLERANCE if rounds else FP32_TOLERANCE

@@ -6,6 +6,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before huggingface_hub reads it
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("ZOO_ONEDNN", "1")  # the same products are tested on every processor
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402

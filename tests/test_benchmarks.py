@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import lzma
 import operator
 import statistics
 import subprocess
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from torch.utils.flop_counter import FlopCounterMode
+from transformers import OpenAIGPTTokenizer
 from transformers.cache_utils import DynamicLayer
 
 import modeling.bert.modeling_bert
@@ -23,6 +24,7 @@ from modeling.elmo import modeling_elmo, modeling_elmo_characters
 from modeling.elmo.tokenization_elmo_spelling import CharacterSpelling
 from modeling.gpt import modeling_gpt, modeling_gpt_tasks
 from modeling.shared import modeling_word_loss
+from tests.test_gpt_tokenizer import read_release
 
 
 def tiny_run(row: str, *arguments: str):
@@ -194,6 +196,15 @@ def test_the_lengths_in_the_code_are_those_of_the_published_files(data, split, n
     assert drawn == pytest.approx(statistics.mean(lengths), rel=0.03)
 
 
+def test_the_lengths_of_paragraphs_in_the_code_are_those_of_books(data):
+    tokenizer = OpenAIGPTTokenizer(*read_release(data))
+    with lzma.open(data / "books" / "valid.txt.xz", "rt", encoding="utf-8") as file:
+        paragraphs = [line for line in file.read().splitlines() if line.strip()]
+    lengths = np.minimum([len(ids) for ids in tokenizer(paragraphs[::10])["input_ids"]], 128)
+    assert bert.LENGTHS["paragraphs"] == np.quantile(lengths, bert.QUANTILES).round().tolist()
+    assert lengths.mean() == pytest.approx(52.8, abs=0.05)
+
+
 def test_the_stand_in_for_pairs_has_the_mean_and_the_padding_it_claims():
     rows = bert.draw_lengths("pairs", 32 * 2000).view(-1, 32).double()
     assert rows.mean() == pytest.approx(39, abs=0.5)
@@ -207,7 +218,7 @@ def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert [result["row"] for result in written["results"]] == ["small-pairs", "sorted"]
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| small-pairs", "| sorted"]
-    assert written["machine"]["threads"] == torch.get_num_threads()
+    assert [limits["threads"] for limits in written["limits"]] == [torch.get_num_threads()]
 
 
 def test_an_unknown_row_is_one_clear_error(capsys):
@@ -295,24 +306,6 @@ def test_made_up_words_are_as_long_as_those_of_real_sentences(data):
     assert elmo.WORD_LENGTHS[-1] == pytest.approx(statistics.median(map(max, lengths)), abs=1)
 
 
-def test_the_work_counted_is_what_our_model_does_and_no_more():
-    config = elmo.make_config("full", tiny=False)
-    sentences = elmo.Text(tiny=False).sentences(2)
-    model = ElmoModel(config).eval()
-    with precision.inference("portable"), FlopCounterMode(display=False) as counter:
-        model(**elmo.tokenize(sentences))
-    counted = elmo.flop(config, sentences)
-    assert counted < counter.get_total_flops() < 1.05 * counted
-
-
-def test_the_share_of_the_peak_is_the_rate_of_the_work_over_it(monkeypatch):
-    monkeypatch.setattr("benchmarks.__main__.matrix_peak", lambda dtype: 1e9)
-    result = tiny_run("elmo-full", "--settings", "fp32")
-    rate = elmo.flop(elmo.make_config("full", tiny=True), elmo.Text(tiny=True).sentences(5)) / (result.cpu_ms / 1000)
-    assert result.share == pytest.approx(rate / 1e9, rel=1)
-    assert result.share / result.baseline_share == pytest.approx(result.cpu_ratio, rel=1)
-
-
 # GPT
 
 
@@ -340,7 +333,7 @@ def test_a_generation_row_stops_when_only_the_tokens_differ(monkeypatch):
         tiny_run("gpt-greedy", "--settings", "fp32")
 
 
-@pytest.mark.parametrize("row", ["gpt-finetuning", "gpt-finetuning-lm", "gpt-lm"])
+@pytest.mark.parametrize("row", ["gpt-finetuning", "gpt-finetuning-lm", "gpt-lm", "gpt-lm-text"])
 def test_a_gpt_training_row_stops_when_only_a_gradient_differs(row, monkeypatch):
     forward = modeling_gpt.ZooGPTMLP.forward
     monkeypatch.setattr(modeling_gpt.ZooGPTMLP, "forward", lambda self, states: forward(self, states.detach()))
@@ -463,7 +456,7 @@ def _change_windows(monkeypatch, name: str) -> None:
     monkeypatch.setattr(squad, "make_windows", changed)
 
 
-@pytest.mark.parametrize("row", ["answers", "answers-map", "answers-all-pairs"])
+@pytest.mark.parametrize("row", ["answers", "answers-map", "answers-n-best", "answers-all-pairs"])
 def test_a_row_of_squad_stops_when_one_answer_differs(row, squad_work, monkeypatch):
     find = squad.find_answers
 

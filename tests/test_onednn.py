@@ -105,3 +105,61 @@ def test_a_build_that_computes_something_else_is_not_used(parameters, monkeypatc
         assert not onednn.is_faster(torch.randn(7, 5), parameters[0])
     finally:
         onednn._works.cache_clear()
+
+
+# Which product
+
+
+@pytest.fixture
+def processor(monkeypatch):
+    """Sets whether the processor has AMX, and what ZOO_ONEDNN says, as if the process had just started."""
+
+    def fresh() -> None:
+        onednn.has_amx.cache_clear()
+        onednn._setting.cache_clear()
+
+    def start(amx: bool, setting: str | None = None) -> None:
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+        monkeypatch.delenv(onednn.VARIABLE, raising=False)
+        if setting is not None:
+            monkeypatch.setenv(onednn.VARIABLE, setting)
+        fresh()
+
+    yield start
+    fresh()
+
+
+@pytest.mark.parametrize(
+    ("amx", "setting", "once", "often"),
+    [
+        (False, None, True, True),
+        (False, "", True, True),
+        (True, None, False, True),
+        (True, "1", True, True),
+        (True, "0", False, False),
+        (False, "0", False, False),
+    ],
+)
+def test_the_processor_chooses_the_product_unless_the_environment_does(
+    amx, setting, once, often, processor, parameters, monkeypatch
+):
+    processor(amx, setting)
+    called, product = [], onednn.product
+    monkeypatch.setattr(onednn, "product", lambda *args: called.append(args) or product(*args))
+    inputs, weight = torch.randn(7, 5), parameters[0]
+    torch.testing.assert_close(onednn.linear(inputs, weight), inputs @ weight.T, atol=1e-5, rtol=1e-5)
+    assert bool(called) == onednn.is_faster(inputs, weight) == once
+    assert onednn.is_faster(inputs, weight, onednn.WORTH_PACKING) == often
+    assert onednn.can_multiply(inputs, weight)
+
+
+def test_a_build_that_does_not_tell_of_amx_uses_onednn(processor, monkeypatch):
+    processor(amx=True)
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")
+    assert onednn.is_chosen()
+
+
+def test_an_unknown_choice_is_one_clear_error(processor, parameters):
+    processor(amx=False, setting="yes")
+    with pytest.raises(ValueError, match="ZOO_ONEDNN=yes: set it to 1 for oneDNN's products, to 0 for torch's"):
+        onednn.linear(torch.randn(7, 5), parameters[0])

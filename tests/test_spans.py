@@ -1,6 +1,8 @@
 """Answers against loops over all starts and all ends, and all of SQuAD's dev questions by an oracle."""
 
 import dataclasses
+import json
+import math
 import os
 import string
 from collections import Counter
@@ -18,6 +20,7 @@ from elmo_gpt_bert.tasks.squad.data import read_folder
 from elmo_gpt_bert.tasks.squad.decode import find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
 from modeling import ElmoTokenizer
+from run_squad import Answering
 from tests.conftest import ROOT
 from tests.glue_sample import WORDS, write_vocabulary
 from tests.test_windows import sentence_pieces
@@ -160,6 +163,51 @@ def test_no_answer_competes_with_the_score_of_the_window_that_gives_it_the_lowes
     assert 20 in places and 0 < min(set(places) - {0}) < 20  # beyond the n best, and among them
 
 
+def official_files(examples: Dataset, windows: Windows, outputs: Outputs, threshold: float | None) -> list[str]:
+    """The three files by the rules of the official n best: every answer is ranked before the best is taken."""
+    predictions, nbest, odds = {}, {}, {}
+    for number, example in enumerate(examples):
+        ranked = slow_best(number, example["context"], windows, outputs, 20, 30)
+        best = ranked[0]
+        predictions[example["id"]] = best["text"]
+        if threshold is not None:
+            null = slow_null(number, windows, outputs)
+            odds[example["id"]] = score32(null) - score32(best)
+            if odds[example["id"]] > threshold:
+                predictions[example["id"]] = ""
+            places = sorted([*ranked, null], key=score32, reverse=True)
+            ranked = places[:20] + [null] * (null in places[20:])
+        highest = max(map(score32, ranked))
+        weights = [math.exp(score32(entry) - highest) for entry in ranked]
+        nbest[example["id"]] = [
+            {"text": entry["text"], "probability": weight / sum(weights)}
+            | {name: float(entry[name]) for name in ("start_logit", "end_logit")}
+            for entry, weight in zip(ranked, weights, strict=True)
+        ]
+    return [json.dumps(content, indent=4, ensure_ascii=False) + "\n" for content in (predictions, nbest, odds)]
+
+
+def score32(entry: dict) -> float:
+    """The sum of the scores in their precision."""
+    return float(entry["start_logit"] + entry["end_logit"])
+
+
+@pytest.mark.parametrize("threshold", [None, 0.0, -1.0])
+def test_the_files_are_to_the_byte_those_of_answers_that_are_all_ranked_first(sample, threshold, monkeypatch):
+    examples, windows, outputs = sample
+    ranked = []
+    rank = decode.Candidates.rank
+    monkeypatch.setattr(decode.Candidates, "rank", lambda self: ranked.append(self) or rank(self))
+    answers = find_answers(examples, windows, outputs, 20, 30, threshold)
+    assert not ranked  # nothing is ranked before the n best are written
+    task = Answering(None, None, None, None, None, windows, False, "squad", 20, 30, threshold)
+    files = task.write("test", answers)
+    assert len(ranked) == 1
+    expected = official_files(examples, windows, outputs, threshold)
+    names = ["predictions.json", "nbest_predictions.json", "null_odds.json"]
+    assert files == dict(zip(names[: 2 if threshold is None else 3], expected, strict=False))
+
+
 def test_the_best_answer_is_that_of_transformers_rule_wherever_that_looks_at_it(sample):
     examples, windows, outputs = sample
     outputs = {name: [row[:-5] for row in rows] for name, rows in outputs.items()}
@@ -224,7 +272,8 @@ def test_scores_that_are_equal_as_those_of_low_precision_give_one_of_the_best(be
         known = {(entry["text"], score(entry)) for entry in every}
         assert all((entry["text"], score(entry)) in known for entry in entries)
         assert len({entry["text"] for entry in entries}) == len(entries)
-    assert find_answers(examples, windows, outputs, 20, 30, 0.0) == answers
+    again = find_answers(examples, windows, outputs, 20, 30, 0.0)
+    assert again == answers and again.nbest == answers.nbest
 
 
 def test_the_lowest_possible_scores_of_elmos_questions_disturb_nothing():
@@ -236,7 +285,8 @@ def test_the_lowest_possible_scores_of_elmos_questions_disturb_nothing():
         for row in rows:
             row[1:3] = LOWEST  # the question's words after the first, whose score is that of no answer
     with np.errstate(all="raise", under="ignore"):
-        assert find_answers(examples, windows, outputs, 20, 30, 0.0) == plain
+        answers = find_answers(examples, windows, outputs, 20, 30, 0.0)
+        assert answers == plain and answers.nbest == plain.nbest
 
 
 @pytest.mark.parametrize(
@@ -269,7 +319,7 @@ def test_an_answer_has_no_space_around_it_though_the_tokens_do():
     nbest = find_answers(examples, windows, random_outputs(windows), 1000).nbest
     texts = [entry["text"] for entry in nbest["q0"]]
     assert all(text == text.strip() != "" for text in texts) and len(set(texts)) == len(texts) and "film" in texts
-    entries, _ = next(decode.rank([context], windows, random_outputs(windows), 1000, 30))
+    entries, _ = next(decode.find_candidates([context], windows, random_outputs(windows), 1000, 30).rank())
     assert [context[entry.begin : entry.end] for entry in entries] == texts
 
 

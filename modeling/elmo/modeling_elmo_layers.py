@@ -323,7 +323,7 @@ def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: _Packing) -> t
     if not len(packing.words):
         return states.new_zeros(*batch, 2 * layer.hidden_size)
     words = states.flatten(0, 1)[packing.words]
-    if isinstance(layer, nn.LSTM) and is_faster(words, layer.weight_ih_l0):
+    if isinstance(layer, nn.LSTM) and is_faster(words, layer.weight_ih_l0, len(packing.sizes)):
         outputs = _run_fast(layer, words, packing)
     else:
         outputs = layer(PackedSequence(words, packing.sizes))[0].data

@@ -325,7 +325,7 @@ def _product_with(weight: torch.Tensor | None, steps: int) -> Callable[[torch.Te
     """The function states -> states @ weight', prepared for many steps; without a weight, the identity."""
     if weight is None:
         return lambda states: states
-    if is_faster(weight, weight):
+    if is_faster(weight, weight, steps):
         packed_weight = packed(weight, steps)
         return lambda states: product(states, packed_weight)
     return lambda states: nn.functional.linear(states, weight)

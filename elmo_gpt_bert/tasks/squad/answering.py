@@ -12,7 +12,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from elmo_gpt_bert.tasks.squad.decode import Entry, probabilities, rank
+from elmo_gpt_bert.tasks.squad.decode import Entry, find_candidates, probabilities
 from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
 from elmo_gpt_bert.tasks.squad.files import check_text
 from elmo_gpt_bert.training.errors import InputError
@@ -84,7 +84,7 @@ class QuestionAnswerer:
         windows = make_windows(
             examples, self.tokenizer, self.max_seq_length, self.doc_stride, min(64, self.max_seq_length // 4)
         )
-        return rank(contexts, windows, self.read(windows), n, self.max_answer_length)
+        return find_candidates(contexts, windows, self.read(windows), n, self.max_answer_length).rank()
 
     def examples(self, questions: list[str], contexts: list[str]) -> Dataset:
         """The questions and contexts as a data set.

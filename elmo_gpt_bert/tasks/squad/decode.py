@@ -9,7 +9,8 @@ Letters: W windows, T tokens of context, K starts, L tokens that an answer may h
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,23 +20,6 @@ from elmo_gpt_bert.tasks.squad.features import Windows
 
 
 ROWS = 1024  # windows that are scored at a time
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The answers to questions, by the questions' ids.
-
-    Attributes:
-        predictions: the text of the predicted answer; "" for no answer.
-        best: the text of the best answer, even if "no answer" scores more.
-        nbest: different texts with probability, start_logit and end_logit, the best first.
-        null_odds: the score of "no answer" less that of the best answer; empty if every question has an answer.
-    """
-
-    predictions: dict[str, str]
-    best: dict[str, str]
-    nbest: dict[str, list[dict[str, str | float]]]
-    null_odds: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -50,14 +34,18 @@ class Spans:
     end: np.ndarray  # the first character after the span
 
     @property
-    def columns(self) -> tuple[np.ndarray, ...]:
-        """The fields of `Entry` after the text, in its order."""
-        return self.begin, self.end, self.score, self.start_logit, self.end_logit
+    def rows(self) -> list[tuple]:
+        """The fields of `Entry` after the text, in its order, of each span."""
+        columns = self.begin, self.end, self.score, self.start_logit, self.end_logit
+        return list(zip(*(values.tolist() for values in columns), strict=True))
 
     def sort(self) -> "Spans":
         """The spans in the order of their questions, for each question the best score first."""
-        order = np.lexsort((self.end, self.begin, -self.score, self.question))
-        return Spans(**{name: values[order] for name, values in vars(self).items()})
+        return self.take(np.lexsort((self.end, self.begin, -self.score, self.question)))
+
+    def take(self, which: np.ndarray) -> "Spans":
+        """Some of the spans, by their numbers or a mask."""
+        return Spans(**{name: values[which] for name, values in vars(self).items()})
 
 
 class Entry(NamedTuple):
@@ -71,6 +59,100 @@ class Entry(NamedTuple):
     end_logit: float
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """The possible answers to all questions.
+
+    Attributes:
+        contexts: the context of each question.
+        spans: the `n` best spans of each window, in no order.
+        nulls: the span of "no answer" of each question, in their order.
+        n: how many answers to a question are wanted.
+    """
+
+    contexts: list[str]
+    spans: Spans
+    nulls: Spans
+    n: int
+
+    def best(self) -> tuple[list[str], list[float]]:
+        """The text and the score of the first answer that `rank` yields for each question. Others are not ranked."""
+        highest = np.full(len(self.contexts), -np.inf, dtype=self.spans.score.dtype)
+        np.maximum.at(highest, self.spans.question, self.spans.score)
+        spans = self.spans.take(self.spans.score == highest[self.spans.question]).sort()
+        spans = spans.take(np.unique(spans.question, return_index=True)[1])
+        places = zip(self.contexts, spans.begin.tolist(), spans.end.tolist(), strict=True)
+        texts, scores = [context[begin:end].strip() for context, begin, end in places], spans.score.tolist()
+        for question, text in enumerate(texts):
+            if not text:  # a token may have no character
+                rows = self.spans.take(self.spans.question == question).sort().rows
+                (first, *_) = _entries(self.contexts[question], rows)
+                texts[question], scores[question] = first.text, first.score
+        return texts, scores
+
+    def rank(self) -> Iterator[tuple[list[Entry], Entry]]:
+        """Yields for each question up to `n` different answers, the best first, and the entry of "no answer"."""
+        spans = self.spans.sort()
+        rows = spans.rows
+        ends = np.append(np.flatnonzero(np.diff(spans.question)) + 1, len(rows)).tolist()
+        for context, null, first, last in zip(self.contexts, self.nulls.rows, [0, *ends], ends, strict=False):
+            yield _entries(context, rows[first:last])[: self.n], Entry("", *null)
+
+
+def _entries(context: str, rows: Iterable[tuple]) -> list[Entry]:
+    """The entries of `rows`, which are sorted and in the form of `Spans.rows`; of equal texts only the best."""
+    best: dict[str, Entry] = {}
+    for begin, end, *scores in rows:
+        text = context[begin:end]
+        begin += len(text) - len(text.lstrip())  # some tokenizers join a space to the word after it
+        text = text.strip()
+        if text not in best:
+            best[text] = Entry(text, begin, begin + len(text), *scores)
+    # A token may have no character, but a question without any other answer needs this one.
+    return [entry for entry in best.values() if entry.text or len(best) == 1]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to questions, by the questions' ids.
+
+    Attributes:
+        predictions: the text of the predicted answer; "" for no answer.
+        best: the text of the best answer, even if "no answer" scores more.
+        null_odds: the score of "no answer" less that of the best answer; empty if every question has an answer.
+        questions: the ids of all questions, in their order.
+        candidates: what the n best are made of.
+    """
+
+    predictions: dict[str, str]
+    best: dict[str, str]
+    null_odds: dict[str, float]
+    questions: list[str] = field(repr=False)
+    candidates: Candidates = field(compare=False, repr=False)
+
+    @cached_property
+    def nbest(self) -> dict[str, list[dict[str, str | float]]]:
+        """Different texts with probability, start_logit and end_logit, the best first.
+
+        They are made when they are first read, which takes longer than all the rest. With `null_odds`, "no answer" is
+        one of them.
+        """
+        nbest = {}
+        for question, (entries, null) in zip(self.questions, self.candidates.rank(), strict=True):
+            if self.null_odds:
+                entries = with_null(entries, null, self.candidates.n)
+            nbest[question] = [
+                {
+                    "text": entry.text,
+                    "probability": probability,
+                    "start_logit": entry.start_logit,
+                    "end_logit": entry.end_logit,
+                }
+                for entry, probability in zip(entries, probabilities(entries), strict=True)
+            ]
+        return nbest
+
+
 def find_answers(
     examples: Dataset,
     windows: Windows,
@@ -81,59 +163,34 @@ def find_answers(
 ) -> Answers:
     """The answers to all `examples`, from start_logits and end_logits, which have one array for each of the `windows`.
 
-    `n_best_size` and `max_answer_length` are those of `rank`. With a `null_threshold` (SQuAD 2.0) a question may have
-    no answer: "" is predicted if "no answer" scores more than the threshold above the best answer.
+    `n_best_size` and `max_answer_length` are those of `find_candidates`. With a `null_threshold` (SQuAD 2.0) a
+    question may have no answer: "" is predicted if "no answer" scores more than the threshold above the best answer.
     """
-    answers = Answers({}, {}, {}, {})
-    ranked = rank(examples["context"][:], windows, outputs, n_best_size, max_answer_length)
-    for question, (entries, null) in zip(examples["id"][:], ranked, strict=True):
-        best = entries[0]
-        answers.predictions[question] = answers.best[question] = best.text
-        if null_threshold is not None:
-            answers.null_odds[question] = null.score - best.score
-            if answers.null_odds[question] > null_threshold:
-                answers.predictions[question] = ""
-            entries = with_null(entries, null, n_best_size)
-        answers.nbest[question] = [
-            {
-                "text": entry.text,
-                "probability": probability,
-                "start_logit": entry.start_logit,
-                "end_logit": entry.end_logit,
-            }
-            for entry, probability in zip(entries, probabilities(entries), strict=True)
-        ]
-    return answers
+    candidates = find_candidates(examples["context"][:], windows, outputs, n_best_size, max_answer_length)
+    questions, (texts, scores) = examples["id"][:], candidates.best()
+    best = dict(zip(questions, texts, strict=True))
+    if null_threshold is None:
+        return Answers(dict(best), best, {}, questions, candidates)
+    nulls = candidates.nulls.score.tolist()
+    odds = {name: null - score for name, null, score in zip(questions, nulls, scores, strict=True)}
+    predictions = {name: "" if odds[name] > null_threshold else text for name, text in best.items()}
+    return Answers(predictions, best, odds, questions, candidates)
 
 
-def rank(
+def find_candidates(
     contexts: Iterable[str],
     windows: Windows,
     outputs: dict[str, list[np.ndarray]],
     n_best_size: int,
     max_answer_length: int,
-) -> Iterator[tuple[list[Entry], Entry]]:
-    """Yields for each question up to `n_best_size` answers, the best first, and the entry of "no answer".
+) -> Candidates:
+    """The `n_best_size` best spans of each window, of at most `max_answer_length` tokens.
 
-    `contexts` has the context of each question. An answer has at most `max_answer_length` tokens. The candidates are
-    the `n_best_size` best spans of each window; of spans with the same text only the best is kept.
+    `contexts` has the context of each question.
     """
     logits = outputs["start_logits"], outputs["end_logits"]
-    nulls = zip(*(values.tolist() for values in null_scores(*logits, windows).columns), strict=True)
-    spans = best_spans(*logits, windows, n_best_size, max_answer_length).sort()
-    rows = list(zip(*(values.tolist() for values in spans.columns), strict=True))
-    ends = np.append(np.flatnonzero(np.diff(spans.question)) + 1, len(rows)).tolist()
-    for context, null, first, last in zip(contexts, nulls, [0, *ends], ends, strict=False):
-        best: dict[str, Entry] = {}
-        for begin, end, *scores in rows[first:last]:
-            text = context[begin:end]
-            begin += len(text) - len(text.lstrip())  # some tokenizers join a space to the word after it
-            text = text.strip()
-            if text not in best:
-                best[text] = Entry(text, begin, begin + len(text), *scores)
-        # A token may have no character, but a question without any other answer needs this one.
-        entries = [entry for entry in best.values() if entry.text or len(best) == 1]
-        yield entries[:n_best_size], Entry("", *null)
+    spans = best_spans(*logits, windows, n_best_size, max_answer_length)
+    return Candidates(list(contexts), spans, null_scores(*logits, windows), n_best_size)
 
 
 def with_null(entries: list[Entry], null: Entry, n: int) -> list[Entry]:
@@ -189,8 +246,11 @@ def _best_pairs(starts: np.ndarray, ends: np.ndarray, n: int, longest: int) -> t
     """The row, start and end of the `n` best pairs in each row, in no order. `starts` and `ends` are (W, T) scores."""
     longest = min(longest, ends.shape[1])
     best_end = ends.copy()  # (W, T) the best score of the ends that are possible for a start at this token
-    for length in range(1, longest):
-        np.maximum(best_end[:, :-length], ends[:, length:], out=best_end[:, :-length])
+    length = 1
+    while length < longest:  # the best of twice as many ends, or of as many as there may be
+        step = min(length, longest - length)
+        np.maximum(best_end[:, :-step], best_end[:, step:], out=best_end[:, :-step])
+        length += step
     chosen = _largest(starts + best_end, n)  # (W, K)
     ends = np.pad(ends, ((0, 0), (0, longest - 1)), constant_values=-np.inf)
     possible_ends = chosen[:, :, None] + np.arange(longest)  # (W, K, L)

@@ -1,0 +1,204 @@
+"""The share of a limit that the benchmarks print: what a row needs, counted by torch, over what the machine can do."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import bert, elmo, gpt, limits, measure, precision
+from benchmarks.__main__ import ROWS, describe_machine, extensions, header, main, table_line
+from benchmarks.measure import CPU, Contest, Need, Side
+from modeling import ElmoForPreTraining, ElmoModel
+
+
+GPU = torch.device("cuda")
+
+
+def flop_of(model: torch.nn.Module, batch: dict[str, torch.Tensor], train: bool = False) -> int:
+    """What torch counts in a pass through our model, which leaves padding out; it cannot count in fused attention."""
+    if hasattr(model, "set_attn_implementation"):
+        model.set_attn_implementation("eager")
+    with precision.switches("portable"), FlopCounterMode(display=False) as counter:
+        output = model.train(train)(**batch)
+        if train:
+            output.loss.backward()
+    return counter.get_total_flops()
+
+
+def need_of(row: str) -> float:
+    _, build = ROWS[row]
+    return build("highest", "highest", True, CPU).need.amount(0)
+
+
+# What a row needs
+
+
+@pytest.mark.parametrize(
+    ("row", "head", "batches", "train"),
+    [
+        ("base-sst2", "ForSequenceClassification", lambda: bert.make_batches("sst2-train", True), False),
+        ("small-pairs", "ForSequenceClassification", lambda: bert.make_batches("pairs", True), False),
+        ("finetuning", "ForSequenceClassification", lambda: bert.make_classified_batches(True), True),
+        ("masked-lm", "ForMaskedLM", lambda: bert.make_masked_batches(True), True),
+    ],
+)
+def test_the_need_of_a_row_of_bert_is_what_torch_counts_in_our_model(row, head, batches, train):
+    model = bert.make_models(head, "small", True, dropout=0.0)[bert.OURS]
+    assert need_of(row) == flop_of(model, batches().batches[0], train)
+
+
+@pytest.mark.parametrize(
+    ("row", "passes"),
+    [("gpt-sst2", 1), ("gpt-finetuning", 3), ("gpt-finetuning-lm", 3), ("gpt-lm", 3), ("gpt-lm-text", 3)],
+)
+def test_the_need_of_a_row_of_gpt_leaves_out_what_is_computed_and_not_read(row, passes):
+    heads = {"gpt-lm": "LMHeadModel", "gpt-lm-text": "LMLoss"}
+    inputs = {"gpt-lm": gpt.make_texts, "gpt-lm-text": gpt.make_paragraphs}
+    batch = inputs.get(row, bert.make_classified_batches)(True).batches[0]
+    head, has_language = heads.get(row, "ForSequenceClassification"), "lm" in row
+    model = gpt.make_models(head, "small", True, lm_loss=row == "gpt-finetuning-lm")[gpt.OURS]
+    lengths, layers, hidden = bert.lengths_of(batch), model.config.n_layer, model.config.n_embd
+    masked = sum(n * (n - 1) // 2 for n in lengths)  # pairs of a query and a key after it
+    unread = 2 * 2 * masked * hidden * (layers if has_language else layers - 1)
+    if not has_language:  # queries of the last layer: one product makes them with the keys and values
+        unread += 2 * (sum(lengths) - len(lengths)) * hidden * hidden
+    if row == "gpt-lm":  # scores after the last tokens
+        unread += 2 * len(lengths) * hidden * model.config.vocab_size
+    counted = flop_of(model, batch, train=passes == 3)
+    if row in ("gpt-finetuning-lm", "gpt-lm-text"):  # without logits, the loss fills the tokens up with rows of zeros
+        assert 0.9 * counted < need_of(row) + passes * unread <= counted
+    else:
+        assert need_of(row) + passes * unread == counted
+
+
+def test_an_evaluation_needs_the_same_in_every_order():
+    sequences = bert.draw_sequences(bert.draw_lengths("sst2-dev", 11), tiny=True)
+    model = bert.make_models("ForSequenceClassification", "small", True, dropout=0.0)[bert.OURS]
+    alone = [flop_of(model, bert.pad([sequence])) for sequence in sequences]
+    assert need_of("sorted") == need_of("sorted-transformers") == sum(alone)
+
+
+def test_a_token_of_generation_reads_all_weights_but_the_table_of_positions():
+    sizes = gpt.SIZES["tiny"]
+    hidden, inner = sizes["n_embd"], 4 * sizes["n_embd"]
+    attention = hidden * 3 * hidden + 3 * hidden + hidden * hidden + hidden
+    feed_forward = hidden * inner + inner + inner * hidden + hidden
+    weights = sizes["n_layer"] * (attention + feed_forward + 4 * hidden) + gpt.TINY_VOCABULARY * hidden
+    _, build = ROWS["gpt-greedy"]
+    for name, size in (("highest", 4), ("bf16", 2)):
+        assert build(name, name, True, CPU).need.amount(0) == 4 * weights * size  # 4 tokens
+
+
+def test_the_need_of_a_row_of_elmo_is_what_our_model_does_and_little_less():
+    config = elmo.make_config("full", tiny=False)
+    sentences = elmo.Text(tiny=False).sentences(2)
+    with torch.inference_mode():
+        counted = flop_of(ElmoModel(config), elmo.tokenize(sentences))
+    assert elmo.flop(config, sentences) < counted < 1.05 * elmo.flop(config, sentences)
+
+
+def test_the_need_of_pretraining_elmo_is_that_of_both_streams_and_their_sampled_words():
+    config = elmo.make_config("small", tiny=False, lm_vocab_size=500, num_sampled=130)
+    text = elmo.Text(tiny=False)
+    streams = [text.sentences(16, 20) for _ in range(2)]
+    ids = [elmo.tokenize(stream)["input_ids"] for stream in streams]
+    labels = torch.randint(0, 500, (16, 20))
+    batch = {"input_ids": ids[0], "labels": labels, "reverse_input_ids": ids[1], "reverse_labels": labels}
+    need = elmo.PASSES * elmo.streams_flop(config, streams[0] + streams[1])
+    counted = flop_of(ElmoForPreTraining(config), batch, train=True)
+    assert need < counted < 1.05 * need
+
+
+# The limits
+
+
+@pytest.fixture
+def _known_limits(monkeypatch):
+    monkeypatch.setattr("benchmarks.__main__.matrix_peak", lambda device, dtype, setting="highest": 1e9)
+    monkeypatch.setattr("benchmarks.__main__.read_bandwidth", lambda device: 1e8)
+
+
+@pytest.mark.usefixtures("_known_limits")
+@pytest.mark.parametrize(("row", "limit", "most"), [("elmo-full", "products", 1e9), ("gpt-greedy", "reads", 1e8)])
+def test_a_share_is_the_need_per_second_over_the_limit(row, limit, most):
+    (result,) = main([row, "--size", "tiny", "--pairs", "1", "--settings", "fp32"])
+    assert result.limit == limit
+    for share, milliseconds in ((result.share, result.cpu_ms), (result.baseline_share, result.baseline_cpu_ms)):
+        assert share == pytest.approx(need_of(row) / (milliseconds / 1000) / most)
+    assert table_line(result)[9] == f"{100 * result.share:.0f} : {100 * result.baseline_share:.0f} {limit}"
+
+
+def test_limits_are_measured_once_for_each_type_and_number_of_threads(monkeypatch):
+    monkeypatch.setattr(limits, "CPU_SIZE", 64)
+    monkeypatch.setattr(limits, "READ_BYTES", 2**12)
+    for cached in (limits._matrix_peak, limits._read_bandwidth):
+        cached.cache_clear()
+    for _ in range(2):
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            assert limits.matrix_peak(CPU, torch.float32) > 0 < limits.matrix_peak(CPU, torch.bfloat16)
+            assert limits.read_bandwidth(CPU) > 0
+    assert (limits._matrix_peak.cache_info().misses, limits._read_bandwidth.cache_info().misses) == (4, 2)
+    for cached in (limits._matrix_peak, limits._read_bandwidth):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("_known_limits")
+def test_each_number_of_threads_has_a_table_of_its_own(tmp_path, capsys):
+    file = tmp_path / "results.json"
+    results = main(["small-pairs", "--size", "tiny", "--settings", "fp32", "--threads", "1", "2", "--json", str(file)])
+    assert [result.threads for result in results] == [1, 2]
+    written = json.loads(file.read_text())
+    assert [limit["threads"] for limit in written["limits"]] == [1, 2]
+    assert [result["share"] for result in written["results"]] == [result.share for result in results]
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("date ")]
+    assert [f"threads {threads}, fp32 GFLOP/s 1, bf16 GFLOP/s 1, reads GB/s 0.1" in head for threads, head in
+            enumerate(heads, 1)] == [True, True]  # fmt: skip
+
+
+@pytest.mark.usefixtures("_known_limits")
+def test_the_machine_is_described_with_its_instructions_for_short_numbers(monkeypatch):
+    supported = {"_is_amx_tile_supported": True, "_is_avx512_bf16_supported": True, "_is_vnni_supported": False}
+    for name, value in supported.items():
+        monkeypatch.setattr(torch.cpu, name, lambda value=value: value)
+    assert extensions() == ["AMX", "AVX512-bf16"]
+    instructions = describe_machine()["instructions"]
+    assert instructions == f"{torch.backends.cpu.get_cpu_capability()} AMX AVX512-bf16"
+
+
+# On a GPU
+
+
+def test_without_a_gpu_the_device_is_one_clear_error(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        main(["--device", "cuda"])
+    assert "--device cuda: torch finds no GPU here" in capsys.readouterr().err
+
+
+def test_on_a_gpu_the_clock_is_that_on_the_wall_and_each_turn_ends_when_the_device_is_done(monkeypatch):
+    events = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: events.append("done"))
+    sides = [Side(name, lambda index, name=name: events.append(name), dict) for name in "AB"]
+    need = Need("products", lambda index: 6.0)
+    timing = measure.take_turns(Contest(*sides, "", 0, need, GPU), pairs=1, seconds=0.0)
+    assert events[-6:] == ["done", "A", "done", "done", "B", "done"]
+    assert timing.rate == pytest.approx(6 / timing.wall_seconds)
+    assert timing.baseline_rate == pytest.approx(6 / timing.baseline_wall_seconds)
+
+
+def test_the_first_ratio_of_a_table_is_that_of_the_devices_clock():
+    (result,) = main(["small-pairs", "--size", "tiny", "--pairs", "1", "--settings", "fp32"])
+    result = dataclasses.replace(result, cpu_ratio=2.0, wall_ratio=3.0)
+    for device, first, second in ((CPU, "cpu", "wall"), (GPU, "wall", "cpu")):
+        line = dict(zip(header(device), table_line(dataclasses.replace(result, device=device.type)), strict=True))
+        names = ("CPU time ratio", "wall") if device == CPU else ("wall ratio", "CPU time")
+        assert line[names[0]].startswith(f"**{getattr(result, f'{first}_ratio'):.2f}**")
+        assert line[names[1]] == f"{getattr(result, f'{second}_ratio'):.2f}"
+
+
+def test_inputs_are_moved_to_the_device():
+    inputs = bert.make_masked_batches(True).to(torch.device("meta"))
+    assert {values.device.type for batch in inputs.batches for values in batch.values()} == {"meta"}
