@@ -102,7 +102,7 @@ def draw(rows: Sequence[Row], scores: Sequence[str], against: str) -> bytes:
             axes.axhline(chance, color="gray", linewidth=0.8, linestyle="dashed")
         axes.set(xscale="log", xlabel=f"{against} of pre-training", title=score.replace("_", " "))
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter("{x:,.6g}")
+        axes.xaxis.set_major_formatter("{x:,.12g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
