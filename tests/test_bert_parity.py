@@ -101,18 +101,16 @@ def test_twenty_adamw_steps_stay_together(head, tmp_path):
     stock, ours = pair(head, tmp_path)
     steps = [case(head, holes=index % 2 == 1) for index in range(20)]
     for model in (stock.train(), ours.train()):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
+        # A softmax does not see all scores shifted, so some biases have no gradient but rounding. A small epsilon would
+        # make it a whole step.
+        optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, eps=1e-5)
         for this in steps:
             model(**this.inputs, **this.labels).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     mine = dict(ours.named_parameters())
     for name, parameter in stock.named_parameters():
-        # A softmax does not see all keys shifted: the gradient of their bias is rounding noise that Adam scales up.
-        if not name.endswith("key.bias"):
-            torch.testing.assert_close(
-                mine[name], parameter, atol=1e-4, rtol=0, msg=lambda text, name=name: name + text
-            )
+        torch.testing.assert_close(mine[name], parameter, atol=1e-4, rtol=0, msg=lambda text, name=name: name + text)
     this = case(head)
     losses = [model(**this.inputs, **this.labels).loss for model in (ours, stock)]
     torch.testing.assert_close(*losses, atol=1e-4, rtol=0)

@@ -59,6 +59,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from ..hub_code import SavedWithCode
 from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss
+from ..shared.modeling_onednn import apply_linear
 from ..shared.modeling_packing import (
     attention_implementation,
     check_choices,
@@ -123,9 +124,9 @@ class ZooBertSelfAttention(nn.Module):
             attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
         )
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
-        query = split_heads(self.query(queries), self.head_dim)  # (..., A, D)
-        key = split_heads(self.key(hidden_states), self.head_dim)
-        value = split_heads(self.value(hidden_states), self.head_dim)
+        query = split_heads(apply_linear(self.query, queries), self.head_dim)  # (..., A, D)
+        key = split_heads(apply_linear(self.key, hidden_states), self.head_dim)
+        value = split_heads(apply_linear(self.value, hidden_states), self.head_dim)
         return layout.attend(
             attention_interface, self, query, key, value, attention_mask, past_key_values, **kwargs
         )  # (..., H), and (B, A, T, P + T) if the implementation returns probabilities
@@ -141,7 +142,7 @@ class ZooBertResidual(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + residual)
+        return self.LayerNorm(self.dropout(apply_linear(self.dense, hidden_states)) + residual)
 
 
 class ZooBertAttention(nn.Module):
@@ -170,7 +171,7 @@ class ZooBertIntermediate(nn.Module):
         self.activation = ACT2FN[config.hidden_act]  # the erf GELU, as released; GPT has the tanh approximation
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.activation(self.dense(hidden_states))
+        return self.activation(apply_linear(self.dense, hidden_states))
 
 
 class ZooBertLayer(GradientCheckpointingLayer):
@@ -254,7 +255,7 @@ class ZooBertPredictionTransform(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.LayerNorm(self.activation(self.dense(hidden_states)))
+        return self.LayerNorm(self.activation(apply_linear(self.dense, hidden_states)))
 
 
 class ZooBertLMPredictionHead(nn.Module):
@@ -267,7 +268,7 @@ class ZooBertLMPredictionHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, named as in published files
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.decoder(self.transform(hidden_states))  # (..., H) -> (..., V)
+        return apply_linear(self.decoder, self.transform(hidden_states))  # (..., H) -> (..., V)
 
 
 class ZooBertPretrainingHeads(nn.Module):

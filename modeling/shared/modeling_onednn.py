@@ -58,6 +58,22 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     return _without_filling(outputs, inputs.shape[:-1])
 
 
+def apply_linear(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """layer(inputs), computed as by `linear` if the layer is an nn.Linear and nothing else.
+
+    Others may have replaced the layer (peft, quantization), or put hooks on it; then it is called.
+    """
+    if type(layer) is nn.Linear and not _is_hooked(layer) and is_faster(inputs, layer.weight):
+        return linear(inputs, layer.weight, layer.bias)
+    return layer(inputs)
+
+
+def _is_hooked(layer: nn.Module) -> bool:
+    """Whether calling the layer does more than its class's `forward`."""
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return any(hooks) or "forward" in vars(layer) or torch.nn.modules.module._has_any_global_hook()
+
+
 def _without_filling(rows: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     """(N, O) rows, of which the last may be filled up -> (*shape, O)."""
     count = shape.numel()
