@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from multiprocessing.process import BaseProcess as Process
@@ -20,10 +21,11 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed import DistStoreError, TCPStore
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import run_glue
-from elmo_gpt_bert.training import global_batch, loop, waiting
+from elmo_gpt_bert.training import global_batch, loop, rendezvous, waiting
 from elmo_gpt_bert.training.checksums import write_checksums
 from elmo_gpt_bert.training.errors import LaunchError
 from tests.conftest import ROOT
@@ -268,7 +270,7 @@ def run_until_lost(argv: list[str], is_lost: bool) -> None:
 
 def agent(argv: list[str], port: int, machines: tuple[int, int], is_host: bool, is_lost: bool) -> None:
     """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
-    os.environ["ACCELERATE_USE_CPU"] = "true"
+    os.environ |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     meeting = {"is_host": is_host, "last_call_timeout": 8, "keep_alive_interval": 1, "keep_alive_max_attempt": 8}
     config = LaunchConfig(
         min_nodes=machines[0],
@@ -278,7 +280,7 @@ def agent(argv: list[str], port: int, machines: tuple[int, int], is_host: bool, 
         rdzv_backend="c10d",
         rdzv_endpoint=f"127.0.0.1:{port}",
         rdzv_configs=meeting,
-        max_restarts=3 if machines[0] == 1 else 0,
+        max_restarts=1 if machines[0] == 1 else 0,
         start_method="fork",  # its processes need not import everything again
     )
     elastic_launch(config, run_until_lost)(argv, is_lost)
@@ -365,3 +367,16 @@ def test_a_launcher_starts_a_run_again_whose_processes_are_killed_and_it_ends_wi
     assert [f"checkpoint-{update}\n" in said for update in (2, 4, 6)] == [True, True, False], said
     assert wait(fork(partial(run_glue.main, [*argv, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+def test_processes_of_a_start_meet_and_are_not_misled_by_a_name_of_an_earlier_one():
+    connect = partial(TCPStore, "127.0.0.1", timeout=timedelta(seconds=20), wait_for_workers=False)
+    launchers, store = connect(0, is_master=True), connect(0, is_master=True)
+    launchers.set("zoo/name/1", "of one that has ended")
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(rendezvous._follow, connect(launchers.port), "127.0.0.1", "1", timedelta(seconds=20))
+        rendezvous._invite(launchers, store, 2, 20)
+        assert other.result().port == store.port
+    with pytest.raises(DistStoreError, match=r"processes \[1, 2\] have not come") as error:
+        rendezvous._invite(launchers, connect(0, is_master=True), 3, 0)
+    assert waiting.LOST.search(str(error.value))
