@@ -182,8 +182,10 @@ def _join(timeout: int) -> None:
         reminder.start()
     try:
         store = make_store(timeout)  # until there is the one of torch.distributed
-        PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(seconds=timeout))
+        state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(seconds=timeout))
         del store
+        # The only process of XLA is -1 of its machine for accelerate, and would print nothing.
+        state.local_process_index = max(state.local_process_index, 0)
     finally:
         reminder.cancel()
 
