@@ -1,12 +1,17 @@
 """Runs that go on with another number of processes, on machines that are lost or share no folder, and that wait."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from multiprocessing.process import BaseProcess as Process
@@ -16,13 +21,16 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed import DistStoreError, TCPStore
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import run_glue
-from elmo_gpt_bert.training import global_batch, loop, waiting
+from elmo_gpt_bert.training import global_batch, loop, rendezvous, waiting
 from elmo_gpt_bert.training.checksums import write_checksums
 from elmo_gpt_bert.training.errors import LaunchError
+from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
+from tests.launched import kill_after
 from tests.processes import fork, wait
 from tests.run_samples import make_run
 from tests.test_resume import outcome
@@ -47,19 +55,6 @@ def assert_close(folder: Path, other: Path) -> None:
     """The weights are equal up to the order of sums."""
     ours, theirs = (load_file(path / "model.safetensors") for path in (folder, other))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-
-def kill_after(moment: int | None, argv: list[str]) -> None:
-    """A run whose process is killed after this update."""
-    update = loop._Training.update
-
-    def update_and_end(self, *parts) -> None:
-        update(self, *parts)
-        if self.progress.update == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    loop._Training.update = update_and_end
-    run_glue.main(argv)
 
 
 # Another number of processes
@@ -275,7 +270,7 @@ def run_until_lost(argv: list[str], is_lost: bool) -> None:
 
 def agent(argv: list[str], port: int, machines: tuple[int, int], is_host: bool, is_lost: bool) -> None:
     """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
-    os.environ["ACCELERATE_USE_CPU"] = "true"
+    os.environ |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     meeting = {"is_host": is_host, "last_call_timeout": 8, "keep_alive_interval": 1, "keep_alive_max_attempt": 8}
     config = LaunchConfig(
         min_nodes=machines[0],
@@ -285,7 +280,7 @@ def agent(argv: list[str], port: int, machines: tuple[int, int], is_host: bool, 
         rdzv_backend="c10d",
         rdzv_endpoint=f"127.0.0.1:{port}",
         rdzv_configs=meeting,
-        max_restarts=3 if machines[0] == 1 else 0,
+        max_restarts=1 if machines[0] == 1 else 0,
         start_method="fork",  # its processes need not import everything again
     )
     elastic_launch(config, run_until_lost)(argv, is_lost)
@@ -335,3 +330,53 @@ def test_a_job_that_lost_a_machine_is_queued_again_and_ends_with_the_same_bits(f
 
 
 # A process that is killed
+
+
+LAUNCHERS = {  # as many restarts as there are kills
+    "torchrun": ["--standalone", "--nproc-per-node", "2", "--max-restarts", "2"],
+    "accelerate": ["--config_file", "configs/accelerate/cpu.yaml", "--main_process_port", "0", "--max_restarts", "2"],
+}
+
+
+def launch(launcher: str, argv: list[str], seconds: float = 120) -> tuple[int, str]:
+    """Starts a launcher by itself; its status, negative if it did not end in time, and what it and its run said."""
+    command = [sys.executable, "-m", "tests.launched", launcher, *LAUNCHERS[launcher], "run_glue.py", *argv]
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # all have ended
+                os.killpg(process.pid, signal.SIGKILL)
+        said.seek(0)
+        return process.wait(), said.read()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_starts_a_run_again_whose_processes_are_killed_and_it_ends_with_the_same_bits(
+    flags, tmp_path, launcher
+):
+    write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+    argv = [*flags, *with_batch(2, "--max_steps", "7", "--resume")]
+    status, said = launch(launcher, argv)
+    assert status == 0, said
+    assert [f"checkpoint-{update}\n" in said for update in (2, 4, 6)] == [True, True, False], said
+    assert wait(fork(partial(run_glue.main, [*argv, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+def test_processes_of_a_start_meet_and_are_not_misled_by_a_name_of_an_earlier_one():
+    connect = partial(TCPStore, "127.0.0.1", timeout=timedelta(seconds=20), wait_for_workers=False)
+    launchers, store = connect(0, is_master=True), connect(0, is_master=True)
+    launchers.set("zoo/name/1", "of one that has ended")
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(rendezvous._follow, connect(launchers.port), "127.0.0.1", "1", timedelta(seconds=20))
+        rendezvous._invite(launchers, store, 2, 20)
+        assert other.result().port == store.port
+    with pytest.raises(DistStoreError, match=r"processes \[1, 2\] have not come") as error:
+        rendezvous._invite(launchers, connect(0, is_master=True), 3, 0)
+    assert waiting.LOST.search(str(error.value))

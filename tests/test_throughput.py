@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import modeling
 from elmo_gpt_bert.training.speed import Speed
@@ -115,6 +116,12 @@ def test_the_work_of_a_step_is_what_a_formula_says_and_counting_changes_no_bit(n
     assert torch.get_num_threads() == threads
     for one, other in zip(plain, watched, strict=True):
         assert one is other is None or torch.equal(one, other)
+
+
+def test_no_work_is_counted_on_xla_whose_slices_would_be_wrong_meanwhile():
+    modes = []
+    assert Throughput(torch.device("xla"), "no").count(lambda: modes.append(_get_current_dispatch_mode())) == 0
+    assert modes == [None]
 
 
 @pytest.mark.parametrize("name", MODELS)

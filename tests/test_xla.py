@@ -10,7 +10,7 @@ from accelerate import DistributedType, PartialState
 from safetensors.torch import save_model
 
 import run_glue
-from elmo_gpt_bert.training import launching, machines
+from elmo_gpt_bert.training import launching, machines, waiting
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.runs import command
 from elmo_gpt_bert.training.xla import draw_seed, load_weights
@@ -45,6 +45,12 @@ def test_more_processes_than_devices_of_xla_have_a_remedy_of_their_own(as_on_xla
     monkeypatch.setenv("WORLD_SIZE", "8")
     with pytest.raises(RuntimeError, match="8 processes were asked for.* XLA has one device here: --num_processes 1"):
         launching.check_launch()
+
+
+def test_the_only_process_of_xla_prints_what_a_run_says(as_on_xla, monkeypatch):
+    monkeypatch.setattr(PartialState(), "local_process_index", -1)
+    with waiting.peers_watched(60):
+        assert PartialState().is_local_main_process
 
 
 def test_each_update_of_each_process_draws_other_numbers():

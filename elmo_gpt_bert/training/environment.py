@@ -32,9 +32,13 @@ def hardware(accelerator: Accelerator) -> dict[str, str | int]:
 
 
 def device_name(device: torch.device) -> str:
-    """The model name of the GPU or the processor."""
+    """The model name of the GPU or the processor; on XLA the kind of the device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    if device.type == "xla":
+        from torch_xla.core import xla_model
+
+        return f"XLA on {xla_model.xla_device_hw(device)}"  # TPU, CPU, ...
     try:
         model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     except OSError:

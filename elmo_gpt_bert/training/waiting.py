@@ -23,12 +23,14 @@ from accelerate.utils import parse_flag_from_env
 from torch.distributed import Store, distributed_c10d
 
 from elmo_gpt_bert.training.errors import LaunchError, UserError
+from elmo_gpt_bert.training.rendezvous import make_store
 
 
 PATIENCE = 60.0  # seconds at one place before a process says for whom it waits; it says so again after twice the time
 PULSE = 5.0  # seconds between two notes of a process in the store
 MISSED = 4  # pulses without a note, after which a process does not answer
-LOST = re.compile(r"\b(gloo|NCCL|TCPStore|clients joined|socket)\b", re.IGNORECASE)  # in errors of torch.distributed
+# In errors of torch.distributed.
+LOST = re.compile(r"\b(gloo|NCCL|TCPStore|clients joined|wait timeout|socket)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,11 @@ def _join(timeout: int) -> None:
     if environment["RANK"] is not None:
         reminder.start()
     try:
-        PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(seconds=timeout))
+        store = make_store(timeout)  # until there is the one of torch.distributed
+        state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(seconds=timeout))
+        del store
+        # The only process of XLA is -1 of its machine for accelerate, and would print nothing.
+        state.local_process_index = max(state.local_process_index, 0)
     finally:
         reminder.cancel()
 

@@ -1,5 +1,6 @@
 """Runs on XLA that stop and go on, recompute activations, round to bfloat16, or are launched by accelerate."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -72,7 +73,8 @@ def test_the_launcher_runs_the_script_as_a_command(tmp_path):
     flags = [*COMMON, *bert(tmp_path), *glue(tmp_path), "--output_dir", str(tmp_path / "out")]
     done = launch(1, flags)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / "metrics.json").is_file() and "on xla" in done.stdout
+    record = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))
+    assert record["hardware"]["device"].startswith("XLA on ") and ", on xla\n" in done.stdout
 
 
 def test_more_processes_than_devices_are_refused_in_one_line(tmp_path):
