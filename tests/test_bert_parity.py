@@ -101,8 +101,8 @@ def test_twenty_adamw_steps_stay_together(head, tmp_path):
     stock, ours = pair(head, tmp_path)
     steps = [case(head, holes=index % 2 == 1) for index in range(20)]
     for model in (stock.train(), ours.train()):
-        # A softmax does not see all scores shifted, so some biases have no gradient but rounding. A small epsilon would
-        # make it a whole step.
+        # A softmax does not see all scores shifted, so some biases have no gradient but rounding. A small epsilon
+        # would make it a whole step.
         optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, eps=1e-5)
         for this in steps:
             model(**this.inputs, **this.labels).loss.backward()

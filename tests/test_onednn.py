@@ -163,3 +163,30 @@ def test_an_unknown_choice_is_one_clear_error(processor, parameters):
     processor(amx=False, setting="yes")
     with pytest.raises(ValueError, match="ZOO_ONEDNN=yes: set it to 1 for oneDNN's products, to 0 for torch's"):
         onednn.linear(torch.randn(7, 5), parameters[0])
+
+
+class Doubled(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(inputs)
+
+
+def test_a_layer_that_someone_replaced_or_watches_is_called(monkeypatch):
+    layer, seen = nn.Linear(5, 3), []
+    inputs = torch.randn(7, 5)
+    plain = nn.functional.linear(inputs, layer.weight, layer.bias)
+    torch.testing.assert_close(onednn.apply_linear(layer, inputs), plain)
+
+    doubled = Doubled(5, 3)
+    doubled.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(onednn.apply_linear(doubled, inputs), 2 * plain)
+    for handle in (
+        layer.register_forward_hook(lambda module, args, output: seen.append("after") or 3 * output),
+        layer.register_forward_pre_hook(lambda module, args: seen.append("before") or (2 * args[0],)),
+        layer.register_full_backward_hook(lambda module, *gradients: seen.append("backward")),
+        nn.modules.module.register_module_forward_hook(lambda *_: seen.append("every module")),
+    ):
+        onednn.apply_linear(layer, inputs.requires_grad_()).sum().backward()
+        handle.remove()
+    assert seen == ["after", "before", "backward", "every module"]
+    monkeypatch.setattr(layer, "forward", lambda inputs: "patched")
+    assert onednn.apply_linear(layer, inputs) == "patched"

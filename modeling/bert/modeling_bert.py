@@ -125,8 +125,7 @@ class ZooBertSelfAttention(nn.Module):
         )
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
         query = split_heads(apply_linear(self.query, queries), self.head_dim)  # (..., A, D)
-        key = split_heads(apply_linear(self.key, hidden_states), self.head_dim)
-        value = split_heads(apply_linear(self.value, hidden_states), self.head_dim)
+        key, value = (split_heads(apply_linear(each, hidden_states), self.head_dim) for each in (self.key, self.value))
         return layout.attend(
             attention_interface, self, query, key, value, attention_mask, past_key_values, **kwargs
         )  # (..., H), and (B, A, T, P + T) if the implementation returns probabilities
