@@ -32,14 +32,10 @@ SETTINGS = {
     "fp32": ("highest", "highest"),  # as torch ships
     "medium": ("medium", "medium"),
     "bf16": ("bf16", "bf16"),
-    "portable": ("portable", "highest"),  # for models that use oneDNN's products themselves
+    "portable": ("portable", "highest"),  # ours without oneDNN's products
     "mixed": ("medium", "highest"),  # compares different precisions, so only on request
 }
-DEFAULT_SETTINGS = {
-    "bert": ["fp32", "medium", "bf16"],
-    "elmo": ["fp32", "portable", "bf16"],
-    "gpt": ["fp32", "portable", "bf16"],
-}
+DEFAULT_SETTINGS = ["fp32", "portable", "bf16"]
 GPU_SETTINGS = ["fp32", "bf16"]  # of all models: oneDNN is for the CPU
 
 
@@ -234,7 +230,7 @@ def print_table(args: argparse.Namespace, device: torch.device) -> list[Result]:
     columns, results = header(device), []
     print(markdown(columns), markdown(["---"] * len(columns)), sep="\n")
     for model, rows in MODELS.items():
-        settings = args.settings or (DEFAULT_SETTINGS[model] if device == CPU else GPU_SETTINGS)
+        settings = args.settings or (DEFAULT_SETTINGS if device == CPU else GPU_SETTINGS)
         for row in rows:
             if args.rows and not {model, row} & set(args.rows):
                 continue

@@ -229,7 +229,7 @@ def test_an_unknown_row_is_one_clear_error(capsys):
 
 def test_the_name_of_a_model_stands_for_its_rows_and_settings():
     results = main(["elmo", "--size", "tiny", "--pairs", "1"])
-    wanted = [(row, setting) for row in elmo.ROWS for setting in DEFAULT_SETTINGS["elmo"]]
+    wanted = [(row, setting) for row in elmo.ROWS for setting in DEFAULT_SETTINGS]
     assert [(result.row, result.setting) for result in results] == wanted
 
 
