@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 XLA_VENV ?= .venv-xla
 WHEEL_VENV ?= .venv-wheel
-WORKERS ?= 2
+# One more than two cores, because some tests wait.
+WORKERS ?= 3
 # Absolute, so that nothing that changes the directory loses it.
 BIN := $(abspath $(VENV))/bin
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable

