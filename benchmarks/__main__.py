@@ -36,7 +36,7 @@ SETTINGS = {
     "mixed": ("medium", "highest"),  # compares different precisions, so only on request
 }
 DEFAULT_SETTINGS = ["fp32", "portable", "bf16"]
-GPU_SETTINGS = ["fp32", "bf16"]  # of all models: oneDNN is for the CPU
+GPU_SETTINGS = ["fp32", "bf16"]  # oneDNN is for the CPU
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def main(argv: list[str] | None = None) -> list[Result]:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__.splitlines()[0])
     names = ", ".join((*MODELS, *ROWS))
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{names}; all of them when none is named")
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="default: those of each model")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, help=f"default: {', '.join(DEFAULT_SETTINGS)}")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
     parser.add_argument(
         "--threads",
@@ -228,9 +228,9 @@ def print_table(args: argparse.Namespace, device: torch.device) -> list[Result]:
     """Measures the rows that the command line names, and prints each as soon as it is there."""
     print(", ".join(f"{name} {value}" for name, value in describe_machine(device).items()), end="\n\n")
     columns, results = header(device), []
+    settings = args.settings or (DEFAULT_SETTINGS if device == CPU else GPU_SETTINGS)
     print(markdown(columns), markdown(["---"] * len(columns)), sep="\n")
     for model, rows in MODELS.items():
-        settings = args.settings or (DEFAULT_SETTINGS if device == CPU else GPU_SETTINGS)
         for row in rows:
             if args.rows and not {model, row} & set(args.rows):
                 continue

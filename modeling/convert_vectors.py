@@ -45,6 +45,7 @@ from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import shown
 from elmo_gpt_bert.training.folders import check_indices
+from elmo_gpt_bert.training.recipes import find_config
 
 from .conversion import command_line, new_folder, read_json, write_folder
 from .elmo.configuration_elmo import ElmoConfig
@@ -119,7 +120,7 @@ def convert(
 def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
     """The configuration, and the biLM's weights by their names in a task network; no weights without `use_elmo`."""
     if model.endswith(".json"):
-        values = read_json(Path(model))
+        values = read_json(Path(find_config(model)))
         if values.pop("model_type", None) != ElmoConfig.model_type:
             raise InputError(f'{model} must be a configuration of ELMo, with "model_type": "elmo"')
         unknown = sorted(values.keys() - ElmoConfig().to_dict().keys())

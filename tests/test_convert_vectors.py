@@ -580,3 +580,11 @@ def test_the_commands_error_is_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit, match="1"):
         main(["--model", "x", "--vectors", str(tmp_path / "glove.txt"), "--output", str(tmp_path / "out")])
     assert capsys.readouterr().err.partition(": ")[2] == f"error: {tmp_path / 'glove.txt'}: no such file\n"
+
+
+def test_a_configuration_of_this_project_is_found_from_every_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("the film is good and the cast is good", encoding="utf-8")
+    main(["--model", "configs/elmo/tagger.json", "--texts", "text.txt", "--size", "3", "--output", "words"])
+    config = ElmoConfig.from_pretrained("words")
+    assert (config.num_word_vectors, config.word_vector_size) == (3 + 2, 3)  # "the", "is", "good"

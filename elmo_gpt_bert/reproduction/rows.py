@@ -1,7 +1,7 @@
 """What a table is: rows that are runs of the scripts, cells that show their scores, and published figures."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -133,6 +133,29 @@ class Published:
     line: Line
     column: str
     value: float
+
+
+def published_in_columns(
+    figures: Mapping[Line, Sequence[float | None]], columns: Sequence[str]
+) -> tuple[Published, ...]:
+    """line -> its figures, one for each of the columns; None: not published."""
+    return tuple(
+        Published(line, column, value)
+        for line, values in figures.items()
+        for column, value in zip(columns, values, strict=True)
+        if value is not None
+    )
+
+
+def published_in_lines(
+    figures: Mapping[str, Sequence[float]], titles: Sequence[str], column: str
+) -> tuple[Published, ...]:
+    """The first text of several lines -> their figures, one for each title, which is the second text; one column."""
+    return tuple(
+        Published((first, title), column, value)
+        for first, values in figures.items()
+        for title, value in zip(titles, values, strict=True)
+    )
 
 
 @dataclass(frozen=True)

@@ -87,13 +87,22 @@ class Step:
         return self.output.with_name(f"{self.output.name}.json")
 
     @property
-    def command(self) -> list[str]:
-        """As a user types it, and so that it goes on with what an earlier one has left, if anything."""
-        name = [f"{self.row.script}.py"] if self.row.is_run else ["-m", self.row.script]
+    def arguments(self) -> list[str]:
+        """What follows the name of the script. A run goes on with what an earlier one has left, if anything."""
         # A run that only evaluates begins anew.
         again = "--overwrite_output_dir" if self.row.script == "run_blimp" else "--resume"
-        program = self.launcher if self.row.is_run and self.launcher else ("python",)
-        return [*program, *name, *self.words, *([again] if self.row.is_run else [])]
+        return [*self.words, *([again] if self.row.is_run else [])]
+
+    @property
+    def command(self) -> list[str]:
+        """As a user types it."""
+        return self.command_with("python", f"{self.row.script}.py")
+
+    def command_with(self, python: str, script: str) -> list[str]:
+        """With this interpreter, unless a launcher starts it, and this file of the script if it is a run."""
+        if not self.row.is_run:
+            return [python, "-m", self.row.script, *self.arguments]
+        return [*(self.launcher or [python]), script, *self.arguments]
 
 
 def plan(
@@ -132,7 +141,7 @@ def make_step(row: Row, seed: int | None, runs: str, folders: Folders, is_kept: 
     inputs = []
     for name, value in flags.items():
         paths = [folders.find(place, runs) for place in places(value)]
-        text = str(value).lower() if isinstance(value, bool) else find_config(str(value))
+        text = str(value).lower() if isinstance(value, bool) else str(value)
         words += [f"--{name}", *(paths or [text])]
         inputs += [path for path, place in zip(paths, places(value), strict=True) if place.kind in ("data", "model")]
     return Step(row, seed, folder, tuple(words), tuple(inputs), is_kept)
@@ -156,7 +165,7 @@ def digest(step: Step) -> str:
     """
     if step.row.is_run:
         return run_digest(parse(step))
-    paths = [Path(word) for word in step.words if Path(word) != step.output]
+    paths = [Path(find_config(word)) for word in step.words if Path(word) != step.output]
     files = [file for path in paths for file in (path, path / "config.json", path / SHA256SUMS)]
     contents = [file_digest(path) for path in files if path.is_file()]
     return hashlib.sha256(json.dumps([step.row.script, step.words, contents]).encode()).hexdigest()
@@ -167,7 +176,7 @@ def parse(step: Step) -> RunArguments:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return parse_arguments(arguments_of(step.row.script), [*step.words, step.command[-1]])
+            return parse_arguments(arguments_of(step.row.script), step.arguments)
     except SystemExit as error:
         raise InputError(printed.getvalue().strip().partition("error: ")[2]) from error
 
@@ -228,9 +237,5 @@ def commit() -> str | None:
 
 def executable(step: Step) -> list[str]:
     """The command with this interpreter, and with the script where it is, in whichever directory it runs."""
-    if not step.row.is_run:
-        return [sys.executable, *step.command[1:]]
-    script = importlib.util.find_spec(f"{SCRIPTS}.{step.row.script}").origin
-    name = f"{step.row.script}.py"
-    program = list(step.launcher) or [sys.executable]
-    return [*program, script, *step.command[step.command.index(name) + 1 :]]
+    script = importlib.util.find_spec(f"{SCRIPTS}.{step.row.script}").origin if step.row.is_run else ""
+    return step.command_with(sys.executable, script)

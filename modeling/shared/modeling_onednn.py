@@ -48,9 +48,16 @@ VARIABLE = "ZOO_ONEDNN"
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """inputs (..., I) @ weight (O, I)' + bias (O) -> (..., O)."""
-    one_row = inputs.numel() == weight.shape[1]  # torch is as fast then, if the weight is stored as (I, O)
-    if (one_row and not weight.is_contiguous()) or not is_faster(inputs, weight):
-        return nn.functional.linear(inputs, weight, bias)
+    return _multiply(inputs, weight, bias) if _pays(inputs, weight) else nn.functional.linear(inputs, weight, bias)
+
+
+def _pays(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether `is_faster`, except for one row and a weight that is stored as (I, O): torch is as fast then."""
+    return (inputs.numel() != weight.shape[1] or weight.is_contiguous()) and is_faster(inputs, weight)
+
+
+def _multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """As `linear`, by oneDNN, with gradients."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (inputs, weight, bias)):
         outputs = _FilledProduct.apply(inputs, weight, bias)
     else:
@@ -63,8 +70,8 @@ def apply_linear(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
 
     Others may have replaced the layer (peft, quantization), or put hooks on it; then it is called.
     """
-    if type(layer) is nn.Linear and not _is_hooked(layer) and is_faster(inputs, layer.weight):
-        return linear(inputs, layer.weight, layer.bias)
+    if type(layer) is nn.Linear and not _is_hooked(layer) and _pays(inputs, layer.weight):
+        return _multiply(inputs, layer.weight, layer.bias)
     return layer(inputs)
 
 

@@ -1,6 +1,6 @@
 """Named entities on CoNLL-2003 (Devlin et al. 2018, table 7; Peters et al. 2017 and 2018)."""
 
-from ..rows import Comparison, Gap, Published, Row, Table
+from ..rows import Comparison, Gap, Row, Table, published_in_columns
 from .paper_runs import (
     BASE,
     CONLL_GLOVE,
@@ -45,12 +45,7 @@ CONLL2003 = Table(
         both(bert_conll(BASE), "BERT-base"),
         both(bert_conll(LARGE), "BERT-large"),
     ),
-    published=tuple(
-        Published((system,), column, value)
-        for system, values in FIGURES.items()
-        for column, value in zip((PAPER_DEV, PAPER_TEST), values, strict=True)
-        if value is not None
-    ),
+    published=published_in_columns({(system,): values for system, values in FIGURES.items()}, (PAPER_DEV, PAPER_TEST)),
     gaps=tuple(
         Gap(("CVT, several tasks",), column, "no recipe: BERT's paper quotes this system") for column in (DEV, TEST)
     ),

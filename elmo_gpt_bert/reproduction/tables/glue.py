@@ -1,6 +1,6 @@
 """GLUE (Devlin et al. 2018, table 1) with BERT-base, BERT-large and GPT."""
 
-from ..rows import Comparison, Gap, Published, Table
+from ..rows import Comparison, Gap, Published, Table, published_in_lines
 from .paper_runs import BASE, GLUE_TASKS, LARGE, bert_glue, glue_cells, gpt_glue
 
 
@@ -39,15 +39,11 @@ RUN = (BERT_BASE, BERT_LARGE, GPT)
 
 
 def published() -> tuple[Published, ...]:
-    figures = [Published((system, *at), TEST, value) for system, *at, value in on_test()]
+    figures = [*published_in_lines(ON_TEST, TITLES, TEST)]
     for system, values in ON_DEV.items():
         figures += [Published((system, title), DEV, value) for title, value in values.items()]
     figures += [Published((BERT_BASE, title), OTHERS, value) for title, value in RERUNS.items()]
     return tuple(figures)
-
-
-def on_test() -> list[tuple[str, str, float]]:
-    return [(system, *pair) for system, values in ON_TEST.items() for pair in zip(TITLES, values, strict=True)]
 
 
 GLUE = Table(
@@ -62,14 +58,16 @@ GLUE = Table(
     ),
     published=published(),
     gaps=tuple(
-        Gap((system, title), "dev", "the average is of scores on the test sets, which the leaderboard's server gives")
-        for system, title, _ in on_test()
-        if system in RUN and title == AVERAGE
+        Gap(
+            (system, AVERAGE), "dev", "the average is of scores on the test sets, which the leaderboard's server gives"
+        )
+        for system in RUN
     )
     + tuple(
         Gap((system, title), "dev", "no recipe: the paper quotes these systems")
-        for system, title, _ in on_test()
+        for system in ON_TEST
         if system not in RUN
+        for title in TITLES
     ),
     notes=(
         "The labels of the test sets are not published: glue_submission.py writes the leaderboard's zip. A verdict is "

@@ -1,6 +1,6 @@
 """What GPT's pre-training and its auxiliary loss are worth (Radford et al. 2018, table 5)."""
 
-from ..rows import Gap, Published, Row, Table
+from ..rows import Gap, Row, Table, published_in_lines
 from .paper_runs import GLUE_SCORES, glue_cells, gpt_glue, gpt_random, gpt_without_lm
 
 
@@ -32,11 +32,7 @@ GPT_ABLATIONS = Table(
     heads=("training", "score"),
     columns=("dev",),
     rows=rows(),
-    published=tuple(
-        Published((variant, title), PAPER, value)
-        for variant, values in FIGURES.items()
-        for title, value in zip((*TITLES, AVERAGE), values, strict=True)
-    ),
+    published=published_in_lines(FIGURES, (*TITLES, AVERAGE), PAPER),
     gaps=(
         *(Gap((LSTM, title), "dev", "no recipe: the scripts have no LSTM in GPT's place") for title in TITLES),
         *(

@@ -1,6 +1,6 @@
 """What becomes of the predicted tokens (Devlin et al. 2018, table 8), with BERTs that are pre-trained here."""
 
-from ..rows import Comparison, Published, Row, Table, hub_model
+from ..rows import Comparison, Row, Table, hub_model, published_in_lines
 from .paper_runs import after, bert_conll, bert_features, bert_glue, bert_pretraining, glue_cells, with_cells
 
 
@@ -45,11 +45,7 @@ MASKING = Table(
     heads=("pre-training", "score"),
     columns=("dev",),
     rows=rows(),
-    published=tuple(
-        Published((line(*shares), title), PAPER, value)
-        for shares, values in SHARES.items()
-        for title, value in zip(TITLES, values, strict=True)
-    ),
+    published=published_in_lines({line(*shares): values for shares, values in SHARES.items()}, TITLES, PAPER),
     notes=(
         "The paper's text is BooksCorpus and Wikipedia, ours Wikipedia alone. Features are the last four layers, "
         "concatenated. All models here are cased, as entities need it; the paper does not say.",

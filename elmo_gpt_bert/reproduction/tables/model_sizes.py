@@ -1,6 +1,6 @@
 """BERTs of other sizes (Devlin et al. 2018, table 6), pre-trained here."""
 
-from ..rows import Comparison, Published, Row, Table
+from ..rows import Comparison, Row, Table, published_in_lines
 from .paper_runs import BASE_PRETRAINING, after, bert_glue, bert_pretraining, glue_cells, with_cells
 
 
@@ -46,10 +46,8 @@ MODEL_SIZES = Table(
     heads=("size", "score"),
     columns=("dev",),
     rows=rows(),
-    published=tuple(
-        Published((line(*size), title), PAPER, value)
-        for size, values in SIZES.items()
-        for title, value in zip((PERPLEXITY, *TITLES), values, strict=True)
+    published=published_in_lines(
+        {line(*size): values for size, values in SIZES.items()}, (PERPLEXITY, *TITLES), PAPER
     ),
     notes=("The paper's text is BooksCorpus and Wikipedia, ours Wikipedia alone.",),
     budget="paper",

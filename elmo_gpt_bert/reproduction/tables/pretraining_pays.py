@@ -1,6 +1,6 @@
 """The same fine-tuning with and without pre-training, on six tasks: what all three papers claim."""
 
-from ..rows import Cell, Comparison, Gap, Published, Row, Table, data, model, output
+from ..rows import Cell, Comparison, Gap, Published, Row, Table, data, model, output, published_in_columns
 from .paper_runs import (
     CONLL_GLOVE,
     CONLL_WORDS,
@@ -121,11 +121,9 @@ PRETRAINING_PAYS_SMALL = Table(
     heads=("task", "model"),
     columns=(WITHOUT, WITH),
     rows=rows(),
-    published=tuple(
-        Published((TITLES[task], label), f"{column}, in its paper", value)
-        for task, label, *values in FIGURES
-        for column, value in zip((WITHOUT, WITH), values, strict=True)
-        if value is not None
+    published=published_in_columns(
+        {(TITLES[task], label): values for task, label, *values in FIGURES},
+        [f"{column}, in its paper" for column in (WITHOUT, WITH)],
     ),
     gaps=tuple(
         Gap((task.title, "BERT, features"), column, "BERT's paper has features for named entities only, and so do we")
@@ -165,11 +163,7 @@ ELMO_ELSEWHERE = {
 
 def elmo_published() -> tuple[Published, ...]:
     figures = {line: tuple(values) for line, (_, _, _, *values) in ELMO_ROWS.items()} | ELMO_ELSEWHERE
-    return tuple(
-        Published(line, THEIRS[column], value)
-        for line, values in figures.items()
-        for column, value in zip((WITHOUT, WITH), values, strict=True)
-    )
+    return published_in_columns(figures, (THEIRS[WITHOUT], THEIRS[WITH]))
 
 
 PRETRAINING_PAYS_PAPER = Table(

@@ -1,6 +1,6 @@
 """Questions on SQuAD 1.1 and 2.0 (Devlin et al. 2018, tables 2 and 3; Peters et al. 2018, tables 1 to 3)."""
 
-from ..rows import Comparison, Gap, Published, Row, Table
+from ..rows import Comparison, Gap, Row, Table, published_in_columns
 from .paper_runs import (
     BASE,
     ELMO_SQUAD,
@@ -78,12 +78,7 @@ SQUAD = Table(
     heads=("data", "system"),
     columns=(EM, F1),
     rows=rows(),
-    published=tuple(
-        Published(line, column, value)
-        for line, values in FIGURES.items()
-        for column, value in zip((EM_DEV, F1_DEV, EM_TEST, F1_TEST), values, strict=True)
-        if value is not None
-    ),
+    published=published_in_columns(FIGURES, (EM_DEV, F1_DEV, EM_TEST, F1_TEST)),
     gaps=gaps(),
     notes=("SQuAD 2.0: F1 with the threshold of no answer that is best for it on dev, as in the paper.",),
     budget="paper",
