@@ -27,6 +27,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_packing import check_shapes, predicts_from_padding, states_to_predict_from
+from ..shared.modeling_word_loss import language_loss
 from .configuration_bert import NO_DECODER, ZooBertConfig
 from .modeling_bert import ZooBertModel, ZooBertPretrainingHeads, ZooBertWordPredictor
 
@@ -43,7 +44,8 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
         super().__init__(config)
         self.bert = ZooBertModel(config, add_pooling_layer=False)
         self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
-        self.loss_type = "ForCausalLM"
+        self.loss_type = "ForCausalLM"  # Trainer reads it
+        self.loss_function = language_loss
         self.post_init()
 
     @can_return_tuple

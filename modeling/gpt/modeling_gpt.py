@@ -63,7 +63,7 @@ from ..shared.modeling_packing import (
     states_to_predict_from,
 )
 from ..shared.modeling_static import is_opaque
-from ..shared.modeling_word_loss import word_loss
+from ..shared.modeling_word_loss import language_loss, word_loss
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 
 
@@ -318,7 +318,8 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.transformer = ZooGPTModel(config)
         self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
-        self.loss_type = "ForCausalLM"
+        self.loss_type = "ForCausalLM"  # Trainer reads it
+        self.loss_function = language_loss
         self.post_init()
 
     @can_return_tuple

@@ -49,7 +49,7 @@ from ..shared.modeling_packing import (
     predicts_from_padding,
 )
 from ..shared.modeling_static import is_opaque
-from ..shared.modeling_word_loss import word_loss
+from ..shared.modeling_word_loss import language_loss, word_loss
 from .configuration_gpt import ZooGPTConfig
 from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel, ZooGPTWordPredictor
 
@@ -402,7 +402,8 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         self.transformer = ZooGPTModel(config)
         self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
         self.multiple_choice_head = ZooGPTSummary(config)
-        self.loss_type = "ForCausalLM"
+        self.loss_type = "ForCausalLM"  # Trainer reads it
+        self.loss_function = language_loss
         self.post_init()
 
     @can_return_tuple

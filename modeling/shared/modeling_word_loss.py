@@ -11,28 +11,62 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Cross-entropy over all words of a vocabulary, without keeping all scores in memory at the same time."""
+"""Cross-entropy over all words of a vocabulary, in less time and memory than of all scores at the same time.
+
+The (N, V) scores of N predictions, their softmax in fp32 and its gradient take most of the memory of a step, and more
+time than the layers of a small model. `word_loss` computes scores from states, for a part of the rows at a time.
+`language_loss` is given all scores, and keeps nothing else of that size. On the CPU, both compute the softmax of a few
+rows at a time, which stay in the processor's cache.
+"""
+
+from collections.abc import Iterator
 
 import torch
 import torch.nn as nn
+from transformers.loss.loss_utils import ForCausalLMLoss
+from transformers.utils.generic import maybe_autocast
 
+from .modeling_losses import IGNORED
 from .modeling_onednn import fill_up, linear
-from .modeling_static import is_transformed
+from .modeling_static import is_transformed, needs_static_shapes
 
 
-SCORES_AT_ONCE = 2**24  # 64 MB
+SCORES_AT_ONCE = 2**25  # 128 MB in fp32
+SCORES_IN_CACHE = 2**20  # 4 MB in fp32
 
 
 def word_loss(states: torch.Tensor, words: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """The weighted sum of the cross-entropies of N predictions; the scores are (N, H) states @ (V, H) words'.
 
-    `targets` and `weights` are (N,). The (N, V) scores, their softmax and its gradient would take most of the memory
-    of a step. Here they are computed for a part of the rows at a time, gradients included. Second derivatives,
-    `torch.func` and forward-mode differentiation do need all of that memory.
+    `targets` and `weights` are (N,). Gradients are computed together with the loss. Second derivatives, `torch.func`
+    and forward-mode differentiation need the memory of all scores.
     """
-    if is_transformed():
+    if is_transformed() or not len(states):
         return _at_once(states, words, targets, weights)
     return _WordLoss.apply(states, words, targets, weights, torch.is_grad_enabled())
+
+
+def language_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    vocab_size: int,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    ignore_index: int = IGNORED,
+    shift_labels: torch.Tensor | None = None,
+    **kwargs,
+) -> torch.Tensor:
+    """The mean loss of (B, T, V) logits, each of which predicts the next of the (B, T) labels.
+
+    The same as transformers' ForCausalLMLoss, which takes about twice as long on the CPU and is called elsewhere.
+    """
+    if logits.device.type != "cpu" or type(logits) is not torch.Tensor or needs_static_shapes(logits):
+        return ForCausalLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels, **kwargs)
+    if shift_labels is None:
+        shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # trf-ignore: TRF053
+    targets = shift_labels.reshape(-1).to(logits.device)
+    counted = (targets != ignore_index).nonzero().squeeze(1)
+    loss = _ScoreLoss.apply(logits.reshape(-1, vocab_size), targets, counted)
+    return loss / (len(counted) if num_items_in_batch is None else num_items_in_batch)
 
 
 def _at_once(states: torch.Tensor, words: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -44,39 +78,111 @@ def _at_once(states: torch.Tensor, words: torch.Tensor, targets: torch.Tensor, w
 class _WordLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, states, words, targets, weights, with_gradients):
-        loss = torch.zeros((), device=states.device)
         needs_states, needs_words = (with_gradients and needed for needed in ctx.needs_input_grad[:2])
         states_gradient = torch.empty_like(states) if needs_states else None
-        words_gradient = torch.zeros_like(words, dtype=torch.float32) if needs_words else None  # a sum over many parts
-        rows = max(1, SCORES_AT_ONCE // len(words))
-        for start in range(0, len(states), rows):
-            part = slice(start, start + rows)
-            target, weight = targets[part], weights[part]
-            count = len(target)
-            filled = fill_up(states[part])  # (n, H), then rows of zeros
-            log_probabilities = linear(filled, words).float().log_softmax(-1)  # (n, V)
-            loss -= (log_probabilities[:count].gather(1, target.unsqueeze(1)).squeeze(1) * weight).sum()
-            if not (needs_states or needs_words):
-                continue
-            errors = log_probabilities.exp_()
-            errors[torch.arange(count, device=target.device), target] -= 1
-            errors = errors.to(states.dtype)
-            if needs_states:
-                states_gradient[part] = linear(errors, words.T)[:count] * weight.unsqueeze(1)
-            if needs_words:
-                scale = weight.max().clamp(min=1e-30)  # so that products with small weights do not underflow in fp16
-                shares = nn.functional.pad(weight / scale, (0, len(filled) - count)).unsqueeze(1).to(filled.dtype)
-                words_gradient.addcmul_(linear(errors.T, (shares * filled).T).float(), scale)
-        ctx.save_for_backward(states, words, targets, weights, states_gradient, words_gradient)
+        words_gradient = None
+        dtype = _product_type(states)
+        table = words.to(dtype)
+        scale = weights.max().clamp(min=1e-30)  # so that products with small weights do not underflow in fp16
+        loss = torch.zeros((), dtype=torch.float32, device=states.device)
+        with maybe_autocast(states.device.type, enabled=False):
+            for part in _parts(len(states), len(words)):
+                rows, target = fill_up(states[part].to(dtype)), targets[part]  # (n, H), with rows of zeros at the end
+                scores = linear(rows, table)  # (n, V)
+                loss += (_losses(scores, target) * weights[part]).sum()
+                errors = scores  # since `_losses`
+                shares = (weights[part] / scale).unsqueeze(1).to(dtype)
+                if needs_states:
+                    states_gradient[part] = linear(errors, table.T)[: len(target)] * shares
+                if needs_words:
+                    shares = nn.functional.pad(shares, (0, 0, 0, len(rows) - len(target)))
+                    words_gradient = _add(words_gradient, linear(errors.T, (shares * rows).T))
+        ctx.save_for_backward(states, words, targets, weights, scale, states_gradient, words_gradient)
         return loss
 
     @staticmethod
     def backward(ctx, gradient):
-        *inputs, states_gradient, words_gradient = ctx.saved_tensors
-        gradients = [states_gradient, words_gradient]
+        *inputs, scale, states_gradient, words_gradient = ctx.saved_tensors
+        gradients = [None if part is None else gradient * scale * part for part in (states_gradient, words_gradient)]
         if torch.is_grad_enabled():  # create_graph: the saved gradients are constants
             needed = [index for index in (0, 1) if ctx.needs_input_grad[index]]
             graph = torch.autograd.grad(_at_once(*inputs), [inputs[index] for index in needed], create_graph=True)
             for index, part in zip(needed, graph, strict=True):
-                gradients[index] = part
-        return *(None if part is None else gradient * part for part in gradients), None, None, None
+                gradients[index] = gradient * part
+        return *gradients, None, None, None
+
+
+def _product_type(states: torch.Tensor) -> torch.dtype:
+    """The type in which their products are computed, with autocast or without."""
+    device = states.device.type
+    autocasts = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocasts else states.dtype
+
+
+def _parts(rows: int, words: int) -> Iterator[slice]:
+    """Slices of about equal size, of so many rows that their scores are not more than SCORES_AT_ONCE."""
+    parts = -(-rows // max(1, SCORES_AT_ONCE // words))
+    step = -(-rows // parts)
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def _in_cache(rows: int, scores: torch.Tensor) -> Iterator[slice]:
+    """Slices of so many rows; on the CPU, so small that their scores stay in its cache."""
+    step = SCORES_IN_CACHE // scores.shape[1] if scores.device.type == "cpu" else rows
+    return (slice(start, start + max(1, step)) for start in range(0, rows, max(1, step)))
+
+
+def _losses(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The cross-entropies (n,) of the first n of (N, V) scores, which become their gradients in place."""
+    scores = scores[: len(targets)]
+    losses = torch.empty(len(targets), dtype=torch.float32, device=scores.device)
+    for piece in _in_cache(len(targets), scores):
+        log_probabilities, target = scores[piece].float().log_softmax(-1), targets[piece].unsqueeze(1)
+        losses[piece] = -log_probabilities.gather(1, target).squeeze(1)
+        scores[piece] = _less_one(log_probabilities.exp_(), target)
+    return losses
+
+
+def _less_one(probabilities: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The gradient of the cross-entropies of (n, 1) targets, in place."""
+    return probabilities.scatter_add_(1, targets, torch.full_like(targets, -1, dtype=probabilities.dtype))
+
+
+def _add(total: torch.Tensor | None, product: torch.Tensor) -> torch.Tensor:
+    """total + product in fp32, in place."""
+    if total is None:
+        return product.float()
+    for piece in _in_cache(len(total), total):
+        total[piece].add_(product[piece])
+    return total
+
+
+class _ScoreLoss(torch.autograd.Function):
+    """The sum of the cross-entropies of (N, V) scores, for those rows that are `counted` (n,)."""
+
+    @staticmethod
+    def forward(ctx, scores, targets, counted):
+        ctx.save_for_backward(scores, targets, counted)
+        losses = torch.empty(len(counted), dtype=torch.float32)
+        for piece in _in_cache(len(counted), scores):
+            rows = counted[piece]
+            log_probabilities = scores.index_select(0, rows).float().log_softmax(-1)
+            losses[piece] = -log_probabilities.gather(1, targets[rows].unsqueeze(1)).squeeze(1)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        scores, targets, counted = ctx.saved_tensors
+        is_batch = is_transformed() or torch._C._functorch.is_legacy_batchedtensor(gradient)
+        if torch.is_grad_enabled() or is_batch:  # in ordinary operations, for second derivatives
+            errors = scores[counted].float().softmax(-1) - nn.functional.one_hot(targets[counted], scores.shape[1])
+            errors = torch.zeros_like(scores, dtype=torch.float32).index_copy(0, counted, errors)
+            return (gradient * errors).to(scores.dtype), None, None
+        result = torch.empty_like(scores)
+        result[torch.ones(len(scores), dtype=torch.bool).index_fill_(0, counted, False)] = 0
+        for piece in _in_cache(len(counted), scores):
+            rows = counted[piece]
+            probabilities = scores.index_select(0, rows).float().softmax(-1)
+            errors = _less_one(probabilities, targets[rows].unsqueeze(1)).mul_(gradient)
+            result.index_copy_(0, rows, errors.to(scores.dtype))
+        return result, None, None
