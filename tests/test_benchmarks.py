@@ -16,7 +16,7 @@ from transformers import OpenAIGPTTokenizer
 from transformers.cache_utils import DynamicLayer
 
 import modeling.bert.modeling_bert
-from benchmarks import bert, elmo, gpt, measure, precision, scripts, squad
+from benchmarks import bert, elmo, gpt, measure, precision, profile, scripts, squad
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
 from modeling import ElmoModel, ZooGPTLMHeadModel
@@ -514,3 +514,30 @@ def test_a_row_of_squad_that_does_not_exist_is_an_error(capsys):
     with pytest.raises(SystemExit):
         squad.main(["nothing"])
     assert "no row is called nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "work"),
+    [
+        ("products", lambda numbers: numbers @ numbers),
+        ("copies", lambda numbers: numbers.T.contiguous()),
+        ("zeros", lambda numbers: numbers.zero_()),
+        ("random numbers", lambda numbers: numbers.bernoulli_(0.5)),
+        ("other operations", lambda numbers: numbers.exp_()),
+    ],
+)
+def test_a_profile_tells_what_takes_the_time(kind, work):
+    numbers = torch.rand(1000, 1000)
+    milliseconds, shares = profile.shares(Side("one", lambda index: work(numbers), dict), runs=3)
+    assert max(shares, key=shares.get) == kind and sum(shares.values()) == pytest.approx(1)
+    assert milliseconds > 0
+
+
+def test_a_profile_has_a_line_for_each_side_and_setting(tmp_path, capsys):
+    path = tmp_path / "shares.json"
+    lines = profile.main(["masked-lm", "elmo-training", "--settings", "fp32", "--size", "tiny", "--json", str(path)])
+    sides = [("masked-lm", "zoo"), ("masked-lm", "transformers"), ("elmo-training", "zoo"), ("elmo-training", "plain")]
+    assert [(line["row"], line["side"]) for line in lines] == sides
+    assert all(line["products"] > 0 and line["ms"] > 0 for line in lines)
+    assert json.loads(path.read_text(encoding="utf-8"))["results"] == lines
+    assert capsys.readouterr().out.count("\n| ") == 2 + len(lines)
