@@ -65,8 +65,8 @@ def language_loss(
         shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # trf-ignore: TRF053
     targets = shift_labels.reshape(-1).to(logits.device)
     counted = (targets != ignore_index).nonzero().squeeze(1)
-    loss = _ScoreLoss.apply(logits.reshape(-1, vocab_size), targets, counted)
-    return loss / (len(counted) if num_items_in_batch is None else num_items_in_batch)
+    count = torch.as_tensor(len(counted) if num_items_in_batch is None else num_items_in_batch, device=logits.device)
+    return _ScoreLoss.apply(logits.reshape(-1, vocab_size), targets, counted, 1 / count, torch.is_grad_enabled())
 
 
 def _at_once(states: torch.Tensor, words: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -158,31 +158,34 @@ def _add(total: torch.Tensor | None, product: torch.Tensor) -> torch.Tensor:
 
 
 class _ScoreLoss(torch.autograd.Function):
-    """The sum of the cross-entropies of (N, V) scores, for those rows that are `counted` (n,)."""
+    """The sum of the cross-entropies of (N, V) scores, times a `factor`, for those rows that are `counted` (n,)."""
 
     @staticmethod
-    def forward(ctx, scores, targets, counted):
-        ctx.save_for_backward(scores, targets, counted)
+    def forward(ctx, scores, targets, counted, factor, with_gradients):
+        # Small errors would underflow in fp16, before the gradient, which has the loss's scale.
+        kept = torch.float32 if scores.dtype == torch.float16 else scores.dtype
+        errors = torch.empty_like(scores, dtype=kept) if with_gradients and ctx.needs_input_grad[0] else None
         losses = torch.empty(len(counted), dtype=torch.float32)
         for piece in _in_cache(len(counted), scores):
-            rows = counted[piece]
+            rows, target = counted[piece], targets[counted[piece]].unsqueeze(1)
             log_probabilities = scores.index_select(0, rows).float().log_softmax(-1)
-            losses[piece] = -log_probabilities.gather(1, targets[rows].unsqueeze(1)).squeeze(1)
-        return losses.sum()
+            losses[piece] = -log_probabilities.gather(1, target).squeeze(1)
+            if errors is not None:
+                part = _less_one(log_probabilities.exp_(), target).mul_(factor)
+                errors.index_copy_(0, rows, part.to(kept))
+        if errors is not None:
+            is_counted = torch.zeros(len(scores), dtype=torch.bool).index_fill_(0, counted, True)
+            errors.index_fill_(0, (~is_counted).nonzero().squeeze(1), 0)
+        ctx.save_for_backward(scores, targets, counted, errors)
+        ctx.factor = factor
+        return losses.sum() * factor
 
     @staticmethod
     def backward(ctx, gradient):
-        scores, targets, counted = ctx.saved_tensors
-        is_batch = is_transformed() or torch._C._functorch.is_legacy_batchedtensor(gradient)
-        if torch.is_grad_enabled() or is_batch:  # in ordinary operations, for second derivatives
+        scores, targets, counted, errors = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: in ordinary operations
             errors = scores[counted].float().softmax(-1) - nn.functional.one_hot(targets[counted], scores.shape[1])
-            errors = torch.zeros_like(scores, dtype=torch.float32).index_copy(0, counted, errors)
-            return (gradient * errors).to(scores.dtype), None, None
-        result = torch.empty_like(scores)
-        result[torch.ones(len(scores), dtype=torch.bool).index_fill_(0, counted, False)] = 0
-        for piece in _in_cache(len(counted), scores):
-            rows = counted[piece]
-            probabilities = scores.index_select(0, rows).float().softmax(-1)
-            errors = _less_one(probabilities, targets[rows].unsqueeze(1)).mul_(gradient)
-            result.index_copy_(0, rows, errors.to(scores.dtype))
-        return result, None, None
+            errors = torch.zeros_like(scores, dtype=torch.float32).index_copy(0, counted, errors * ctx.factor)
+        is_batch = is_transformed() or torch._C._functorch.is_legacy_batchedtensor(gradient)
+        is_one = not torch.is_grad_enabled() and not is_batch and gradient == 1
+        return (errors if is_one else gradient * errors).to(scores.dtype), None, None, None, None
