@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel, ZooGPTTokenizer
+from modeling.shared import modeling_kept_weights
 from tests.gpt_sample import merges, vocabulary
 
 
@@ -27,6 +28,12 @@ COLUMNS = 10
 SEEDS = pytest.mark.parametrize("seed", range(3))
 CACHES = pytest.mark.parametrize("cache", ["dynamic", "static"])
 CHUNKS = pytest.mark.parametrize("chunks", [[1] * COLUMNS, [4, 1, 3, 2], [6, 1, 1, 1, 1]], ids=str)
+
+
+@pytest.fixture(autouse=True)
+def weights_are_packed_soon(monkeypatch):
+    """All texts here are short."""
+    monkeypatch.setattr(modeling_kept_weights, "PRODUCTS_BEFORE_PACKING", 2)
 
 
 def build(seed: int = 0, **changes) -> tuple[ZooGPTLMHeadModel, OpenAIGPTLMHeadModel]:
