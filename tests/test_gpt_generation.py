@@ -309,6 +309,21 @@ def test_bfloat16_keeps_the_cache_in_its_type_and_scores_close_to_those_without(
     assert generate(ours, ids).shape == (2, COLUMNS + 9)
 
 
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float32, 4), (torch.bfloat16, 0)])
+def test_sdpa_attends_to_prompts_and_in_float32_to_new_words(dtype, steps, monkeypatch):
+    """For one query in bfloat16, plain products are faster on the CPU."""
+    ours, _ = build()
+    columns, attend = [], torch.nn.functional.scaled_dot_product_attention
+
+    def counted(query, *args, **kwargs):
+        columns.append(query.shape[2])
+        return attend(query, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    generate(ours.to(dtype), prompts(2, 6), new=5)
+    assert columns == SIZES["n_layer"] * [6] + steps * SIZES["n_layer"] * [1]
+
+
 def test_neither_training_nor_a_loss_fills_a_cache():
     ours, _ = build()
     ids = prompts(2, 5)
