@@ -30,8 +30,8 @@ from .bert import (
     padding,
     train_step,
 )
-from .limits import layers_flop, weight_bytes
-from .measure import Build, Contest, Need, Outputs, Side
+from .limits import layers_flop, tighter, weight_bytes
+from .measure import Build, Contest, Outputs, Side
 from .precision import inference, model_dtype, tolerance
 
 
@@ -131,8 +131,17 @@ def make_prompts(rows: int, tiny: bool) -> Batch:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
-def generate(rows: int, new_tokens: int) -> Build:
-    """Greedy generation. Both sides must agree on the logits of a text; ours are computed with a cache."""
+def generation_flop(config: PreTrainedConfig, prompts: Batch, new_tokens: int, beams: int) -> float:
+    """Of the layers, for each prompt once and for the words of each beam, and the scores of all words."""
+    lengths = lengths_of(prompts)
+    whole = [length + new_tokens - 1 for length in lengths]  # nothing follows the last word
+    layers = [layers_flop(config, each, causal=True, one_state=False) for each in (whole, lengths)]
+    head = 2 * beams * len(lengths) * new_tokens * config.hidden_size * config.vocab_size
+    return beams * layers[0] - (beams - 1) * layers[1] + head
+
+
+def generate(rows: int, new_tokens: int, beams: int = 1) -> Build:
+    """Generation without sampling. Both sides must agree on the logits of a text; ours are computed with a cache."""
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         prompts, tokens = on(device, make_prompts(rows, tiny)), 4 if tiny else new_tokens
@@ -144,7 +153,7 @@ def generate(rows: int, new_tokens: int) -> Build:
 
             def run(index: int) -> torch.Tensor:
                 with inference(precision):
-                    return model.generate(**prompts, max_new_tokens=tokens, do_sample=False)
+                    return model.generate(**prompts, max_new_tokens=tokens, do_sample=False, num_beams=beams)
 
             def check() -> Outputs:
                 with inference(precision):
@@ -156,12 +165,13 @@ def generate(rows: int, new_tokens: int) -> Build:
             return Side(name, run, check)
 
         sides = side(OURS, precision), side(STOCK, baseline_precision)
-        read = tokens * weight_bytes(models[OURS])
+        reads = tokens * weight_bytes(models[OURS])
+        products = generation_flop(models[OURS].config, prompts, tokens, beams)
         return Contest(
             *sides,
-            f"{rows} x {prompts['input_ids'].shape[1]} + {tokens} tokens",
+            f"{rows} x {prompts['input_ids'].shape[1]} + {tokens} tokens" + f", {beams} beams" * (beams > 1),
             tolerance(precision, baseline_precision, device=device),
-            Need("reads", lambda index: read),
+            tighter(device, precision, reads, products),
             device,
         )
 
@@ -211,6 +221,8 @@ def make_paragraphs(tiny: bool) -> Inputs:
 ROWS: dict[str, tuple[str, Build]] = {
     "gpt-greedy": ("GPT, greedy generation", generate(rows=1, new_tokens=128)),
     "gpt-greedy-batch": ("GPT, greedy generation", generate(rows=4, new_tokens=64)),
+    "gpt-greedy-batch16": ("GPT, greedy generation", generate(rows=16, new_tokens=32)),
+    "gpt-beams": ("GPT, generation by beams", generate(rows=1, new_tokens=64, beams=4)),
     "gpt-sst2": ("GPT, inference", classify("base", "sst2-train", make_models, classifier_flop)),
     "gpt-pairs": ("GPT, inference", classify("base", "pairs", make_models, classifier_flop)),
     "gpt-finetuning": (

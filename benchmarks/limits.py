@@ -13,8 +13,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from modeling.shared.modeling_onednn import can_multiply, product
 
-from .measure import clock_of, timed
-from .precision import matmul_precision
+from .measure import Need, clock_of, timed
+from .precision import matmul_precision, matrix_setting, model_dtype
 
 
 CPU_SIZE, GPU_SIZE = 2048, 8192  # rows of the matrices whose product is timed
@@ -62,6 +62,14 @@ def _quickest(work: Callable[[], object], device: torch.device) -> float:
 
 
 # What a row needs
+
+
+def tighter(device: torch.device, precision: str, reads: float, products: float) -> Need:
+    """The bytes or the FLOPs that a run needs, whichever take longer at the limit of the device."""
+    slow_reads = reads / read_bandwidth(device)
+    slow_products = products / matrix_peak(device, model_dtype(precision), matrix_setting(precision))
+    limit, amount = ("reads", reads) if slow_reads > slow_products else ("products", products)
+    return Need(limit, lambda index: amount)
 
 
 def layers_flop(config: PreTrainedConfig, lengths: list[int], causal: bool, one_state: bool) -> float:

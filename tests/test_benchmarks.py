@@ -317,7 +317,7 @@ def test_a_row_stops_when_our_gpt_computes_something_else(row, setting, monkeypa
         tiny_run(row, "--settings", setting)
 
 
-@pytest.mark.parametrize("row", ["gpt-greedy", "gpt-greedy-batch"])
+@pytest.mark.parametrize("row", ["gpt-greedy", "gpt-greedy-batch", "gpt-greedy-batch16", "gpt-beams"])
 @pytest.mark.parametrize("setting", ["fp32", "bf16"])
 def test_a_generation_row_stops_when_the_cache_is_wrong(row, setting, monkeypatch):
     update = DynamicLayer.update

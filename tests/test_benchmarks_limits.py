@@ -80,6 +80,7 @@ def test_an_evaluation_needs_the_same_in_every_order():
     assert need_of("sorted") == need_of("sorted-transformers") == sum(alone)
 
 
+@pytest.mark.usefixtures("_known_limits")
 def test_a_token_of_generation_reads_all_weights_but_the_table_of_positions():
     sizes = gpt.SIZES["tiny"]
     hidden, inner = sizes["n_embd"], 4 * sizes["n_embd"]
@@ -89,6 +90,26 @@ def test_a_token_of_generation_reads_all_weights_but_the_table_of_positions():
     _, build = ROWS["gpt-greedy"]
     for name, size in (("highest", 4), ("bf16", 2)):
         assert build(name, name, True, CPU).need.amount(0) == 4 * weights * size  # 4 tokens
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_need_of_generation_is_what_our_model_does_and_little_less(beams):
+    """Ours computes the prompt once for each of its beams, and all of the scores that are masked in it."""
+    model = gpt.make_models("LMHeadModel", "base", tiny=True)[gpt.OURS].eval()
+    model.set_attn_implementation("eager")
+    prompts = {name: each[:, -2:] for name, each in gpt.make_prompts(3, tiny=True).items()}  # without padding
+    need = gpt.generation_flop(model.config, prompts, new_tokens=20, beams=beams)
+    with precision.switches("portable"), FlopCounterMode(display=False) as counter:
+        model.generate(**prompts, max_new_tokens=20, do_sample=False, num_beams=beams, eos_token_id=None)
+    assert need < counter.get_total_flops() < 1.2 * need
+
+
+@pytest.mark.parametrize(("reads", "products", "limit"), [(3e8, 2e9, "reads"), (1e8, 2e9, "products")])
+def test_generation_needs_what_takes_longer(reads, products, limit, monkeypatch):
+    monkeypatch.setattr(limits, "matrix_peak", lambda device, dtype, setting: 1e9)
+    monkeypatch.setattr(limits, "read_bandwidth", lambda device: 1e8)
+    need = limits.tighter(CPU, "highest", reads, products)
+    assert need.limit == limit and need.amount(0) == {"reads": reads, "products": products}[limit]
 
 
 def test_the_need_of_a_row_of_elmo_is_what_our_model_does_and_little_less():
@@ -116,8 +137,9 @@ def test_the_need_of_pretraining_elmo_is_that_of_both_streams_and_their_sampled_
 
 @pytest.fixture
 def _known_limits(monkeypatch):
-    monkeypatch.setattr("benchmarks.__main__.matrix_peak", lambda device, dtype, setting="highest": 1e9)
-    monkeypatch.setattr("benchmarks.__main__.read_bandwidth", lambda device: 1e8)
+    for module in ("benchmarks.__main__", "benchmarks.limits"):
+        monkeypatch.setattr(f"{module}.matrix_peak", lambda device, dtype, setting="highest": 1e9)
+        monkeypatch.setattr(f"{module}.read_bandwidth", lambda device: 1e8)
 
 
 @pytest.mark.usefixtures("_known_limits")

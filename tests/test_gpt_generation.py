@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel, ZooGPTTokenizer
+from modeling.shared import modeling_kept_weights
 from tests.gpt_sample import merges, vocabulary
 
 
@@ -27,6 +28,12 @@ COLUMNS = 10
 SEEDS = pytest.mark.parametrize("seed", range(3))
 CACHES = pytest.mark.parametrize("cache", ["dynamic", "static"])
 CHUNKS = pytest.mark.parametrize("chunks", [[1] * COLUMNS, [4, 1, 3, 2], [6, 1, 1, 1, 1]], ids=str)
+
+
+@pytest.fixture(autouse=True)
+def weights_are_packed_soon(monkeypatch):
+    """All texts here are short."""
+    monkeypatch.setattr(modeling_kept_weights, "PRODUCTS_BEFORE_PACKING", 2)
 
 
 def build(seed: int = 0, **changes) -> tuple[ZooGPTLMHeadModel, OpenAIGPTLMHeadModel]:
@@ -300,6 +307,21 @@ def test_bfloat16_keeps_the_cache_in_its_type_and_scores_close_to_those_without(
     assert found.dtype == cache.layers[0].keys.dtype == torch.bfloat16
     assert (found - wanted).float().norm() < 0.02 * wanted.float().norm()
     assert generate(ours, ids).shape == (2, COLUMNS + 9)
+
+
+@pytest.mark.parametrize(("dtype", "steps"), [(torch.float32, 4), (torch.bfloat16, 0)])
+def test_sdpa_attends_to_prompts_and_in_float32_to_new_words(dtype, steps, monkeypatch):
+    """For one query in bfloat16, plain products are faster on the CPU."""
+    ours, _ = build()
+    columns, attend = [], torch.nn.functional.scaled_dot_product_attention
+
+    def counted(query, *args, **kwargs):
+        columns.append(query.shape[2])
+        return attend(query, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    generate(ours.to(dtype), prompts(2, 6), new=5)
+    assert columns == SIZES["n_layer"] * [6] + steps * SIZES["n_layer"] * [1]
 
 
 def test_neither_training_nor_a_loss_fills_a_cache():

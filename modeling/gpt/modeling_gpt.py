@@ -21,7 +21,8 @@ in other ways:
 - generation keeps keys and values in a cache, which the released model does not have;
 - without a cache, padding is not computed: the real tokens of a batch run as one row (modeling_layout.py);
 - where only the state of the last token is read, the last block computes only that state;
-- on the CPU, oneDNN computes matrix products where it is faster (modeling_onednn.py).
+- on the CPU, oneDNN computes matrix products where it is faster (modeling_onednn.py), and `generate` packs the weights
+  for it (modeling_kept_weights.py).
 
 In the released code, one matrix holds the embeddings of words and positions, and the softmax over words includes the
 512 positions. Here, as in every other implementation, it is over the words only.
@@ -50,9 +51,9 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from ..hub_code import SavedWithCode
+from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
 from ..shared.modeling_layout import HOOKS, ROWS_AND_COLUMNS, Layout, choose_layout
 from ..shared.modeling_losses import IGNORED
-from ..shared.modeling_onednn import linear
 from ..shared.modeling_packing import (
     attention_implementation,
     check_shapes,
@@ -71,14 +72,14 @@ class ZooGPTProjection(Conv1D):
     """xW + b with W stored as (in, out), as in published files: the released "1-D convolution" of width 1."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return linear(states, self.weight.T, self.bias)  # (..., in) -> (..., out)
+        return linear_in_steps(states, self.weight, self.bias, transposed=True)  # (..., in) -> (..., out)
 
 
 class ZooGPTWordPredictor(nn.Linear):
     """The scores of all words: products with the word embeddings (equation 2)."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return linear(states, self.weight)  # (..., H) -> (..., V)
+        return linear_in_steps(states, self.weight)  # (..., H) -> (..., V)
 
 
 class ZooGPTAttention(nn.Module):
@@ -321,6 +322,8 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         self.loss_type = "ForCausalLM"  # Trainer reads it
         self.loss_function = language_loss
         self.post_init()
+
+    generate = keeping_packed_weights(GenerationMixin.generate)
 
     @can_return_tuple
     @auto_docstring

@@ -37,13 +37,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn as nn
-from transformers.utils.import_utils import is_tracing
 
 from .modeling_static import is_transformed
 
 
 WORTH_PACKING = 24  # from this many products with the same weight on, packing it first saves time
+FEW_ROWS = 16  # fewer are not filled up
 VARIABLE = "ZOO_ONEDNN"
+PLAIN = (torch.Tensor, nn.Parameter)  # no subclass, and no stand-in while a graph is traced
 
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -59,10 +60,15 @@ def _pays(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
 def _multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """As `linear`, by oneDNN, with gradients."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (inputs, weight, bias)):
-        outputs = _FilledProduct.apply(inputs, weight, bias)
-    else:
-        outputs = product(fill_up(inputs), weight, bias)
-    return _without_filling(outputs, inputs.shape[:-1])
+        return _without_filling(_FilledProduct.apply(inputs, weight, bias), inputs.shape[:-1])
+    return multiply_rows(inputs, weight, bias)
+
+
+def multiply_rows(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`product` for any number of rows."""
+    if inputs.shape[:-1].numel() < FEW_ROWS:
+        return product(inputs, weight, bias)
+    return _without_filling(product(fill_up(inputs), weight, bias), inputs.shape[:-1])
 
 
 def apply_linear(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -129,13 +135,15 @@ def has_amx() -> bool:
 def can_multiply(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether oneDNN can be used: plain CPU tensors of a type that it computes here, no tracing, no transforms."""
     return (
-        type(weight) in (torch.Tensor, nn.Parameter)
+        type(weight) in PLAIN
+        and type(inputs) in PLAIN
         and inputs.device.type == weight.device.type == "cpu"
         and inputs.dtype == weight.dtype
         and inputs.numel() > 0
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and not is_tracing(inputs)
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
         and not is_transformed()
         and _works(inputs.dtype)
     )
