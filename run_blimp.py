@@ -20,17 +20,18 @@ OUTPUT_DIR receives metrics.json, predictions.jsonl (the scores of both sentence
 data), accuracy.png if matplotlib is installed, and README.md, a card with the scores.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from accelerate import Accelerator
 from datasets import DatasetDict
-from transformers import PreTrainedModel
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
@@ -48,6 +49,10 @@ from elmo_gpt_bert.training.results import NUMBER, Results, Scores
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
 from elmo_gpt_bert.training.samples import count_samples, describe_samples, first_examples
 from elmo_gpt_bert.training.task import Compute, Description, Task
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)

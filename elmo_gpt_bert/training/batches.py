@@ -1,17 +1,23 @@
 """Chooses the examples of each batch and loads them."""
 
+from __future__ import annotations
+
 import inspect
 import math
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 
 from elmo_gpt_bert.training.arguments import RunArguments
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]

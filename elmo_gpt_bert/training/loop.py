@@ -4,6 +4,8 @@ An update weighs all its examples equally, or all their labelled tokens if token
 over processes and accumulation steps changes only rounding and the random numbers of dropout.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 import sys
@@ -11,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate import Accelerator, DistributedType
 from accelerate.utils import send_to_device, set_seed, tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import load_batches, padding_options
@@ -33,6 +35,10 @@ from elmo_gpt_bert.training.speed import Speed
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
 from elmo_gpt_bert.training.waiting import arrive
 from elmo_gpt_bert.training.xla import recompute_activations, run_pending, seed_update
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited

@@ -1,5 +1,7 @@
 """Runs a script: `command` calls its `main`, `repeat` its `run`, and `carry_out` trains, evaluates and predicts."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
 import sys
@@ -7,10 +9,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 from accelerate import Accelerator, PartialState
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.training import hub
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id
@@ -29,6 +31,10 @@ from elmo_gpt_bert.training.results import Results
 from elmo_gpt_bert.training.seeds import Run, run_seeds
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
 from elmo_gpt_bert.training.waiting import peers_watched
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def command(main: Callable[[], object] | None = None) -> None:

@@ -1,14 +1,14 @@
 """The interface between a script and the code that all scripts share: a script subclasses Task."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from accelerate import Accelerator
-from datasets import Dataset, DatasetDict
-from transformers import PreTrainedModel
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Collate
@@ -18,7 +18,12 @@ from elmo_gpt_bert.training.results import Scores
 from elmo_gpt_bert.training.samples import Samples
 
 
-Compute = Callable[[Dataset], Outputs]  # computes the outputs for a data set, with one model or as a mean over runs
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import PreTrainedModel
+
+
+Compute = Callable[["Dataset"], Outputs]  # computes the outputs for a data set, with one model or as a mean over runs
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class Task(ABC):
     def write(self, split: str, predictions: Any) -> dict[str, str | bytes]:
         """Returns the files of predictions: name -> content."""
 
-    def tune(self, evaluation: "Evaluation") -> None:  # noqa: B027 - most tasks have nothing to tune
+    def tune(self, evaluation: Evaluation) -> None:  # noqa: B027 - most tasks have nothing to tune
         """Chooses, by the final model's evaluation, what predictions for the test set depend on, e.g. a threshold."""
 
 
