@@ -39,6 +39,7 @@ from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
 from elmo_gpt_bert.tasks.minimal_pairs.plot import draw
 from elmo_gpt_bert.tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
 from elmo_gpt_bert.training.arguments import PathOrName, PositiveInt, RunArguments
+from elmo_gpt_bert.training.batches import count_workers
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -97,8 +98,14 @@ class MinimalPairs(Task):
 
     def build_compute(self, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
         """The function that computes the log-likelihoods of sentences."""
-        batch_size = args.per_device_eval_batch_size
-        return partial(predict, self.scorer, collate=self.collate, accelerator=accelerator, batch_size=batch_size)
+        return partial(
+            predict,
+            self.scorer,
+            collate=self.collate,
+            accelerator=accelerator,
+            batch_size=args.per_device_eval_batch_size,
+            workers=count_workers(args.dataloader_num_workers, accelerator.device),
+        )
 
     def decode(self, split: str, outputs: Outputs) -> dict[str, np.ndarray]:
         """The scores of each pair's sentences, (pairs, 2): "" -> the sum of the directions; of two, each of them."""

@@ -56,7 +56,7 @@ from elmo_gpt_bert.training.arguments import (
     RunArguments,
     Share,
 )
-from elmo_gpt_bert.training.batches import padding_options
+from elmo_gpt_bert.training.batches import count_workers, padding_options
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -192,7 +192,7 @@ class LanguageModelling(Task):
             accelerator=accelerator,
             batch_size=args.per_device_eval_batch_size,
             options=padding_options(model, args.pad_to_max_length),
-            workers=args.dataloader_num_workers,
+            workers=count_workers(args.dataloader_num_workers, accelerator.device),
         )
 
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores:

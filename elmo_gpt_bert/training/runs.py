@@ -16,6 +16,7 @@ from accelerate import Accelerator, PartialState
 
 from elmo_gpt_bert.training import hub
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id
+from elmo_gpt_bert.training.batches import worker_errors
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.ensembles import average, members, save_outputs
@@ -56,7 +57,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
 
     Returns the results as metrics.json has them.
     """
-    with peers_watched(args.ddp_timeout):
+    with peers_watched(args.ddp_timeout), worker_errors():
         check_launch()
         if args.ensemble is not None:  # a missing folder is an error before the work
             names = ", ".join(map(str, members(args.ensemble, args.output_dir)))

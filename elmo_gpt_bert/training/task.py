@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from accelerate import Accelerator
 
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.batches import Collate
+from elmo_gpt_bert.training.batches import Collate, count_workers
 from elmo_gpt_bert.training.plan import EpochPlan, Plan
 from elmo_gpt_bert.training.prediction import Outputs, predict
 from elmo_gpt_bert.training.results import Scores
@@ -94,7 +94,7 @@ class Task(ABC):
             accelerator=accelerator,
             batch_size=args.per_device_eval_batch_size,
             one_shape=args.pad_to_max_length,
-            workers=args.dataloader_num_workers,
+            workers=count_workers(args.dataloader_num_workers, accelerator.device),
         )
 
     def finish(self, model: PreTrainedModel) -> None:  # noqa: B027 - most models are finished when they are trained
