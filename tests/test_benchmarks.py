@@ -16,7 +16,7 @@ from transformers import OpenAIGPTTokenizer
 from transformers.cache_utils import DynamicLayer
 
 import modeling.bert.modeling_bert
-from benchmarks import bert, elmo, gpt, measure, precision, scripts, squad
+from benchmarks import bert, elmo, gpt, measure, precision, scripts, squad, start
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
 from modeling import ElmoModel, ZooGPTLMHeadModel
@@ -384,6 +384,38 @@ def test_a_table_that_does_not_exist_is_an_error(capsys):
     with pytest.raises(SystemExit):
         scripts.main(["nothing"])
     assert "no table is called nothing" in capsys.readouterr().err
+
+
+# Starting and loading
+
+
+def test_a_command_is_timed_to_its_end_or_to_a_line_that_it_prints():
+    code = "import time; time.sleep(0.2); print('now', flush=True); time.sleep(0.6)"
+    until, whole = (start.time_command(["-c", code], line) for line in ("now", None))
+    assert 0.2 < until.wall < whole.wall - 0.3 and whole.wall > 0.8
+    for words, line in ((["-c", "raise SystemExit(3)"], None), (["-c", "print('then')"], "now")):
+        with pytest.raises(RuntimeError, match="failed"):
+            start.time_command(words, line)
+
+
+def test_loading_is_timed_for_each_model_and_stops_when_a_weight_differs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(start, "peak_memory", lambda work, *args: work(*args) or 1.0)
+    rows = ["load-bert", "load-gpt", "load-elmo"]
+    results = start.main([*rows, "--size", "tiny", "--pairs", "2", "--json", str(tmp_path / "start.json")])
+    written = json.loads((tmp_path / "start.json").read_text(encoding="utf-8"))
+    assert [*written["results"]] == [*results] == rows
+    assert all(len(result.turns) == 2 and result.peaks == [1, 1] for result in results.values())
+    assert all(f"| {row} | zoo : " in capsys.readouterr().out for row in rows[:1])
+    load = start.load_plain_elmo
+
+    def changed(folder: str) -> torch.nn.Module:
+        model = load(folder)
+        model.mixes[0].gamma.data += 1
+        return model
+
+    monkeypatch.setattr(start, "load_plain_elmo", changed)
+    with pytest.raises(DifferentResults):
+        start.main(["load-elmo", "--size", "tiny", "--pairs", "1"])
 
 
 # SQuAD, before and after the model

@@ -19,6 +19,7 @@ import torch
 from accelerate import Accelerator, DistributedType
 from accelerate.utils import send_to_device, set_seed, tqdm
 
+from elmo_gpt_bert.training import memory
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_options
 from elmo_gpt_bert.training.checkpoints import Checkpoints, Mean, Progress
@@ -251,6 +252,8 @@ class _Training:
         """Does what is due after an update: logs, evaluates, saves a checkpoint, or stops."""
         args, update, is_last = self.args, self.progress.update, self.is_last
         ends = self.plan.ends_epoch(update) or is_last
+        if update % memory.UPDATES == 0:
+            memory.release()
         if update % args.logging_steps == 0 or is_last:
             self.log()
         strategy = args.eval_strategy or ("epoch" if args.eval_steps is None else "steps")
