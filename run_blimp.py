@@ -20,17 +20,18 @@ OUTPUT_DIR receives metrics.json, predictions.jsonl (the scores of both sentence
 data), accuracy.png if matplotlib is installed, and README.md, a card with the scores.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from accelerate import Accelerator
 from datasets import DatasetDict
-from transformers import PreTrainedModel
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
@@ -38,6 +39,7 @@ from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
 from elmo_gpt_bert.tasks.minimal_pairs.plot import draw
 from elmo_gpt_bert.tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
 from elmo_gpt_bert.training.arguments import PathOrName, PositiveInt, RunArguments
+from elmo_gpt_bert.training.batches import count_workers
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -48,6 +50,10 @@ from elmo_gpt_bert.training.results import NUMBER, Results, Scores
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
 from elmo_gpt_bert.training.samples import count_samples, describe_samples, first_examples
 from elmo_gpt_bert.training.task import Compute, Description, Task
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +98,14 @@ class MinimalPairs(Task):
 
     def build_compute(self, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
         """The function that computes the log-likelihoods of sentences."""
-        batch_size = args.per_device_eval_batch_size
-        return partial(predict, self.scorer, collate=self.collate, accelerator=accelerator, batch_size=batch_size)
+        return partial(
+            predict,
+            self.scorer,
+            collate=self.collate,
+            accelerator=accelerator,
+            batch_size=args.per_device_eval_batch_size,
+            workers=count_workers(args.dataloader_num_workers, accelerator.device),
+        )
 
     def decode(self, split: str, outputs: Outputs) -> dict[str, np.ndarray]:
         """The scores of each pair's sentences, (pairs, 2): "" -> the sum of the directions; of two, each of them."""

@@ -23,19 +23,16 @@ OUTPUT_DIR receives metrics.json, predictions.tsv (and predictions_mm.tsv for MN
 model with its model card.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
-from datasets import DatasetDict
-from transformers import (
-    AutoModelForSequenceClassification,
-    DataCollatorWithPadding,
-    PreTrainedConfig,
-)
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
@@ -53,6 +50,11 @@ from elmo_gpt_bert.training.results import Results, Scores
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
 from elmo_gpt_bert.training.samples import count_samples, describe_samples
 from elmo_gpt_bert.training.task import Description, Task
+
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True, kw_only=True)

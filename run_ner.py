@@ -22,25 +22,21 @@ for each type.
 OUTPUT_DIR receives metrics.json, predictions.conll, and the trained model with its model card.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from datasets import Dataset, DatasetDict
 from huggingface_hub.errors import StrictDataclassError
-from transformers import (
-    AutoModel,
-    AutoModelForTokenClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModel, AutoModelForTokenClassification
 from transformers.hf_argparser import HfArg
 
+import modeling
 from elmo_gpt_bert.metrics.entities.entities import scores_and_types
 from elmo_gpt_bert.tasks.ner.data import read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
@@ -59,7 +55,11 @@ from elmo_gpt_bert.training.runs import carry_out, command, repeat
 from elmo_gpt_bert.training.samples import count_samples, describe_samples
 from elmo_gpt_bert.training.state_cache import cache_states
 from elmo_gpt_bert.training.task import Description, Task
-from modeling import FeatureTaggerForTokenClassification
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 # The languages of data sets, by their names on the Hub or the names of their folders.
@@ -226,7 +226,7 @@ def build_model(
         return load_model(AutoModelForTokenClassification, source, config, tokenizer, train=args.do_train)
     encoder = load_model(AutoModel, source, config, tokenizer, train=args.do_train)
     try:
-        return FeatureTaggerForTokenClassification.from_encoder(
+        return modeling.FeatureTaggerForTokenClassification.from_encoder(
             encoder, features=args.features, **tagger_fields, **labels
         )
     except StrictDataclassError as error:

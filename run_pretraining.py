@@ -22,23 +22,18 @@ OUTPUT_DIR receives metrics.json, log.jsonl with the lines of the log, their cur
 tokenizer and card.
 """
 
+from __future__ import annotations
+
 import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from accelerate import Accelerator, PartialState
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.tasks.language_models import candidate_heads, reads_words
@@ -61,7 +56,7 @@ from elmo_gpt_bert.training.arguments import (
     RunArguments,
     Share,
 )
-from elmo_gpt_bert.training.batches import padding_options
+from elmo_gpt_bert.training.batches import count_workers, padding_options
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -73,6 +68,10 @@ from elmo_gpt_bert.training.prediction import Outputs
 from elmo_gpt_bert.training.results import Results, Scores
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
 from elmo_gpt_bert.training.task import Compute, Description, Task
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 OBJECTIVES = {
@@ -193,7 +192,7 @@ class LanguageModelling(Task):
             accelerator=accelerator,
             batch_size=args.per_device_eval_batch_size,
             options=padding_options(model, args.pad_to_max_length),
-            workers=args.dataloader_num_workers,
+            workers=count_workers(args.dataloader_num_workers, accelerator.device),
         )
 
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores:

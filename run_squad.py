@@ -21,15 +21,17 @@ predictions.json, nbest_predictions.json and, with --version_2_with_negative, nu
 same files with _validation in their names for the validation set.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from transformers import AutoModelForQuestionAnswering
 from transformers.hf_argparser import HfArg
 
@@ -49,6 +51,10 @@ from elmo_gpt_bert.training.results import Results, Scores
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
 from elmo_gpt_bert.training.samples import count_samples
 from elmo_gpt_bert.training.task import Description, Evaluation, Task
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)

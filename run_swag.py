@@ -24,14 +24,15 @@ OUTPUT_DIR receives metrics.json, predictions.csv (the chosen number, from 0, fo
 format of SWAG's leaderboard), and the trained model with its model card.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import torch
-from datasets import DatasetDict
 from transformers import AutoModelForMultipleChoice
 from transformers.hf_argparser import HfArg
 
@@ -50,6 +51,10 @@ from elmo_gpt_bert.training.results import Results, Scores
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
 from elmo_gpt_bert.training.samples import count_samples, describe_samples
 from elmo_gpt_bert.training.task import Description, Task
+
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
 
 
 @dataclass(frozen=True, kw_only=True)

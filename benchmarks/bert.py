@@ -100,9 +100,9 @@ def padding(batches: list[Batch]) -> float:
     return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
 
 
-def make_models(head: str, size: str, tiny: bool, dropout: float) -> dict[str, PreTrainedModel]:
+def make_models(head: str, size: str, tiny: bool, dropout: float, **changes: int) -> dict[str, PreTrainedModel]:
     """transformers' class and ours with the same random weights, large enough to reveal a missing term."""
-    models = {side: make_model(side, head, size, tiny, dropout) for side in (OURS, STOCK)}
+    models = {side: make_model(side, head, size, tiny, dropout, **changes) for side in (OURS, STOCK)}
     generator = torch.Generator().manual_seed(0)
     for name, parameter in models[STOCK].named_parameters():
         mean = 1.0 if name.endswith("LayerNorm.weight") else 0.0
@@ -111,11 +111,12 @@ def make_models(head: str, size: str, tiny: bool, dropout: float) -> dict[str, P
     return models
 
 
-def make_model(side: str, head: str, size: str, tiny: bool, dropout: float) -> PreTrainedModel:
+def make_model(side: str, head: str, size: str, tiny: bool, dropout: float, **changes: int) -> PreTrainedModel:
+    """The model of one side; `changes` are fields of its configuration."""
     package, prefix = CLASSES[side]
     model_class = getattr(package, f"{prefix}{head}")
     config = model_class.config_class(
-        **SIZES["tiny" if tiny else size],
+        **SIZES["tiny" if tiny else size] | changes,
         vocab_size=TINY_VOCABULARY if tiny else VOCABULARY,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,

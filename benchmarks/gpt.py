@@ -43,6 +43,7 @@ class LanguageModelOfTraining(modeling.ZooGPTLMHeadModel):
 
 
 CLASSES = {
+    "Model": {OURS: modeling.ZooGPTModel, STOCK: transformers.OpenAIGPTModel},
     "LMLoss": {OURS: LanguageModelOfTraining, STOCK: transformers.OpenAIGPTLMHeadModel},
     "LMHeadModel": {OURS: modeling.ZooGPTLMHeadModel, STOCK: transformers.OpenAIGPTLMHeadModel},
     "ForSequenceClassification": {
@@ -75,10 +76,13 @@ class PlainFineTuning(transformers.OpenAIGPTForSequenceClassification):
 
 
 def make_models(
-    head: str, size: str, tiny: bool, dropout: float = 0.0, lm_loss: bool = False
+    head: str, size: str, tiny: bool, dropout: float = 0.0, lm_loss: bool = False, **changes: int
 ) -> dict[str, PreTrainedModel]:
-    """The classes of both sides with the same random weights, large enough to reveal a missing term."""
-    sizes = {**SIZES["tiny" if tiny else size], "vocab_size": TINY_VOCABULARY if tiny else VOCABULARY}
+    """The classes of both sides with the same random weights, large enough to reveal a missing term.
+
+    `changes` are fields of their configurations.
+    """
+    sizes = {**SIZES["tiny" if tiny else size], "vocab_size": TINY_VOCABULARY if tiny else VOCABULARY, **changes}
     dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_first_dropout"), dropout)
     classes = dict(CLASSES[head])
     if lm_loss:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import lzma
+import multiprocessing
 import operator
 import statistics
 import subprocess
@@ -16,7 +17,7 @@ from transformers import OpenAIGPTTokenizer
 from transformers.cache_utils import DynamicLayer
 
 import modeling.bert.modeling_bert
-from benchmarks import bert, elmo, gpt, measure, precision, profile, scripts, squad
+from benchmarks import bert, elmo, gpt, growth, measure, precision, profile, scripts, squad, start
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
 from modeling import ElmoModel, ZooGPTLMHeadModel
@@ -384,6 +385,73 @@ def test_a_table_that_does_not_exist_is_an_error(capsys):
     with pytest.raises(SystemExit):
         scripts.main(["nothing"])
     assert "no table is called nothing" in capsys.readouterr().err
+
+
+# Starting and loading
+
+
+def test_a_command_is_timed_to_its_end_or_to_a_line_that_it_prints():
+    code = "import time; time.sleep(0.2); print('now', flush=True); time.sleep(0.6)"
+    until, whole = (start.time_command(["-c", code], line) for line in ("now", None))
+    assert 0.2 < until.wall < whole.wall - 0.3 and whole.wall > 0.8
+    for words, line in ((["-c", "raise SystemExit(3)"], None), (["-c", "print('then')"], "now")):
+        with pytest.raises(RuntimeError, match="failed"):
+            start.time_command(words, line)
+
+
+def test_loading_is_timed_for_each_model_and_stops_when_a_weight_differs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(start, "peak_memory", lambda work, *args: work(*args) or 1.0)
+    rows = ["load-bert", "load-gpt", "load-elmo"]
+    results = start.main([*rows, "--size", "tiny", "--pairs", "2", "--json", str(tmp_path / "start.json")])
+    written = json.loads((tmp_path / "start.json").read_text(encoding="utf-8"))
+    assert [*written["results"]] == [*results] == rows
+    assert all(len(result.turns) == 2 and result.peaks == [1, 1] for result in results.values())
+    assert all(f"| {row} | zoo : " in capsys.readouterr().out for row in rows[:1])
+    load = start.load_plain_elmo
+
+    def changed(folder: str) -> torch.nn.Module:
+        model = load(folder)
+        model.mixes[0].gamma.data += 1
+        return model
+
+    monkeypatch.setattr(start, "load_plain_elmo", changed)
+    with pytest.raises(DifferentResults):
+        start.main(["load-elmo", "--size", "tiny", "--pairs", "1"])
+
+
+# Speed against the size of the work
+
+
+def test_curves_of_speed_are_measured_and_drawn(tmp_path, capsys):
+    argv = ["batch", "length", "layers", "--size", "tiny", "--pairs", "1", "--models", "bert", "elmo"]
+    points = growth.main([*argv, "--plots", str(tmp_path), "--json", str(tmp_path / "points.json")])
+    wanted = [(c, m, v) for c in argv[:3] for m in ("bert", "elmo") for v in growth.values_of(c, m, tiny=True)]
+    assert [(point.curve, point.model, point.value) for point in points] == wanted
+    assert all(point.ours > 0 and point.baseline > 0 for point in points)
+    written = json.loads((tmp_path / "points.json").read_text(encoding="utf-8"))
+    assert [growth.Point(**point) for point in written["points"]] == points
+    assert {path.name for path in tmp_path.glob("*.png")} == {f"growth_{curve}.png" for curve in argv[:3]}
+    assert sum(line.startswith(("| bert", "| elmo")) for line in capsys.readouterr().out.splitlines()) == len(points)
+
+
+@pytest.mark.parametrize("model", growth.MODELS)
+def test_a_curve_counts_real_tokens_and_stops_when_the_sides_differ(model, monkeypatch):
+    contest, tokens = growth.make_contest(model, tiny=True, batch=5, length=9, layers=2)
+    assert tokens == growth.make_lengths(5, 9).sum() < 5 * 9 and measure.assert_equal(contest) <= contest.tolerance
+    monkeypatch.setattr(
+        modeling.bert.modeling_bert.ZooBertLayer, "forward", lambda self, states, *rest, **more: states
+    )
+    monkeypatch.setattr(modeling_gpt.ZooGPTMLP, "forward", lambda self, states: states)
+    monkeypatch.setattr(modeling_elmo_characters.ElmoHighway, "forward", without_highways)
+    with pytest.raises(DifferentResults):
+        growth.measure(model, "length", 7, tiny=True, pairs=1)
+
+
+def test_several_processes_do_the_same_work_at_the_same_time(monkeypatch):
+    forking = multiprocessing.get_context("fork")  # spawned processes would import everything first
+    monkeypatch.setattr(growth, "get_context", lambda method: forking)
+    work = {"batch": 2, "length": 3, "layers": 1}
+    assert min(growth.speeds_together("bert", tiny=True, processes=2, pairs=1, work=work)) > 0
 
 
 # SQuAD, before and after the model

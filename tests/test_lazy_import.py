@@ -116,3 +116,36 @@ def test_a_name_that_the_zoo_does_not_have_is_an_attribute_error():
         modeling.ElmoForEverything  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'ElmoForEverything'"):
         from modeling import ElmoForEverything  # noqa: F401
+
+
+# Whose import takes from half a second to several, so that --help, and a mistake in the flags, would wait for them.
+SLOW = {"datasets", "evaluate", "gensim", "matplotlib", "pandas", "pyarrow", "scipy", "sklearn", "torch._dynamo"}
+SLOW |= {"torch.distributed.tensor", "transformers.modeling_utils", "transformers.trainer"}
+HELP = """
+import contextlib, importlib, json, sys
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr):
+    importlib.import_module(sys.argv[1]).main(["--help"])
+print(json.dumps([*sys.modules]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "needed"),
+    [
+        ("run_glue", set()),
+        ("run_pretraining", {"pyarrow"}),  # which reads parquet
+        ("run_swag", {"datasets", "pandas", "pyarrow"}),
+    ],
+)
+def test_a_script_shows_its_help_without_the_imports_of_a_run(script, needed):
+    done = subprocess.run([sys.executable, "-c", HELP, script], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and "--learning_rate" in done.stderr, done.stderr
+    assert SLOW & set(json.loads(done.stdout)) == needed
+
+
+def test_the_zoo_is_imported_without_what_its_models_need():
+    done = subprocess.run(
+        [sys.executable, "-c", "import json, sys, modeling; print(json.dumps([*sys.modules]))"],
+        cwd=ROOT, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert SLOW & set(json.loads(done.stdout)) == set()

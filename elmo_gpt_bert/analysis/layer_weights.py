@@ -11,15 +11,17 @@ seed: then the numbers are their mean and, after the sign, their standard deviat
 layer_weights.json and, if matplotlib is installed, layer_weights.png, a heat map.
 """
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedConfig
 
 from elmo_gpt_bert.analysis.reporting import markdown, png, write_numbers, write_picture
 from elmo_gpt_bert.analysis.representations import short_names
@@ -31,6 +33,10 @@ from elmo_gpt_bert.training.loading import load_config
 from elmo_gpt_bert.training.output_folder import CHECKPOINT
 from modeling import ElmoConfig, FeatureTaggerConfig
 from modeling.feature_tagger.configuration_features import LAYERS
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 # What the mixes of a network are for, in their order.

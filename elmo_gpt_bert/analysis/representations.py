@@ -15,19 +15,21 @@ A word without tokens, or behind the last position of the model, and a word that
 Letters: L layers and the embeddings, B sentences, T tokens, W words of a sentence, N words of all, H size of a vector.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
 import transformers
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, AutoModelForCausalLM
 
 from elmo_gpt_bert.analysis.reporting import RANDOM
 from elmo_gpt_bert.tasks.minimal_pairs.scoring import choose_head
@@ -39,6 +41,10 @@ from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
 from modeling import ElmoModel, ElmoTokenizer
 from modeling.convert_vectors import read_vectors
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 BATCH = 32  # sentences that a model reads in one call

@@ -1,12 +1,15 @@
 """The entities of a sentence, by any model that run_ner.py trained, with probabilities of the tags."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForTokenClassification
 
 from elmo_gpt_bert.explorer.models import load_trained
 from elmo_gpt_bert.explorer.sentences import Span, words_of
@@ -15,6 +18,10 @@ from elmo_gpt_bert.tasks.ner.decode import predicted_tags
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
 from elmo_gpt_bert.training.loading import positions
 from modeling.elmo.tokenization_elmo import split_words
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 LONGEST = 512  # tokens of a row, of models without a limit

@@ -1,16 +1,17 @@
 """Which language model a configuration is one of: masked, causal or bidirectional; which words of a text it knows."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 from accelerate import PartialState
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 def reads_words(tokenizer: PreTrainedTokenizerBase | type) -> bool:

@@ -78,7 +78,7 @@ class ModelSource:
 # The fields of RunArguments that a script without training has flags for.
 EVALUATION = ("model_name_or_path", "config_overrides", "tokenizer_name", "do_lower_case", "implementation")
 EVALUATION += ("attn_implementation", "trust_remote_code", "output_dir", "overwrite_output_dir", "do_eval")
-EVALUATION += ("per_device_eval_batch_size", "seed", "mixed_precision", "matmul_precision")
+EVALUATION += ("per_device_eval_batch_size", "seed", "mixed_precision", "matmul_precision", "dataloader_num_workers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +194,9 @@ class RunArguments:
     gradient_checkpointing: bool = HfArg(default=False, help="recompute activations: less memory, more time")
     group_by_length: bool = HfArg(default=False, help="train on batches of similar length: less padding")
     pad_to_max_length: bool = HfArg(default=False, help="pad every batch to one shape, for XLA and torch.compile")
-    dataloader_num_workers: NonNegativeInt = HfArg(
-        default=0, help="processes that prepare batches, for each process that trains; 0: none"
+    dataloader_num_workers: NonNegativeInt | None = HfArg(
+        default=None,
+        help="processes that prepare batches, for each process that trains; default: none on a CPU, up to 4 on a GPU",
     )
     ddp_timeout: PositiveInt = HfArg(
         default=1800, help="seconds that one of several processes waits for another before it gives up"

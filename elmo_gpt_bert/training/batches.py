@@ -1,17 +1,27 @@
 """Chooses the examples of each batch and loads them."""
 
+from __future__ import annotations
+
+import contextlib
 import inspect
 import math
+import multiprocessing
+import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 
 from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.errors import LaunchError, Parameter
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
@@ -19,6 +29,9 @@ Collate = Callable[[list[dict]], Mapping[str, torch.Tensor]]
 # The label that torch's losses ignore, for tokens without a label. modeling/ defines it again: its files go to the Hub
 # without this one, and a run with --implementation transformers does not import modeling/.
 IGNORED = -100
+
+WORKERS = Parameter("workers", "dataloader_num_workers")
+GPU_WORKERS = 4
 
 
 def count_tokens(data_set: Dataset) -> list[int]:
@@ -74,6 +87,34 @@ def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes:
 
 def in_pieces(indices: list[int], size: int) -> list[list[int]]:
     return [indices[i : i + size] for i in range(0, len(indices), size)]
+
+
+def count_workers(chosen: int | None, device: torch.device) -> int:
+    """How many processes prepare this process's batches: --dataloader_num_workers or, by default, none on a CPU.
+
+    There they would take processors from the model. On a GPU they are up to `GPU_WORKERS`, as many as there are other
+    processors, if the system can start them as copies of this process. Elsewhere each would first import everything.
+    """
+    if chosen is not None:
+        return chosen
+    if device.type != "cuda" or multiprocessing.get_start_method() != "fork":
+        return 0
+    processors = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(0, min(GPU_WORKERS, processors - 1))
+
+
+@contextlib.contextmanager
+def worker_errors() -> Iterator[None]:
+    """Turns the RuntimeError that torch raises when a worker was killed, anywhere in the block, into one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        for process in multiprocessing.active_children():  # they may wait for a lock that the killed one had
+            process.kill()
+        problem = "a process that prepared batches was killed, perhaps because memory ran out: start again with fewer "
+        raise LaunchError(problem, WORKERS) from error
 
 
 def load_batches(

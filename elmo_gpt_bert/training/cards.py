@@ -5,23 +5,29 @@ saved with them. Other weights have the licence of the checkpoint that they star
 its folder names it. Otherwise the card names no licence.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import html
 import json
 import re
 from dataclasses import asdict, astuple
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import transformers
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from elmo_gpt_bert.training import published
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
 from elmo_gpt_bert.training.results import MISMATCHED, NUMBER, TYPE_SCORES, Results, SeedSpread
 from elmo_gpt_bert.training.task import Description
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 LICENSES = {"google-bert/": "apache-2.0", "openai-community/openai-gpt": "mit"}  # prefixes of Hub ids

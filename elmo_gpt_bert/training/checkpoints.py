@@ -13,6 +13,8 @@ protect against an attacker, who can change SHA256SUMS, too. So no file is read 
     OUTPUT_DIR/seed-N/.identity.json    with --seeds, the identity of this run or, until it has finished, of another
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import json
@@ -22,14 +24,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from datasets import Dataset
-from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.checksums import damage, write_checksums
@@ -59,6 +58,11 @@ from elmo_gpt_bert.training.plan import Plan, sharding
 from elmo_gpt_bert.training.results import ScoresBySet, flatten_scores, goodness, read_scores
 from elmo_gpt_bert.training.waiting import arrive
 from elmo_gpt_bert.training.xla import draw_seed, load_weights, on_xla
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass
@@ -115,7 +119,7 @@ class Progress:
         return {name: value for name, value in values.items() if name not in ("scores", "best_scores")}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Progress":
+    def from_dict(cls, values: dict[str, Any]) -> Progress:
         """The inverse of `as_dict`. Raises TypeError or KeyError if an entry is missing or unknown."""
         means = {f.name: Mean(**values[f.name]) for f in dataclasses.fields(cls) if f.default_factory is Mean}
         losses = {name: Mean(**mean) for name, mean in values["losses"].items()}
@@ -236,7 +240,7 @@ class Checkpoints:
         broken = torch.zeros((), dtype=torch.long, device=self.accelerator.device)
         for parameter in self.model.parameters():
             part = getattr(parameter, "ds_tensor", parameter).detach()  # DeepSpeed's shard
-            part = part.to_local() if isinstance(part, DTensor) else part  # FSDP's shard
+            part = part.to_local() if hasattr(part, "to_local") else part  # FSDP's shard, a DTensor
             broken += (~torch.isfinite(part)).sum()
         return self.accelerator.reduce(broken, "sum").item() == 0
 

@@ -1,21 +1,27 @@
 """Digests of data sets and models, which tell whether two of them hold the same values."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Container, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
-import pyarrow as pa
 import torch
-from datasets import Dataset
-from transformers import PreTrainedModel
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+    from transformers import PreTrainedModel
 
 
 # Fields of a configuration that the states of its base model do not depend on.
 UNRELATED = ("architectures", "auto_map", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
 
 
+@runtime_checkable
 class Digested(Protocol):
     """Data that comes with a digest."""
 
@@ -27,7 +33,7 @@ def digest(data_set: Dataset | Digested) -> str:
 
     It is the same for data in memory, on disk, or selected from a larger data set.
     """
-    if not isinstance(data_set, Dataset):
+    if isinstance(data_set, Digested):
         return data_set.digest
     content, tables = hashlib.sha256(), data_set.with_format("arrow")
     for start in range(0, len(data_set), 1000):
@@ -41,18 +47,20 @@ def digest(data_set: Dataset | Digested) -> str:
 
 def _parts(array: pa.Array) -> Iterator[bytes | np.ndarray]:
     """Yields the array's type and values. Arrow's buffers also hold bytes outside a slice and under missing values."""
+    from pyarrow import types  # the import takes time, which --help does not need
+
     yield f" {array.type} {len(array)} {array.null_count} ".encode()
     if array.null_count:
         yield array.is_valid().to_numpy(zero_copy_only=False)
         array = array.drop_null()
-    if pa.types.is_string(array.type):
+    if types.is_string(array.type):
         texts = [text.encode() for text in array.to_pylist()]
         yield np.array([len(text) for text in texts])
         yield b"".join(texts)
-    elif pa.types.is_struct(array.type):
+    elif types.is_struct(array.type):
         for field in array.flatten():
             yield from _parts(field)
-    elif pa.types.is_nested(array.type):  # lists
+    elif types.is_nested(array.type):  # lists
         yield array.value_lengths().to_numpy()
         yield from _parts(array.flatten())
     else:

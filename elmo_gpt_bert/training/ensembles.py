@@ -16,15 +16,16 @@ the outputs are the scores of the best sequences that contain each tag. The mean
 independently.
 """
 
+from __future__ import annotations
+
 import glob
 import json
 import os
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from datasets import Dataset
 
 from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.environment import versions
@@ -33,6 +34,10 @@ from elmo_gpt_bert.training.files import load_tensors, save_tensors
 from elmo_gpt_bert.training.output_folder import METRICS, SEED, record_result_files
 from elmo_gpt_bert.training.prediction import Outputs
 from elmo_gpt_bert.training.results import read_record
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 SHAPES = ".shapes"

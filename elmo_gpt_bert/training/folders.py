@@ -8,7 +8,6 @@ import zipfile
 from pathlib import Path
 
 import torch
-from transformers.modeling_utils import load_state_dict
 
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import plain, read_json, read_json_object, shown
@@ -51,6 +50,8 @@ def read_weight_types(folder: Path) -> dict[str, torch.dtype]:
 
 def _read_headers(path: Path) -> dict[str, torch.Tensor]:
     """The weights of a file as tensors on the meta device."""
+    from transformers.modeling_utils import load_state_dict  # the import takes seconds, which --help does not need
+
     try:
         changed = zipfile.ZipFile(path).testzip() if zipfile.is_zipfile(path) else None
         if changed:

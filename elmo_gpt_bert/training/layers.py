@@ -1,13 +1,18 @@
 """Finds the layers of a model, gives new weights to the top ones, and freezes the lowest ones."""
 
+from __future__ import annotations
+
 import itertools
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from elmo_gpt_bert.training.errors import InputError, Parameter
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 REINIT, FREEZE = Parameter("count", "reinit_layers"), Parameter("count", "freeze_layers")
@@ -101,6 +106,8 @@ def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
 
     Raises ValueError for models that share weights between layers, or that have no single list of layers.
     """
+    from transformers.modeling_layers import GradientCheckpointingLayer  # takes seconds, unless a model was loaded
+
     count = getattr(model.config, "num_hidden_layers", None)
     lists = [part for part in model.base_model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
     if len(lists) > 1:  # ELMo may have as many highways or mixes as layers

@@ -5,28 +5,21 @@ are compared with it first. Without it, a changed number in the weights, or a ch
 cannot be noticed.
 """
 
+from __future__ import annotations
+
 import copy
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from accelerate import PartialState
 from huggingface_hub import constants
-from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    BertTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.checksums import verify_checksums
@@ -42,6 +35,10 @@ from elmo_gpt_bert.training.errors import (
 from elmo_gpt_bert.training.files import read_json
 from elmo_gpt_bert.training.folders import check_tokenizer_files, read_weight_types
 from elmo_gpt_bert.training.output_folder import DEEPSPEED_PARTS, FSDP_PARTS
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 # An Egyptian hieroglyph: a letter, so normalisers keep it, that hardly any vocabulary has.

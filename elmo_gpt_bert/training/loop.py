@@ -4,6 +4,8 @@ An update weighs all its examples equally, or all their labelled tokens if token
 over processes and accumulation steps changes only rounding and the random numbers of dropout.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 import sys
@@ -11,14 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate import Accelerator, DistributedType
 from accelerate.utils import send_to_device, set_seed, tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from elmo_gpt_bert.training import memory
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.batches import load_batches, padding_options
+from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_options
 from elmo_gpt_bert.training.checkpoints import Checkpoints, Mean, Progress
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
@@ -33,6 +36,10 @@ from elmo_gpt_bert.training.speed import Speed
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
 from elmo_gpt_bert.training.waiting import arrive
 from elmo_gpt_bert.training.xla import recompute_activations, run_pending, seed_update
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
@@ -176,7 +183,7 @@ class _Training:
         rank, processes = accelerator.process_index, accelerator.num_processes
         pin_memory = accelerator.device.type == "cuda"
         examples = (batch[rank::processes] or batch[:1] for update in stretch.updates for batch in update)
-        workers = self.args.dataloader_num_workers
+        workers = count_workers(self.args.dataloader_num_workers, accelerator.device)
         loader = iter(load_batches(stretch.data_set, examples, stretch.collate, workers, pin_memory))
         for number, update in enumerate(stretch.updates, self.progress.update):
             seed_update(accelerator, self.args.seed, number)
@@ -245,6 +252,8 @@ class _Training:
         """Does what is due after an update: logs, evaluates, saves a checkpoint, or stops."""
         args, update, is_last = self.args, self.progress.update, self.is_last
         ends = self.plan.ends_epoch(update) or is_last
+        if update % memory.UPDATES == 0:
+            memory.release()
         if update % args.logging_steps == 0 or is_last:
             self.log()
         strategy = args.eval_strategy or ("epoch" if args.eval_steps is None else "steps")

@@ -1,18 +1,23 @@
 """Builds the optimizer and its learning rate schedule, with layer-wise rates."""
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedModel, get_scheduler
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.errors import InputError, PackageError, Parameter
 from elmo_gpt_bert.training.layers import layers_of, parameters_below
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 OPTIM = Parameter("optim")
@@ -173,6 +178,8 @@ def build_schedule(optimizer: torch.optim.Optimizer, args: RunArguments, updates
 
     Do not pass it to Accelerator.prepare: a prepared scheduler takes one step for each process.
     """
+    from transformers import get_scheduler  # the import takes seconds, which --help does not need
+
     options = None
     if args.lr_scheduler_type == "warmup_stable_decay":
         options = {"num_decay_steps": decay_updates(args, updates), "decay_type": "linear"}

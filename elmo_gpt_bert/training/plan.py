@@ -1,20 +1,25 @@
 """Which examples each update of a run trains on, and what its loss is the mean of."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator, DistributedType
-from datasets import Dataset
-from transformers import PreTrainedModel
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Collate, count_items, count_tokens, epoch_updates
 from elmo_gpt_bert.training.identity import SAMPLES
 from elmo_gpt_bert.training.optimization import count_updates, samples_of_update, schedule
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedModel
 
 
 Update = Sequence[Sequence[int]]  # micro-batches -> the indices of the examples of all processes

@@ -1,19 +1,25 @@
 """Computes a model's outputs for each example of a data set."""
 
+from __future__ import annotations
+
 import math
 import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device, tqdm
-from datasets import Dataset
 from torch import nn
 
 from elmo_gpt_bert.training.batches import Collate, count_tokens, in_pieces, load_batches, padding_options
 from elmo_gpt_bert.training.errors import DivergedError, Parameter, as_user_errors
 from elmo_gpt_bert.training.machines import from_all
 from elmo_gpt_bert.training.waiting import arrive
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 Outputs = dict[str, list[np.ndarray]]  # name -> one array for each example, in the order of the data set

@@ -1,15 +1,17 @@
 """Writes the results of a run: metrics.json, the model folder and its card."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate import Accelerator, DistributedType
 from huggingface_hub import ModelCard
 from safetensors import SafetensorError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
 from elmo_gpt_bert.training.cards import evaluation_card, model_card
@@ -22,6 +24,10 @@ from elmo_gpt_bert.training.layers import as_saved
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, METRICS, matching_folders, remove_results
 from elmo_gpt_bert.training.results import Results
 from elmo_gpt_bert.training.task import Description
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None:

@@ -1,5 +1,7 @@
 """Runs a script: `command` calls its `main`, `repeat` its `run`, and `carry_out` trains, evaluates and predicts."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
 import sys
@@ -7,13 +9,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 from accelerate import Accelerator, PartialState
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.training import hub
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id
+from elmo_gpt_bert.training.batches import worker_errors
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.ensembles import average, members, save_outputs
@@ -29,6 +32,10 @@ from elmo_gpt_bert.training.results import Results
 from elmo_gpt_bert.training.seeds import Run, run_seeds
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
 from elmo_gpt_bert.training.waiting import peers_watched
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def command(main: Callable[[], object] | None = None) -> None:
@@ -50,7 +57,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
 
     Returns the results as metrics.json has them.
     """
-    with peers_watched(args.ddp_timeout):
+    with peers_watched(args.ddp_timeout), worker_errors():
         check_launch()
         if args.ensemble is not None:  # a missing folder is an error before the work
             names = ", ".join(map(str, members(args.ensemble, args.output_dir)))

@@ -1,9 +1,14 @@
 """How many examples of each split a run uses: --max_*_samples limits it to the first ones, and reports say so."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from datasets import Dataset, DatasetDict
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
 
 
 # split -> its entry in metrics.json. The entries of MNLI's mismatched parts end in _mm.
@@ -53,7 +58,7 @@ def count_samples(
 
 def first_examples(data: DatasetDict, limits: Mapping[str, int | None]) -> DatasetDict:
     """The splits cut to their `limits`, whose keys are the splits without _mm: both parts of MNLI have one limit."""
-    return DatasetDict(
+    return type(data)(
         {split: examples.select(range(_limited(split, examples, limits))) for split, examples in data.items()}
     )
 

@@ -9,6 +9,8 @@ a run starts; a file that was changed is computed again. Files are mapped into m
 folder.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import inspect
@@ -16,20 +18,24 @@ import json
 import sys
 from itertools import compress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device, tqdm
-from datasets import Dataset, DatasetDict
 from filelock import FileLock
 from safetensors import safe_open
-from transformers import PreTrainedModel
 
 from elmo_gpt_bert.training.batches import Collate
 from elmo_gpt_bert.training.digests import digest, model_digest
 from elmo_gpt_bert.training.errors import InputError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import load_tensors, save_tensors, writing
 from elmo_gpt_bert.training.machines import processes_without
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import PreTrainedModel
 
 
 STATES = "layer_states"
@@ -57,7 +63,7 @@ def cache_states(
     model.to(accelerator.device).eval()
     _check_frozen(model.base_model, collate([next(iter(features.values()))[0]]), accelerator)
     base = [_digest_of(model.base_model), accelerator.mixed_precision, torch.get_float32_matmul_precision()]
-    cached_features, files = DatasetDict(), []
+    cached_features, files = type(features)(), []
     for split, data_set in features.items():
         sentences = data_set.map(_without_context, keep_in_memory=True)
         lengths = [len(ids) for ids in sentences["input_ids"]]

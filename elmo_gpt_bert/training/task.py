@@ -1,24 +1,29 @@
 """The interface between a script and the code that all scripts share: a script subclasses Task."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from accelerate import Accelerator
-from datasets import Dataset, DatasetDict
-from transformers import PreTrainedModel
 
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.batches import Collate
+from elmo_gpt_bert.training.batches import Collate, count_workers
 from elmo_gpt_bert.training.plan import EpochPlan, Plan
 from elmo_gpt_bert.training.prediction import Outputs, predict
 from elmo_gpt_bert.training.results import Scores
 from elmo_gpt_bert.training.samples import Samples
 
 
-Compute = Callable[[Dataset], Outputs]  # computes the outputs for a data set, with one model or as a mean over runs
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import PreTrainedModel
+
+
+Compute = Callable[["Dataset"], Outputs]  # computes the outputs for a data set, with one model or as a mean over runs
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class Task(ABC):
             accelerator=accelerator,
             batch_size=args.per_device_eval_batch_size,
             one_shape=args.pad_to_max_length,
-            workers=args.dataloader_num_workers,
+            workers=count_workers(args.dataloader_num_workers, accelerator.device),
         )
 
     def finish(self, model: PreTrainedModel) -> None:  # noqa: B027 - most models are finished when they are trained
@@ -107,7 +112,7 @@ class Task(ABC):
     def write(self, split: str, predictions: Any) -> dict[str, str | bytes]:
         """Returns the files of predictions: name -> content."""
 
-    def tune(self, evaluation: "Evaluation") -> None:  # noqa: B027 - most tasks have nothing to tune
+    def tune(self, evaluation: Evaluation) -> None:  # noqa: B027 - most tasks have nothing to tune
         """Chooses, by the final model's evaluation, what predictions for the test set depend on, e.g. a threshold."""
 
 

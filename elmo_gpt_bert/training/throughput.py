@@ -14,8 +14,6 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from modeling.shared.modeling_onednn import linear
-
 
 DTYPES = {"no": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}  # of matrix products, by precision
 
@@ -131,6 +129,8 @@ def _large_matrix(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
 
 def _time_product(factors: torch.Tensor) -> float:
     """The seconds of one product, on a device that has nothing else to do."""
+    from modeling.shared.modeling_onednn import linear  # the import takes time, which --help does not need
+
     before = time.perf_counter()
     linear(factors, factors)
     if factors.device.type != "cpu":

@@ -1,13 +1,19 @@
 """What a run needs on XLA, which records operations and computes them as graphs, each compiled for its shapes."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from accelerate import Accelerator, DistributedType
 from accelerate.utils import SAFE_WEIGHTS_NAME
 from safetensors.torch import load_file
 from torch import nn
-from transformers import PreTrainedModel
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def on_xla(accelerator: Accelerator) -> bool:

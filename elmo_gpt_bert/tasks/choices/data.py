@@ -5,12 +5,14 @@ else empty) and, if there are labels, label: the number of the right choice, fro
 same number of choices. A broken file is a ValueError that names the file, the line and the mistake.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from datasets import Dataset, DatasetDict
-from sklearn.model_selection import train_test_split
+from datasets import DatasetDict
 
 from elmo_gpt_bert.tasks.choices.table import RACE, STORIES, STORY_CLOZE, SWAG, ChoiceTask, Columns
 from elmo_gpt_bert.tasks.rows import (
@@ -28,6 +30,10 @@ from elmo_gpt_bert.tasks.rows import (
 )
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import shown
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 READERS = {".csv": read_csv, ".json": read_json_lines, ".jsonl": read_json_lines}
@@ -68,6 +74,8 @@ def _split_stories(stories: Dataset, split: str) -> Dataset:
     """The 1497 stories of Story Cloze on which the released code of GPT trains, or the 374 on which it validates.
     https://github.com/openai/finetune-transformer-lm/blob/master/datasets.py
     """
+    from sklearn.model_selection import train_test_split  # the import takes seconds, which others do not need
+
     held_out = max(1, round(len(stories) / 5))
     train, validation = train_test_split(range(len(stories)), test_size=held_out, random_state=3535999445)
     return stories.select(train if split == "train" else validation)

@@ -1,16 +1,22 @@
 """A context and choices -> the inputs of a model, which reads each choice as a second text, after the context."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from datasets import DatasetDict
-from transformers import PreTrainedTokenizerBase
 
 from elmo_gpt_bert.tasks.features import map_examples
 from elmo_gpt_bert.tasks.language_models import report_known_words
+
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase
 
 
 def make_features(

@@ -5,14 +5,15 @@ string or, in a regression, a number. Files are tab-separated without quoting (a
 object a line. A broken file is a ValueError that names the file, the line and the mistake.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accelerate import PartialState
-from datasets import Dataset, DatasetDict
-from transformers import PreTrainedConfig
 
 from elmo_gpt_bert.tasks.glue.table import EVERY_TASK, PAIR, GlueTask, Split
 from elmo_gpt_bert.tasks.rows import (
@@ -33,6 +34,11 @@ from elmo_gpt_bert.training.errors import InputError, MissingFileError, Paramete
 from elmo_gpt_bert.training.files import shown
 
 
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import PreTrainedConfig
+
+
 TEXT = ("text", "text_pair")
 TEXT_COLUMNS = Parameter("text_columns", "text_column_names")
 LABEL_COLUMN = Parameter("label_column", "label_column_name")
@@ -45,6 +51,8 @@ UNDIVIDED = "msr_paraphrase_train.txt"  # MRPC's train and dev pairs together, a
 
 def read_hub(task_name: str, splits: Iterable[str]) -> DatasetDict:
     """The splits on the Hub. Raises OSError when the Hub is out of reach, ValueError when it lacks a split."""
+    from datasets import Dataset, DatasetDict  # the import takes a second, which --help does not need
+
     task = EVERY_TASK[task_name]
     for split in splits:
         if task.splits[split].hub is None:
@@ -88,6 +96,8 @@ def _with_gold_labels(examples: Dataset, source: Path | str) -> Dataset:
 
 def read_folder(data_dir: Path, task: GlueTask, splits: Iterable[str]) -> DatasetDict:
     """The splits from the task's published files in `data_dir`, or in its subfolder with the task's name."""
+    from datasets import DatasetDict
+
     check_folder(data_dir)
     folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
     return DatasetDict({split: _read_split(folder, task, split) for split in splits})
@@ -170,6 +180,8 @@ def read_files(
     The labels are those of the train file or, without one, those of the model's `config`. The metric is that of RTE
     or, for a regression, that of STS-B.
     """
+    from datasets import Dataset, DatasetDict
+
     data = DatasetDict()
     for split, path in needed_files(files):
         data[split] = _read_file(path, text_columns, None if split == "test" else label_column or "label")

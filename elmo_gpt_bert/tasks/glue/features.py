@@ -1,18 +1,24 @@
 """One or two texts and their label -> the inputs of a classifier."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from accelerate import PartialState
-from datasets import DatasetDict
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.tasks.features import map_examples
 from elmo_gpt_bert.tasks.glue.table import DIAGNOSTICS, GlueTask
 from elmo_gpt_bert.tasks.language_models import report_known_words
 from elmo_gpt_bert.training.errors import InputError
+
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 def class_names(task: GlueTask, config: PreTrainedConfig, *, train: bool, model_name: str) -> list[str]:

@@ -5,10 +5,11 @@ place, which says where a pair comes from. Only the sentences are needed; the ot
 lack them. A broken file is a ValueError that names the file, the line and the mistake.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-from datasets import Dataset
+from typing import TYPE_CHECKING
 
 from elmo_gpt_bert.tasks.compressed import COMPRESSED
 from elmo_gpt_bert.tasks.rows import (
@@ -23,6 +24,10 @@ from elmo_gpt_bert.tasks.rows import (
 )
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import shown
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 READERS = {".csv": read_csv, ".json": read_json_lines, ".jsonl": read_json_lines, ".tsv": read_tsv}

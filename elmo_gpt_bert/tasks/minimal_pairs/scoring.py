@@ -6,28 +6,28 @@ All numbers are natural logarithms in float32.
 Letters: B sentences, C copies of sentences, T tokens, V words of the vocabulary.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
-from transformers.utils import ModelOutput
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from elmo_gpt_bert.tasks.language_models import candidate_heads
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError, Parameter, as_user_errors
 from elmo_gpt_bert.training.loading import has_head
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.utils import ModelOutput
 
 
 # For a model without the head that `choose_head` names.

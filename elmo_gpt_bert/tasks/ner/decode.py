@@ -1,13 +1,19 @@
 """Outputs of a tagger -> the tags of words, and the file that conlleval reads."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from datasets import Dataset
 
 from elmo_gpt_bert.tasks.columns import BREAK, DOCUMENT
 from elmo_gpt_bert.tasks.ner.tags import convert_tags
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 def predicted_tags(

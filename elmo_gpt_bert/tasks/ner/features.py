@@ -4,6 +4,8 @@ The first sub-word of a word carries its tag. A word that the tokenizer drops is
 that is too long for a row becomes several rows. So every word has a token, unless the tokenizer has no unknown one.
 """
 
+from __future__ import annotations
+
 import inspect
 import re
 from bisect import bisect_left, bisect_right
@@ -11,19 +13,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from accelerate import PartialState
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from datasets.fingerprint import generate_random_fingerprint
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.tasks.language_models import report_known_words
 from elmo_gpt_bert.tasks.ner.tags import convert_tags, count_entities, entity_types, label_names
 from elmo_gpt_bert.tasks.rows import total
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError, Parameter
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 # Classes

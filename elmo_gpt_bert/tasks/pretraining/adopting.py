@@ -4,17 +4,23 @@ They have no ends of sentences, and no text to count the bytes of. A token that 
 such as <|endoftext|>, stays in the document.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from elmo_gpt_bert.tasks.language_models import reads_words
 from elmo_gpt_bert.tasks.pretraining.shards import DOCUMENTS, ENDS, FileRecord, Shard
 from elmo_gpt_bert.tasks.pretraining.vocabulary import TOKENIZER
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
 from elmo_gpt_bert.training.files import file_digest
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 def are_shards(files: Mapping[str, list[Path]]) -> bool:

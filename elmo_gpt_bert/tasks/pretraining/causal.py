@@ -8,15 +8,16 @@ the models of this zoo keep them apart, and so do those of transformers that pas
 transformers' OpenAI GPT and BERT do not, see `keeps_documents_apart`.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from accelerate.utils import extract_model_from_parallel
-from transformers import PreTrainedModel
 
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs
@@ -24,6 +25,10 @@ from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
 from elmo_gpt_bert.tasks.pretraining.rows import ends_within
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class CausalLM(Objective):

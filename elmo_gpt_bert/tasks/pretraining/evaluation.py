@@ -1,21 +1,26 @@
 """The losses of a language model on held-out text, and the measures made of them: perplexity and bits per byte."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from transformers import PreTrainedModel
 
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.batches import in_pieces, load_batches
 from elmo_gpt_bert.training.errors import DivergedError, as_user_errors
 from elmo_gpt_bert.training.prediction import Outputs
 from elmo_gpt_bert.training.results import Scores
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 LARGEST_LOSS = 700  # its exponential is a float
@@ -32,14 +37,14 @@ class HeldOut:
     samples: int
 
     @classmethod
-    def of(cls, objective: Objective, limit: int | None = None) -> "HeldOut":
+    def of(cls, objective: Objective, limit: int | None = None) -> HeldOut:
         """All samples of the objective's corpus, or the first up to `limit`."""
         return cls(objective, objective.size if limit is None else min(limit, objective.size))
 
     def __len__(self) -> int:
         return self.samples
 
-    def select(self, samples: range) -> "HeldOut":
+    def select(self, samples: range) -> HeldOut:
         """The first of the samples."""
         return replace(self, samples=len(samples))
 

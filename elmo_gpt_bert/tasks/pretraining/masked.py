@@ -14,13 +14,14 @@ loss is the mean over one draw of 15 % of the tokens, given the others. Its expo
 text, and it cannot be compared with the loss at other shares, lengths or kinds of rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs, uniform
@@ -29,6 +30,10 @@ from elmo_gpt_bert.tasks.pretraining.pairs import draw_pairs
 from elmo_gpt_bert.tasks.pretraining.rows import Segments, ends_within, open_rows
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError, Parameter
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 CONTINUATION = "##"
@@ -46,7 +51,7 @@ class Vocabulary:
     continues: np.ndarray  # (size,) booleans
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> "Vocabulary":
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         """Raises ValueError if the tokenizer lacks a special token that the rows need."""
         specials = {name: getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
         missing = [f"{name}_token" for name, number in specials.items() if number is None]

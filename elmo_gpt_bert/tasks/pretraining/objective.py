@@ -1,14 +1,19 @@
 """What every objective of pre-training is to the training loop: a way from sample numbers to losses."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel
 
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Use(IntEnum):

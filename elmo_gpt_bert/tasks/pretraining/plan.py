@@ -1,16 +1,17 @@
 """Which samples of a corpus each update of pre-training reads: batch ramp, lengths, epochs, all as functions."""
 
+from __future__ import annotations
+
 import bisect
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
-from transformers import PreTrainedModel
 
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.arguments import RunArguments
@@ -19,6 +20,10 @@ from elmo_gpt_bert.training.identity import FINAL_LENGTH, SAMPLES
 from elmo_gpt_bert.training.machines import from_all
 from elmo_gpt_bert.training.optimization import samples_of_update, schedule
 from elmo_gpt_bert.training.plan import Batch, Counts, Plan, Stretch, Update, sharding
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 STATE = "objective.safetensors"

@@ -8,14 +8,14 @@ FOLDER/train/, FOLDER/validation/, FOLDER/finished/     shards, and a record of 
 FOLDER/manifest.json   written last: the corpus is complete
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any
 
 from elmo_gpt_bert.tasks.language_models import reads_words
 from elmo_gpt_bert.tasks.pretraining.adopting import adopt_shards, are_shards
@@ -63,6 +63,10 @@ from elmo_gpt_bert.tasks.pretraining.writing import (
 )
 from elmo_gpt_bert.training.errors import ExistingFileError, FileError, FolderInUseError, InputError, MissingFileError
 from elmo_gpt_bert.training.files import acquire_lock, new_folder, read_json_object, write_json, write_text, writing
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 ORIGIN, TOKENIZER, TEXT, WORDS_RECORD = "origin.json", "tokenizer", "text", "words/record.json"

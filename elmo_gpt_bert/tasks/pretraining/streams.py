@@ -19,20 +19,25 @@ last steps, fewer than a batch has, are left out; they differ from epoch to epoc
 row goes on with its part of the next.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from accelerate.utils import extract_model_from_parallel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import permute, uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
 from elmo_gpt_bert.training.errors import InputError, Parameter
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 BEGIN, END, UNKNOWN = 0, 1, 2  # the numbers of <S>, </S> and <UNK>
@@ -74,7 +79,7 @@ class BiLM(Objective):
         seed: int = 0,
         num_sampled: int = 0,
         shuffle: bool = True,
-        training: "BiLM | None" = None,
+        training: BiLM | None = None,
     ):
         if corpus.characters is None or corpus.sentences is None:
             raise InputError(f"{corpus.name} has no words with ends of sentences: prepare it with ELMo's tokenizer")

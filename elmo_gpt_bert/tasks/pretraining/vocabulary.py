@@ -5,6 +5,8 @@ trained by the library tokenizers, or, for a class with `word_targets`, the word
 Both depend on the text alone, not on the number of processes or threads.
 """
 
+from __future__ import annotations
+
 import copy
 import hashlib
 import inspect
@@ -13,14 +15,19 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Tokenizer
-from transformers import TOKENIZER_MAPPING, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import TOKENIZER_MAPPING
 
 from elmo_gpt_bert.tasks.language_models import reads_words
 from elmo_gpt_bert.training.errors import InputError, Parameter
 from elmo_gpt_bert.training.files import write_text
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
 TOKENIZER = Parameter("tokenizer", "tokenizer_name")

@@ -1,15 +1,17 @@
 """Writes the shards of a text, piece by piece. A piece that was finished before is kept if it is undamaged."""
 
+from __future__ import annotations
+
 import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tqdm import tqdm
-from transformers import PreTrainedTokenizerBase
 
 from elmo_gpt_bert.tasks.pretraining.processes import compute
 from elmo_gpt_bert.tasks.pretraining.shards import FileRecord, Shard, token_type, write_shard
@@ -17,6 +19,10 @@ from elmo_gpt_bert.tasks.pretraining.sources import TextSource, is_held_out
 from elmo_gpt_bert.tasks.pretraining.text import pieces, split_sentences
 from elmo_gpt_bert.tasks.pretraining.vocabulary import Encoder
 from elmo_gpt_bert.training.files import read_json_object, write_json
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 SPLITS = ("train", "validation")

@@ -5,18 +5,24 @@ answer("Who wrote it?", "It was written by Jane Austen, and printed by others.")
 {"score": 0.93, "start": 18, "end": 29, "answer": "Jane Austen"}
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from elmo_gpt_bert.tasks.squad.decode import Entry, find_candidates, probabilities
 from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
 from elmo_gpt_bert.tasks.squad.files import check_text
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.loading import check_length, positions
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 N_BEST = 20  # answers over which probabilities are computed

@@ -7,16 +7,21 @@ result is that of a loop over all starts and ends.
 Letters: W windows, T tokens of context, K starts, L tokens that an answer may have.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from datasets import Dataset
 
 from elmo_gpt_bert.tasks.squad.features import Windows
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 ROWS = 1024  # windows that are scored at a time
@@ -39,11 +44,11 @@ class Spans:
         columns = self.begin, self.end, self.score, self.start_logit, self.end_logit
         return list(zip(*(values.tolist() for values in columns), strict=True))
 
-    def sort(self) -> "Spans":
+    def sort(self) -> Spans:
         """The spans in the order of their questions, for each question the best score first."""
         return self.take(np.lexsort((self.end, self.begin, -self.score, self.question)))
 
-    def take(self, which: np.ndarray) -> "Spans":
+    def take(self, which: np.ndarray) -> Spans:
         """Some of the spans, by their numbers or a mask."""
         return Spans(**{name: values[which] for name, values in vars(self).items()})
 

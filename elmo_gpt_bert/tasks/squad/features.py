@@ -10,6 +10,8 @@ The special tokens around question and context are those that the tokenizer adds
 Letters: Q questions, W windows, N tokens of all contexts together.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import shutil
@@ -20,21 +22,26 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import torch
-from datasets import Dataset, DatasetDict, load_from_disk
+from datasets import Dataset, load_from_disk
 from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 from filelock import FileLock
-from transformers import PreTrainedTokenizerBase
 
 from elmo_gpt_bert.tasks.language_models import report_known_words
 from elmo_gpt_bert.training.checksums import damage, write_checksums
 from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.errors import InputError, Parameter, Text
 from elmo_gpt_bert.training.files import new_folder, writing
+
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase
 
 
 FORMAT = 1  # the version of cached windows; to be raised when `make_windows` makes others of the same questions
@@ -68,7 +75,7 @@ class Windows:
     null: np.ndarray
     spans: np.ndarray
 
-    def head(self, number: int) -> "Windows":
+    def head(self, number: int) -> Windows:
         """The first `number` windows."""
         places = {name: getattr(self, name)[:number] for name in PLACES if name != "spans"}
         return Windows(self.features.select(range(number)), **places, spans=self.spans)
@@ -80,7 +87,7 @@ class Windows:
         write_checksums(folder)
 
     @classmethod
-    def load(cls, folder: Path) -> "Windows":
+    def load(cls, folder: Path) -> Windows:
         """The windows that `save` wrote, mapped into memory."""
         with np.load(folder / "places.npz") as places:
             return cls(load_from_disk(folder / "features"), **{name: places[name] for name in PLACES})
@@ -246,7 +253,7 @@ class Layout:
     marker: int | None  # the column of the token that stands for "no answer"
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, text: str) -> "Layout":
+    def of(cls, tokenizer: PreTrainedTokenizerBase, text: str) -> Layout:
         """The layout that shows when `text`, which must have tokens, is encoded as both texts of a pair.
 
         Raises ValueError if the second text does not follow the first, or if a text is not in one piece.
