@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, DataCollatorWithFlattening
 
+from modeling import ZooBertConfig, ZooBertModel, ZooGPTConfig, ZooGPTModel
 from modeling.bert.modeling_bert import ZooBertIntermediate, ZooBertLMPredictionHead
 from modeling.shared import modeling_packing
 from modeling.shared.modeling_packing import find_sequences
@@ -54,6 +55,35 @@ def test_attention_on_a_grid_gives_what_attention_in_groups_gives(head, attentio
         for model in (stock, ours):
             model(**this.inputs, **this.labels).loss.backward()
         assert_same_gradients(ours, stock)
+
+
+def small(model_class: type, dropout: float) -> torch.nn.Module:
+    sizes = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+    if model_class is ZooBertModel:
+        return ZooBertModel(ZooBertConfig(**sizes, intermediate_size=40, attention_probs_dropout_prob=dropout))
+    return ZooGPTModel(ZooGPTConfig(**sizes, attn_pdrop=dropout))
+
+
+@pytest.mark.parametrize("model_class", [ZooBertModel, ZooGPTModel])
+@pytest.mark.parametrize(
+    ("dtype", "dropout", "is_used"), [(torch.bfloat16, 0.1, False), (torch.bfloat16, 0.0, True), (None, 0.1, True)]
+)
+def test_sdpa_attends_except_in_bfloat16_with_dropout(model_class, dtype, dropout, is_used, monkeypatch):
+    """sdpa would compute it in float32, in ordinary operations."""
+    calls = []
+
+    def counted(*args, **kwargs):
+        calls.append(kwargs["dropout_p"])
+        return scaled_dot_product_attention(*args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    model, ids = small(model_class, dropout).train(), torch.randint(1, 61, (2, 7))
+    with torch.autocast("cpu", dtype, enabled=dtype is not None):
+        model(ids)
+    assert calls == ([dropout] * 2 if is_used else [])
+    with torch.autocast("cpu", dtype, enabled=dtype is not None):
+        model.eval()(ids)
+    assert calls[-2:] == [0.0] * 2
 
 
 def test_padding_and_packing_are_inverse_where_tokens_are():

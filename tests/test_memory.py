@@ -1,5 +1,6 @@
-"""Memory that was freed goes back to the system, also from between blocks that are still in use."""
+"""Memory that was freed stays for the next update, and goes back to the system now and then."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -28,10 +29,40 @@ print(before - resident())
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps memory in this way")
+only_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other ways")
+
+
+@only_glibc
 def test_holes_between_blocks_in_use_go_back_to_the_system():
     done = subprocess.run([sys.executable, "-c", HOLES], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert int(done.stdout) > 30_000_000, done.stderr  # of 50 million bytes
+
+
+# A block of 100 MB that was freed is there for the next one, without new pages: each is counted when it is first used.
+PAGES = """
+import resource
+import torch
+from elmo_gpt_bert.training.memory import keep_blocks
+
+def new_pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(25_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_blocks()
+new_pages()
+print(new_pages())
+"""
+
+
+@only_glibc
+@pytest.mark.parametrize("variable", [None, "MALLOC_MMAP_THRESHOLD_"])
+def test_a_large_block_stays_for_the_next_one_unless_the_user_says_otherwise(variable):
+    chosen = {} if variable is None else {variable: "1000000"}
+    done = subprocess.run(
+        [sys.executable, "-c", PAGES], cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | chosen
+    )
+    assert (int(done.stdout) < 1000) == (variable is None), done.stderr
 
 
 def test_training_gives_memory_back_again_and_again(tmp_path, monkeypatch):
@@ -39,4 +70,4 @@ def test_training_gives_memory_back_again_and_again(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "release", lambda: calls.append(1))
     main, argv = make_run(tmp_path, "bert glue")
     main([*argv, "--max_steps", str(2 * memory.UPDATES + 1), "--output_dir", str(tmp_path / "out")])
-    assert len(calls) == 2
+    assert len(calls) == 3  # and at the end

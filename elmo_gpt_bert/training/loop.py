@@ -88,8 +88,12 @@ def train(
         splits = task.evaluation_splits.items()
         scores = {suffix: evaluate(task, split, compute, first=2).scores for suffix, split in splits}
         goodness(scores, args.metric_for_best_model)
+    if accelerator.device.type == "cpu":
+        memory.keep_blocks()
     with stop_signals() as signals:
-        return _Training(model, tokenizer, task, compute, signals, args, accelerator).run()
+        trained = _Training(model, tokenizer, task, compute, signals, args, accelerator).run()
+    memory.release()
+    return trained
 
 
 class _Training:

@@ -120,10 +120,10 @@ class ZooBertSelfAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
         )
-        kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
         query = split_heads(apply_linear(self.query, queries), self.head_dim)  # (..., A, D)
         key, value = (split_heads(apply_linear(each, hidden_states), self.head_dim) for each in (self.key, self.value))
         return layout.attend(

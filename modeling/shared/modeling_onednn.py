@@ -149,6 +149,13 @@ def can_multiply(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
+def product_type(states: torch.Tensor) -> torch.dtype:
+    """The type in which products with these states are computed, with autocast or without."""
+    device = states.device.type
+    autocasts = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocasts else states.dtype
+
+
 @functools.cache
 def _works(dtype: torch.dtype) -> bool:
     """Whether this build and this processor have the operation in that type, with the results of torch.

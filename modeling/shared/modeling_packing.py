@@ -40,6 +40,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_losses import IGNORED
+from .modeling_onednn import product_type
 from .modeling_static import is_opaque
 
 
@@ -279,9 +280,10 @@ def attends_on_a_grid(config, device: torch.device) -> bool:
 def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
     """The name of the attention function: the configuration's, or "eager" where sdpa does not suit (..., H) states.
 
-    sdpa returns no attention probabilities and takes no empty batch. For one query in bfloat16, as in a step of
-    generation, it takes twice as long or more on the CPU. Raises ValueError if attentions are requested
-    and the configured implementation cannot return them.
+    sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
+    query, as in a step of generation, and with dropout, for which it computes in float32. `kwargs` are those of the
+    attention function. Raises ValueError if attentions are requested and the configured implementation cannot return
+    them.
     """
     implementation = config._attn_implementation
     recorded = is_recorded(config, "attentions", kwargs)
@@ -292,12 +294,13 @@ def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
         )
     if implementation != "sdpa":  # trf-ignore: TRF051
         return implementation
-    return "eager" if recorded or (not is_tracing(states) and not _is_for_sdpa(states)) else "sdpa"
+    suits = not recorded and (is_tracing(states) or _is_for_sdpa(states, kwargs["dropout"]))
+    return "sdpa" if suits else "eager"
 
 
-def _is_for_sdpa(states: torch.Tensor) -> bool:
-    one_query = states.shape[-2] == 1 and states.dtype == torch.bfloat16 and states.device.type == "cpu"
-    return states.numel() > 0 and not one_query
+def _is_for_sdpa(states: torch.Tensor, dropout: float) -> bool:
+    slow = states.shape[-2] == 1 or dropout > 0
+    return states.numel() > 0 and not (slow and states.device.type == "cpu" and product_type(states) == torch.bfloat16)
 
 
 def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -27,7 +27,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils.generic import maybe_autocast
 
 from .modeling_losses import IGNORED
-from .modeling_onednn import fill_up, linear
+from .modeling_onednn import fill_up, linear, product_type
 from .modeling_static import is_transformed, needs_static_shapes
 
 
@@ -81,7 +81,7 @@ class _WordLoss(torch.autograd.Function):
         needs_states, needs_words = (with_gradients and needed for needed in ctx.needs_input_grad[:2])
         states_gradient = torch.empty_like(states) if needs_states else None
         words_gradient = None
-        dtype = _product_type(states)
+        dtype = product_type(states)
         table = words.to(dtype)
         scale = weights.max().clamp(min=1e-30)  # so that products with small weights do not underflow in fp16
         loss = torch.zeros((), dtype=torch.float32, device=states.device)
@@ -110,13 +110,6 @@ class _WordLoss(torch.autograd.Function):
             for index, part in zip(needed, graph, strict=True):
                 gradients[index] = gradient * part
         return *gradients, None, None, None
-
-
-def _product_type(states: torch.Tensor) -> torch.dtype:
-    """The type in which their products are computed, with autocast or without."""
-    device = states.device.type
-    autocasts = device != "meta" and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if autocasts else states.dtype
 
 
 def _parts(rows: int, words: int) -> Iterator[slice]:
