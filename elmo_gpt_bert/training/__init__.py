@@ -7,7 +7,7 @@ A module imports only from modules above it in this list:
 
     errors         exceptions for mistakes that a user can correct
     files          reads and writes text, JSON and tensors; checksums, digests, pickles: checks of files and data
-    memory         given back to the system
+    memory         kept for the next update of a run on the CPU, and given back to the system
     clock          the seconds that a run spends; environment: versions and hardware
     recipes        finds those that come with this project
     arguments      the flags of a run and their values; aliases: transformers' names for them; flags: the parser

@@ -69,6 +69,7 @@ def keeping_packed_weights(generate: Callable) -> Callable:
         finally:
             _kept.reset(token)
 
+    generate_with_packed_weights.__doc__ = "transformers' `GenerationMixin.generate`, with weights packed for oneDNN."
     return generate_with_packed_weights
 
 
