@@ -113,6 +113,7 @@ def worker_errors() -> Iterator[None]:
             raise
         for process in multiprocessing.active_children():  # they may wait for a lock that the killed one had
             process.kill()
+            process.join()
         problem = "a process that prepared batches was killed, perhaps because memory ran out: start again with fewer "
         raise LaunchError(problem, WORKERS) from error
 

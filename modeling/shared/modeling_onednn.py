@@ -37,6 +37,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn as nn
+from torch.nn.modules import module as torch_module
 
 from .modeling_static import is_transformed
 
@@ -44,6 +45,9 @@ from .modeling_static import is_transformed
 WORTH_PACKING = 24  # from this many products with the same weight on, packing it first saves time
 FEW_ROWS = 16  # fewer are not filled up
 VARIABLE = "ZOO_ONEDNN"
+# Of torch.nn.modules.module: hooks of all modules. Its function that asks for any of them is not in torch 2.6.
+GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
+GLOBAL_HOOKS += ("_global_backward_hooks", "_global_backward_pre_hooks")
 PLAIN = (torch.Tensor, nn.Parameter)  # no subclass, and no stand-in while a graph is traced
 
 
@@ -84,7 +88,7 @@ def apply_linear(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
 def _is_hooked(layer: nn.Module) -> bool:
     """Whether calling the layer does more than its class's `forward`."""
     hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
-    return any(hooks) or "forward" in vars(layer) or torch.nn.modules.module._has_any_global_hook()
+    return any(hooks) or "forward" in vars(layer) or any(getattr(torch_module, name) for name in GLOBAL_HOOKS)
 
 
 def _without_filling(rows: torch.Tensor, shape: torch.Size) -> torch.Tensor:
