@@ -15,7 +15,8 @@ Each step is a command of one of the other scripts, as a user would type it. A s
 again; one that was stopped resumes. A step that fails is reported, and the others go on.
 OUTPUT_DIR/TABLE, or OUTPUT_DIR/paper/TABLE, receives record.json with what all runs have measured; and table.md,
 table.csv and, if matplotlib is installed, table.png. Each run has a folder with its metrics.json, in OUTPUT_DIR/TABLE
-or, for all tables of the papers, in OUTPUT_DIR/paper/runs. `--record` writes the record to another file, too.
+or, for all tables of the papers, in OUTPUT_DIR/paper/runs. `--record FILE` writes the record to another file, too. If
+that file is there already, its runs, which may be another machine's, count as finished.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from elmo_gpt_bert.reproduction.records import collect
+from elmo_gpt_bert.reproduction.records import collect, not_recorded, read_runs
 from elmo_gpt_bert.reproduction.report import write_report
 from elmo_gpt_bert.reproduction.rows import MODELS, Table
 from elmo_gpt_bert.reproduction.running import run_steps
@@ -44,7 +45,11 @@ def main(argv: list[str] | None = None) -> None:
     folders = Folders(args.data_root, read_models(args.models, MODELS[args.budget]), args.output_dir)
     launcher = read_launcher(args.launcher)
     steps = plan(table, folders, args.seeds, args.only, args.model)
-    steps = [replace(step, launcher=launcher) for step in steps]
+    every = plan(table, folders, args.seeds)  # also the rows that this command leaves out
+    earlier = read_runs(args.record, table, every) if args.record and args.record.exists() else {}
+    if earlier:
+        print(f"{args.record} has {len(earlier)} runs, which are not made again")
+    steps = [replace(step, launcher=launcher) for step in not_recorded(steps, earlier)]
     if args.dry_run:
         print(*(shlex.join(step.command) for step in steps), sep="\n")
         return
@@ -53,8 +58,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         failures = run_steps(steps, args.jobs)
     finally:
-        # Of all rows, also those that this command left out.
-        record = collect(table, plan(table, folders, args.seeds))
+        record = collect(table, every, earlier)
         write_json(output / "record.json", record)
         print("", write_report(table, record, output), f"written to {output}", sep="\n")
         if args.record:
@@ -88,7 +92,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     names = "; ".join(f"{', '.join(models)} for {budget}" for budget, models in MODELS.items())
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME=FOLDER", help=f"other models: {names}")
     parser.add_argument("--output_dir", type=Path, default=Path("runs/reproduce"), help="folder of all tables")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="write the record to this file, too")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="go on from this record, and renew it")
     parser.add_argument("--dry_run", action="store_true", help="print the commands instead of running them")
     return parser.parse_args(argv)
 

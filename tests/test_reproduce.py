@@ -16,6 +16,7 @@ import pytest
 
 import reproduce
 from elmo_gpt_bert.reproduction import report, running, steps
+from elmo_gpt_bert.reproduction.records import not_recorded
 from elmo_gpt_bert.reproduction.rows import Cell, Gap, Published, Row, Table, data, model, output
 from elmo_gpt_bert.reproduction.steps import Folders, Step, plan
 from elmo_gpt_bert.reproduction.tables import TABLES
@@ -146,6 +147,76 @@ def test_what_has_finished_is_not_run_again_and_more_seeds_are_added(fake):
     run("--seeds", "1")
     run("--seeds", "2")
     assert calls(fake) == ["42 0.1", "42 0.2", "43 0.1", "43 0.2"]
+
+
+def test_a_record_of_another_machine_brings_its_runs(fake, capsys):
+    run("--seeds", "2", "--record", "docs/tiny.json")
+    before = read_record("docs/tiny.json")
+    there = ["--output_dir", "there", "--record", "docs/tiny.json"]
+    run("--seeds", "3", "--model", "bert", *there)
+    assert calls(fake)[4:] == ["44 0.1", "44 0.2"]
+    assert "docs/tiny.json has 4 runs, which are not made again" in capsys.readouterr().out
+    after = read_record("docs/tiny.json")
+    assert after == read_record("there/tiny/record.json")
+    for old, new in zip(before["rows"], after["rows"], strict=True):
+        assert list(new["runs"]) == ["42", "43", "44"] and old["runs"].items() <= new["runs"].items()
+    run("--seeds", "1", *there)  # fewer seeds than recorded: the others stay
+    assert read_record("docs/tiny.json") == after and len(calls(fake)) == 6
+
+
+def test_a_recorded_run_needs_no_model_that_is_not_here(fake):
+    run("--seeds", "1", "--record", "docs/tiny.json")
+    Path("bert").rename("away")
+    run("--seeds", "1", "--record", "docs/tiny.json", "--output_dir", "there")
+    assert [len(row["runs"]) for row in read_record("there/tiny/record.json")["rows"]] == [1, 1]
+    assert len(calls(fake)) == 2
+
+
+def test_a_record_of_other_settings_is_neither_used_nor_overwritten(fake):
+    run("--seeds", "1", "--record", "docs/tiny.json")
+    before = Path("docs/tiny.json").read_bytes()
+    changes = {
+        "recipe.yaml": "task_name: sst2\ndo_train: true\nnum_train_epochs: 9\n",
+        "bert/SHA256SUMS": "0 model.safetensors\n",
+    }
+    for path, text in changes.items():
+        earlier = Path(path).read_text(encoding="utf-8") if Path(path).exists() else None
+        Path(path).write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match="a run of low, seed 42, with other flags, recipe, data or model"):
+            run("--seeds", "1", "--record", "docs/tiny.json")
+        Path(path).write_text(earlier, encoding="utf-8") if earlier else Path(path).unlink()
+    Path("recipe.yaml").write_text("# a comment\ntask_name: sst2\ndo_train: true\n", encoding="utf-8")
+    run("--seeds", "1", "--record", "docs/tiny.json")
+    assert Path("docs/tiny.json").read_bytes() == before and len(calls(fake)) == 2
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ('{"table": "blimp", "budget": "small"}', "docs.json is the record of blimp, --budget small"),
+        ('{"table": "tiny", "budget": "small"}', "docs.json is no record of reproduce.py: KeyError('environments')"),
+        ("[]", "docs.json is no record of reproduce.py: TypeError"),
+        ("{", "docs.json"),
+    ],
+)
+def test_a_file_that_is_no_record_of_the_table_is_one_clear_error(fake, text, problem):
+    Path("docs.json").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        run("--record", "docs.json")
+    assert problem in str(error.value)
+    assert Path("docs.json").read_text(encoding="utf-8") == text
+
+
+def test_what_only_recorded_rows_need_is_not_made(tmp_path):
+    cells = TABLE.rows[0].cells
+    first = Row("first", "run_pretraining", cells=cells, seeded=False)
+    second = Row("second", "run_glue", flags={"model_name_or_path": output("first")}, cells=cells)
+    every = plan(Table("t", "", ("rate",), ("score",), (first, second)), Folders(tmp_path, {}, tmp_path), seeds=2)
+    assert [step.name for step in not_recorded(every, {("first", "42"): {}, ("second", "42"): {}})] == [
+        "first",
+        "second, seed 43",
+    ]
+    assert not not_recorded(every, {("first", "42"): {}, ("second", "42"): {}, ("second", "43"): {}})
 
 
 def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):

@@ -2,44 +2,102 @@
 
     {"table": ..., "budget": ..., "environments": [...], "rows": [{"name": ..., "runs": {"42": {...}}}, ...]}
 
-A run has the numbers of its metrics.json, the commit it was started from, and the number of its environment: the
-versions and the hardware, which most runs share.
+A run has the numbers of its metrics.json, the commit it was started from, a digest of what its results depend on, and
+the number of its environment: the versions and the hardware, which most runs share.
+
+A record also brings the results of another machine to this one, whose runs are then not made again.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from elmo_gpt_bert.training.errors import UserError
+from elmo_gpt_bert.training.errors import InputError, UserError
 from elmo_gpt_bert.training.files import read_json
 from elmo_gpt_bert.training.output_folder import METRICS
 from elmo_gpt_bert.training.results import RUN_KEYS, read_record
 
 from .rows import MODELS, Flag, Place, Table, places
-from .steps import Step, is_finished
+from .steps import FIRST_SEED, Step, content_digests, is_finished
 
 
-def collect(table: Table, steps: Sequence[Step]) -> dict[str, Any]:
-    """The record of those steps that have finished. Rows without any are in it, too, without runs."""
+Runs = dict[tuple[str, str], dict[str, Any]]  # (row, seed) -> a run, with its environment in place of the number
+
+
+def collect(table: Table, steps: Sequence[Step], earlier: Runs | None = None) -> dict[str, Any]:
+    """The record of the `earlier` runs, and of those steps that have finished.
+
+    Rows without any are in it, too, without runs.
+    """
+    found = (earlier or {}) | finished_runs(steps)
     environments: list[dict[str, Any]] = []
     rows = []
     for row in table.rows:
         runs = {}
-        for step in (step for step in steps if step.row is row and row.is_run and _counts(step)):
-            record = read_record(step.output / METRICS)
-            environment = {name: record[name] for name in ("versions", "hardware")}
-            if environment not in environments:
-                environments.append(environment)
-            numbers = {name: value for name, value in record.items() if name not in RUN_KEYS}
-            runs[str(record["seed"])] = {
-                "metrics": numbers,
-                "seconds": sum(value for name, value in numbers.items() if name.endswith("_runtime")),
-                "commit": read_json(step.mark)["commit"] if step.mark.is_file() else None,
-                "environment": environments.index(environment),
-            }
+        for seed in sorted((seed for name, seed in found if name == row.name), key=int):
+            run = found[row.name, seed]
+            if run["environment"] not in environments:
+                environments.append(run["environment"])
+            runs[seed] = run | {"environment": environments.index(run["environment"])}
         flags = {name: _shown(value, MODELS[table.budget]) for name, value in row.flags.items()}
         command = {"script": row.script, "recipe": row.recipe, "flags": flags, "config_overrides": row.overrides}
         rows.append({"name": row.name, **command, "runs": runs})
     return {"table": table.name, "budget": table.budget, "environments": environments, "rows": rows}
+
+
+def finished_runs(steps: Sequence[Step]) -> Runs:
+    """What those steps have measured that have finished."""
+    digests, runs = content_digests(steps), {}
+    for step in (step for step in steps if step.row.is_run and _counts(step)):
+        record = read_record(step.output / METRICS)
+        numbers = {name: value for name, value in record.items() if name not in RUN_KEYS}
+        runs[step.row.name, str(record["seed"])] = {
+            "metrics": numbers,
+            "seconds": sum(value for name, value in numbers.items() if name.endswith("_runtime")),
+            "commit": read_json(step.mark)["commit"] if step.mark.is_file() else None,
+            "digest": digests[step.row.name],
+            "environment": {name: record[name] for name in ("versions", "hardware")},
+        }
+    return runs
+
+
+def read_runs(path: Path, table: Table, steps: Sequence[Step]) -> Runs:
+    """The runs of a record that was written before, here or on another machine.
+
+    Raises ValueError for a record of another table, and for a run that the table would make with other flags, another
+    recipe, or other data or models. Where these are not on this machine, the run counts as it is.
+    """
+    record = read_json(path)
+    try:
+        if (record["table"], record["budget"]) != (table.name, table.budget):
+            raise InputError(f"{path} is the record of {record['table']}, --budget {record['budget']}")
+        environments = record["environments"]
+        runs = {
+            (row["name"], seed): run | {"environment": environments[run["environment"]]}
+            for row in record["rows"]
+            for seed, run in row["runs"].items()
+        }
+        digests = content_digests(steps)
+        for (name, seed), run in runs.items():
+            if name not in digests or digests[name] not in (None, run["digest"]):
+                raise InputError(
+                    f"{path} has a run of {name}, seed {seed}, with other flags, recipe, data or model than here: "
+                    "remove it from there, or choose another --record"
+                )
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(f"{path} is no record of reproduce.py: {error!r}") from error
+    return runs
+
+
+def not_recorded(steps: Sequence[Step], recorded: Runs) -> list[Step]:
+    """The steps without those that are recorded, and without conversions and models that then nothing needs."""
+    chosen: list[Step] = []
+    for step in reversed(steps):
+        is_needed = any(step.row.name in other.row.needs for other in chosen)
+        seed = str(FIRST_SEED if step.seed is None else step.seed)
+        if is_needed or (step.row.cells and (step.row.name, seed) not in recorded):
+            chosen.insert(0, step)
+    return chosen
 
 
 def _shown(flag: Flag, models: Mapping[str, str]) -> Any:

@@ -8,9 +8,11 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from glob import glob
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -134,7 +136,7 @@ def make_step(row: Row, seed: int | None, runs: str, folders: Folders, is_kept: 
     flags = {name: value for name, value in row.flags.items() if all(map(folders.has, places(value)))}
     flags |= {} if seed is None else {"seed": seed}
     if row.overrides:
-        recipe = yaml.safe_load(Path(find_config(row.recipe)).read_text(encoding="utf-8"))
+        recipe = read_recipe(row)
         flags["config_overrides"] = ",".join(filter(None, [recipe.get("config_overrides"), row.overrides]))
     flags |= {"output_dir" if row.is_run else "output": folder}
     words = [row.recipe] if row.recipe else []
@@ -145,6 +147,11 @@ def make_step(row: Row, seed: int | None, runs: str, folders: Folders, is_kept: 
         words += [f"--{name}", *(paths or [text])]
         inputs += [path for path, place in zip(paths, places(value), strict=True) if place.kind in ("data", "model")]
     return Step(row, seed, folder, tuple(words), tuple(inputs), is_kept)
+
+
+def read_recipe(row: Row) -> dict[str, Any]:
+    """The flags in the recipe's file; none if the row has no recipe."""
+    return yaml.safe_load(Path(find_config(row.recipe)).read_text(encoding="utf-8")) if row.recipe else {}
 
 
 # Whether a step has been carried out
@@ -165,10 +172,36 @@ def digest(step: Step) -> str:
     """
     if step.row.is_run:
         return run_digest(parse(step))
-    paths = [Path(find_config(word)) for word in step.words if Path(word) != step.output]
-    files = [file for path in paths for file in (path, path / "config.json", path / SHA256SUMS)]
-    contents = [file_digest(path) for path in files if path.is_file()]
+    contents = _contents(Path(find_config(word)) for word in step.words if Path(word) != step.output)
     return hashlib.sha256(json.dumps([step.row.script, step.words, contents]).encode()).hexdigest()
+
+
+def content_digests(steps: Iterable[Step]) -> dict[str, str | None]:
+    """The names of the rows -> a digest of all that their results depend on, but the seed.
+
+    It is the same on other machines: it has the contents of models and of files with data instead of their paths.
+    It is None if something that the row reads is not here. The steps are those of a plan, in which a row comes after
+    those that it needs.
+    """
+    digests: dict[str, str | None] = {}
+    for step in steps:
+        row = step.row
+        if row.name in digests:
+            continue
+        flags = {name: [asdict(place) for place in places(value)] or value for name, value in row.flags.items()}
+        found = [sorted(glob(path)) for path in step.inputs]
+        contents = _contents(Path(path) for paths in found for path in paths)
+        needed = [digests[name] for name in sorted(row.needs)]
+        values = json.dumps([row.script, read_recipe(row), flags, row.overrides, contents, needed], sort_keys=True)
+        is_whole = all(found) and None not in needed
+        digests[row.name] = hashlib.sha256(values.encode()).hexdigest() if is_whole else None
+    return digests
+
+
+def _contents(paths: Iterable[Path]) -> list[str]:
+    """The digests of files, and of models by their configuration and their checksums."""
+    files = [file for path in paths for file in (path, path / "config.json", path / SHA256SUMS)]
+    return [file_digest(file) for file in files if file.is_file()]
 
 
 def parse(step: Step) -> RunArguments:
