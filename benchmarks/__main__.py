@@ -5,22 +5,16 @@ python -m benchmarks [ROW or MODEL ...] [--settings fp32 medium bf16 portable mi
 """
 
 import argparse
-import datetime
-import json
-import os
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import transformers
-
-from elmo_gpt_bert.training.environment import device_name
 
 from . import bert, elmo, gpt
 from .limits import matrix_peak, read_bandwidth
 from .measure import CPU, Build, Contest, assert_equal, clock_of, take_turns
-from .precision import matrix_setting, medium_rounds, model_dtype
+from .precision import matrix_setting, model_dtype
+from .reporting import describe_limits, describe_machine, markdown, print_head, print_machine, write_json
 
 
 # The rows of each model. The name of a model stands for all of its rows.
@@ -121,38 +115,6 @@ def limit_of(contest: Contest, precision: str) -> float:
     return matrix_peak(contest.device, model_dtype(precision), matrix_setting(precision))
 
 
-def describe_machine(device: torch.device = CPU) -> dict[str, object]:
-    """Hardware, versions, and the limits with the present number of threads."""
-    return {
-        "date": datetime.date.today().isoformat(),
-        "processor": device_name(CPU),
-        "instructions": " ".join([torch.backends.cpu.get_cpu_capability(), *extensions()]),
-        **({} if device == CPU else {"device": device_name(device)}),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "medium rounds to bf16": medium_rounds(device),
-        **describe_limits(device),
-    }
-
-
-def extensions() -> list[str]:
-    """Which of the processor's instructions for products of short numbers torch knows."""
-    names = {"AMX": "_is_amx_tile_supported", "AVX512-bf16": "_is_avx512_bf16_supported", "VNNI": "_is_vnni_supported"}
-    return [name for name, function in names.items() if getattr(torch.cpu, function, bool)()]
-
-
-def describe_limits(device: torch.device) -> dict[str, object]:
-    """Per second of CPU time on the CPU, so with several threads of one core; else of wall time."""
-    return {
-        "threads": torch.get_num_threads(),
-        "fp32 GFLOP/s": round(matrix_peak(device, torch.float32) / 1e9),
-        "bf16 GFLOP/s": round(matrix_peak(device, torch.bfloat16) / 1e9),
-        "reads GB/s": round(read_bandwidth(device) / 1e9, 1),
-    }
-
-
 COLUMNS = ["row", "what", "on", "setting", "compared"]
 TIMES = {"cpu": ["CPU ms", "CPU time ratio", "wall"], "wall": ["wall ms", "wall ratio", "CPU time"]}
 
@@ -185,10 +147,6 @@ def table_line(result: Result) -> list[str]:
     ]
 
 
-def markdown(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def main(argv: list[str] | None = None) -> list[Result]:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__.splitlines()[0])
     names = ", ".join((*MODELS, *ROWS))
@@ -217,19 +175,17 @@ def main(argv: list[str] | None = None) -> list[Result]:
         torch.set_num_threads(threads)
         results += print_table(args, device)
         limits.append(describe_limits(device))
-    if args.json is not None:
-        machine = {name: value for name, value in describe_machine(device).items() if name not in limits[0]}
-        document = {"machine": machine, "limits": limits, "results": [vars(result) for result in results]}
-        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    machine = {name: value for name, value in describe_machine(device).items() if name not in limits[0]}
+    write_json(args.json, {"machine": machine, "limits": limits, "results": [vars(result) for result in results]})
     return results
 
 
 def print_table(args: argparse.Namespace, device: torch.device) -> list[Result]:
     """Measures the rows that the command line names, and prints each as soon as it is there."""
-    print(", ".join(f"{name} {value}" for name, value in describe_machine(device).items()), end="\n\n")
+    print_machine(describe_machine(device))
     columns, results = header(device), []
     settings = args.settings or (DEFAULT_SETTINGS if device == CPU else GPU_SETTINGS)
-    print(markdown(columns), markdown(["---"] * len(columns)), sep="\n")
+    print_head(columns)
     for model, rows in MODELS.items():
         for row in rows:
             if args.rows and not {model, row} & set(args.rows):

@@ -9,7 +9,6 @@ the same work, and their tokens are added up. Drawing needs matplotlib.
 """
 
 import argparse
-import json
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -22,10 +21,10 @@ import torch
 from modeling import ElmoModel
 
 from . import bert, elmo, gpt
-from .__main__ import describe_machine, markdown
 from .measure import CPU, Contest, Side, assert_equal, parse_tables, take_turns
 from .plain_elmo import PlainElmo
 from .precision import inference, tolerance
+from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 
 
 FIXED = {"batch": 8, "length": 64, "layers": 2, "processes": 1}
@@ -170,8 +169,8 @@ def main(argv: list[str] | None = None) -> list[Point]:
     args = parse_tables(parser, CURVES, argv)
     torch.set_num_threads(1)
     machine, tiny = describe_machine(), args.size == "tiny"
-    print(", ".join(f"{name} {value}" for name, value in machine.items()), end="\n\n")
-    print(markdown(HEADER), markdown(["---"] * len(HEADER)), sep="\n", flush=True)
+    print_machine(machine)
+    print_head(HEADER)
     points = []
     for curve in args.tables or CURVES:
         for model in args.models:
@@ -183,9 +182,7 @@ def main(argv: list[str] | None = None) -> list[Point]:
         if args.plots is not None:
             args.plots.mkdir(parents=True, exist_ok=True)
             draw([point for point in points if point.curve == curve], curve, args.plots / f"growth_{curve}.png")
-    if args.json is not None:
-        document = {"machine": machine, "fixed": FIXED, "points": [asdict(point) for point in points]}
-        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(args.json, {"machine": machine, "fixed": FIXED, "points": [asdict(point) for point in points]})
     return points
 
 

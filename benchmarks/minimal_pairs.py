@@ -26,8 +26,8 @@ from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer
 from elmo_gpt_bert.training.prediction import predict
 
-from .__main__ import describe_machine, markdown
 from .measure import Contest, Side, assert_equal, take_turns
+from .reporting import describe_machine, markdown, print_head, print_machine
 
 
 BLIMP_PAIRS = 67_000
@@ -94,8 +94,8 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     choose_implementation("zoo")
     data = read_file(args.data_file)
-    print(", ".join(f"{name} {value}" for name, value in describe_machine().items()), end="\n\n")
-    print(markdown(HEADER), markdown(["---"] * len(HEADER)), sep="\n")
+    print_machine(describe_machine())
+    print_head(HEADER)
     for name in args.models:
         source = ModelSource(name, tokenizer_name=args.tokenizer_name, attn_implementation="eager")
         contest, parameters = contest_of(source, data, args.count)

@@ -38,9 +38,9 @@ from elmo_gpt_bert.training.loop import Trained
 from elmo_gpt_bert.training.output_folder import LOG
 
 from . import elmo, plain_pretraining
-from .__main__ import describe_machine, markdown
 from .measure import Contest, Outputs, Side, assert_equal, in_new_process, parse_tables, take_turns, timed
 from .plain_pretraining import LEARNING_RATE, LOGGED
+from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 from .scripts import ROOT
 
 
@@ -385,7 +385,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
     torch.set_num_threads(1)
     datasets.disable_progress_bars()
     machine = describe_machine()
-    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    print_machine(machine)
     tables = {}
     with tempfile.TemporaryDirectory() as folder:
         text = args.text or write_text(Path(folder, MADE_UP), args.size == "tiny")
@@ -394,11 +394,12 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
         for table in args.tables or TABLES:
             tables[table] = []
             for cells in TABLES[table](bench):
-                lines = [cells] if tables[table] else ["", cells, ["---"] * len(cells)]
-                print(*(markdown(line) if line else line for line in lines), sep="\n", flush=True)
+                if tables[table]:
+                    print(markdown(cells), flush=True)
+                else:
+                    print_head(cells)
                 tables[table].append(cells)
-    if args.json is not None:
-        args.json.write_text(json.dumps({"machine": machine, **tables}, indent=2) + "\n", encoding="utf-8")
+    write_json(args.json, {"machine": machine, **tables})
     return tables
 
 

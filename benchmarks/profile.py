@@ -4,15 +4,15 @@ Times are those of torch's profiler, which lengthens small operations, on one in
 """
 
 import argparse
-import json
 from collections import Counter
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from .__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, describe_machine, markdown
+from .__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS
 from .measure import CPU, Side, in_new_process
+from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 
 
 WORK = "work"
@@ -76,18 +76,16 @@ def main(argv: list[str] | None = None) -> list[dict[str, object]]:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
     args = parser.parse_args(argv)
     machine = describe_machine()
-    print(", ".join(f"{name} {value}" for name, value in machine.items()), end="\n\n")
+    print_machine(machine)
     columns = ["row", "what", "setting", "side", "ms", *(f"{kind} %" for kind in COLUMNS)]
-    print(markdown(columns), markdown(["---"] * len(columns)), sep="\n")
+    print_head(columns)
     results = []
     for row in args.rows:
         for setting in args.settings:  # in a process of its own, whose memory is as new
             lines, _ = in_new_process(profile_row, row, setting, args.size == "tiny", torch.get_num_threads())
             print(*map(line, lines), sep="\n", flush=True)
             results += lines
-    if args.json is not None:
-        document = {"machine": machine, "results": results}
-        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(args.json, {"machine": machine, "results": results})
     return results
 
 

@@ -18,8 +18,8 @@ import time
 from functools import partial
 from pathlib import Path
 
-from .__main__ import describe_machine, markdown
 from .measure import parse_tables
+from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,14 +107,14 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
     data = ["--data_dir", str(Path(args.data_dir).resolve())]
     data += ["--tokenizer_name", str(Path(args.tokenizer_name).resolve())]
     machine = describe_machine() | {"threads": 1}
-    print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    print_machine(machine)
     tables = {}
     for table in args.tables or TABLES:
         tables[table] = TABLES[table]([*(TINY if args.size == "tiny" else FULL), *data], args.pairs)
         head, *rows = tables[table]
-        print("", markdown(head), markdown(["---"] * len(head)), *map(markdown, rows), sep="\n", flush=True)
-    if args.json is not None:
-        args.json.write_text(json.dumps({"machine": machine, **tables}, indent=2) + "\n", encoding="utf-8")
+        print_head(head)
+        print(*map(markdown, rows), sep="\n", flush=True)
+    write_json(args.json, {"machine": machine, **tables})
     return tables
 
 

@@ -16,7 +16,6 @@ and why others cannot be answered.
 import argparse
 import csv
 import gc
-import json
 import os
 import random
 from collections import Counter
@@ -39,8 +38,8 @@ from elmo_gpt_bert.tasks.squad.decode import find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, include_marks, make_windows
 
 from . import plain_squad
-from .__main__ import describe_machine, markdown
 from .measure import Contest, Outputs, Side, assert_equal, take_turns
+from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 from .scripts import ROOT
 
 
@@ -352,18 +351,18 @@ def main(argv: list[str] | None = None) -> dict[str, object]:
     datasets.disable_progress_bars()
     work = Work(load_examples(args.data_dir, args.questions), load_tokenizer(args.tokenizer_name))
     machine = describe_machine() | {"tokenizer threads": tokenizer_threads()}
-    print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    print("", markdown(HEADER), markdown(["---"] * len(HEADER)), sep="\n")
+    print_machine(machine)
+    print_head(HEADER)
     results = []
     for row in args.rows or ROWS:
         results.append(measure(row, work, args.pairs))
         print(markdown(table_line(results[-1])), flush=True)
     scores = oracle(work)
     cells = [f"{value:.2f}" if isinstance(value, float) else f"{value:,}" for value in scores.values()]
-    print("", markdown(["oracle", *scores]), markdown(["---"] * (len(scores) + 1)), markdown(["", *cells]), sep="\n")
+    print_head(["oracle", *scores])
+    print(markdown(["", *cells]))
     document = {"machine": machine, "results": results, "oracle": scores}
-    if args.json is not None:
-        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(args.json, document)
     return document
 
 

@@ -9,7 +9,6 @@ processes.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -29,10 +28,10 @@ from safetensors.torch import load_file
 from modeling import ElmoModel
 
 from . import bert, elmo, gpt
-from .__main__ import describe_machine, markdown
 from .measure import Contest, Seconds, Side, assert_equal, parse_tables, peak_memory, take_turns
 from .plain_elmo import PlainElmo
 from .plain_start import BATCH, FIRST_UPDATE, LENGTH
+from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -190,15 +189,13 @@ def main(argv: list[str] | None = None) -> dict[str, Result]:
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     machine = describe_machine()
-    print(", ".join(f"{name} {value}" for name, value in machine.items()), end="\n\n")
-    print(markdown(HEADER), markdown(["---"] * len(HEADER)), sep="\n", flush=True)
+    print_machine(machine)
+    print_head(HEADER)
     results = {}
     for row in args.tables or TABLES:
         results[row] = TABLES[row](args.pairs, args.size == "tiny")
         print(markdown(results[row].line(row)), flush=True)
-    if args.json is not None:
-        document = {"machine": machine, "results": {row: result._asdict() for row, result in results.items()}}
-        args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_json(args.json, {"machine": machine, "results": {row: result._asdict() for row, result in results.items()}})
     return results
 
 

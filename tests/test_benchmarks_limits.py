@@ -8,8 +8,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import bert, elmo, gpt, limits, measure, precision
-from benchmarks.__main__ import ROWS, describe_machine, extensions, header, main, table_line
+from benchmarks.__main__ import ROWS, header, main, table_line
 from benchmarks.measure import CPU, Contest, Need, Side
+from benchmarks.reporting import describe_machine, extensions
 from modeling import ElmoForPreTraining, ElmoModel
 
 
@@ -137,7 +138,7 @@ def test_the_need_of_pretraining_elmo_is_that_of_both_streams_and_their_sampled_
 
 @pytest.fixture
 def _known_limits(monkeypatch):
-    for module in ("benchmarks.__main__", "benchmarks.limits"):
+    for module in ("benchmarks.__main__", "benchmarks.reporting", "benchmarks.limits"):
         monkeypatch.setattr(f"{module}.matrix_peak", lambda device, dtype, setting="highest": 1e9)
         monkeypatch.setattr(f"{module}.read_bandwidth", lambda device: 1e8)
 

@@ -128,9 +128,10 @@ def _processes_of_accelerate_launch() -> int:
 
 
 def _import_libraries() -> None:
-    """Imports what every run needs and --help does not: two seconds, and half a second more with garbage collection.
+    """Imports what every run needs and --help does not, without progress bars.
 
-    What imports make is no garbage, but the collector looks through all of it again and again.
+    It takes two seconds, and half a second more with garbage collection: what imports make is no garbage, but the
+    collector looks through all of it again and again.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -140,6 +141,8 @@ def _import_libraries() -> None:
     finally:
         if collects:
             gc.enable()
+    transformers.utils.logging.disable_progress_bar()
+    importlib.import_module("datasets").disable_progress_bars()
 
 
 def make_accelerator(args: RunArguments) -> Accelerator:
@@ -150,8 +153,6 @@ def make_accelerator(args: RunArguments) -> Accelerator:
     """
     _import_libraries()
     transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    sys.modules["datasets"].disable_progress_bars()
     # It would warn of each tied weight that a checkpoint holds once.
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
     torch.set_float32_matmul_precision(args.matmul_precision)

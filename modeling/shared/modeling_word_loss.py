@@ -15,8 +15,8 @@
 
 The (N, V) scores of N predictions, their softmax in fp32 and its gradient take most of the memory of a step, and more
 time than the layers of a small model. `word_loss` computes scores from states, for a part of the rows at a time.
-`language_loss` is given all scores, and keeps nothing else of that size. On the CPU, both compute the softmax of a few
-rows at a time, which stay in the processor's cache.
+`language_loss` is given all scores, and keeps only their gradient, in their type. On the CPU, both compute the softmax
+of a few rows at a time, which stay in the processor's cache.
 """
 
 from collections.abc import Iterator
