@@ -220,15 +220,17 @@ def test_what_only_recorded_rows_need_is_not_made(tmp_path):
 
 
 def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):
-    kept = fake_row("kept", 0.3, keeps_model=True)
-    monkeypatch.setitem(TABLES, "tiny", {"small": changed(TABLE, rows=(*TABLE.rows, kept))})
+    kept = (fake_row("kept", 0.3, keeps_model=True), fake_row("steps", 0.4, keeps_model=True, keeps_checkpoints=True))
+    monkeypatch.setitem(TABLES, "tiny", {"small": changed(TABLE, rows=(*TABLE.rows, *kept))})
     run("--seeds", "1")
     folders = {
-        name: {path.name for path in Path(f"runs/reproduce/tiny/{name}/seed-42").iterdir()} for name in ("low", "kept")
+        name: {path.name for path in Path(f"runs/reproduce/tiny/{name}/seed-42").iterdir()}
+        for name in ("low", "kept", "steps")
     }
     assert folders == {
         "low": {"metrics.json", "README.md"},
         "kept": {"metrics.json", "README.md", "model.safetensors"},
+        "steps": {"metrics.json", "README.md", "model.safetensors", "checkpoint-3"},
     }
 
 
@@ -459,6 +461,8 @@ def test_the_flags_of_a_row_are_those_of_its_line(folders, repository_root):
     pretraining = planned["ablations"]["pretraining/masks_0_20_80"]
     assert masks.words[masks.words.index("--model_name_or_path") + 1] == str(pretraining.output)
     assert (steps.parse(pretraining).mask_share, steps.parse(pretraining).random_share) == (0, 0.8)
+    half_way = planned["ablations"]["sst2/base_500_updates"]
+    assert str(planned["ablations"]["pretraining/base"].output / "checkpoint-500") in half_way.words
     for count in range(6):
         step = planned["layers"][f"cola/gpt_{count}_layers"]
         assert steps.parse(step).reinit_layers == 5 - count

@@ -245,7 +245,7 @@ def begin(step: Step) -> None:
 
 
 def complete(step: Step) -> None:
-    """Removes the checkpoints of a finished run and, unless it is kept, its model, but not its card.
+    """Removes the checkpoints of a finished run and its model, unless they are kept, but not its card.
 
     A conversion gets its checksums.
     """
@@ -253,7 +253,7 @@ def complete(step: Step) -> None:
         write_checksums(step.output)
     elif not step.is_kept:
         remove_all_but_results(step.output, keep_card=True)
-    for checkpoint in matching_folders(step.output, CHECKPOINT):
+    for checkpoint in [] if step.row.keeps_checkpoints else matching_folders(step.output, CHECKPOINT):
         remove_folder(checkpoint)
 
 
