@@ -373,10 +373,11 @@ def test_weights_may_live_on_disk(tmp_path):
 # Threads and processes
 
 
-@pytest.fixture
-def threads():
-    torch.set_num_threads(2)  # from two on, the directions of a layer run at the same time
-    yield
+@pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
+def threads(request):
+    torch.set_num_threads(2)  # from two on, and without oneDNN, the directions of a layer run at the same time
+    with torch.backends.mkldnn.flags(enabled=request.param):
+        yield
     torch.set_num_threads(1)
 
 

@@ -26,8 +26,8 @@ fast for the following reasons, none of which changes a result:
 - sentences are sorted by length, and step t computes only those that are longer than t, so padding is not computed and
   the rows of a step are adjacent;
 - after the loop, one product each computes the gradients of U and of P;
-- each direction runs in a thread of its own, because several threads within such small products cost time;
-- oneDNN computes the products where it is faster (modeling_onednn.py).
+- oneDNN computes the products where it is faster (modeling_onednn.py); where torch computes them, each direction runs
+  in a thread of its own, because several threads within such small products of torch cost time.
 
 Letters: S sentences, M steps of all sentences, C cells, P size of the projection. Tensors of all steps are (M, ...):
 the rows of step 0, longest sentence first, then those of step 1, ...; `sizes` counts the rows of each step.
@@ -216,8 +216,8 @@ class _Recurrence(torch.autograd.Function):
     def forward(ctx, gates_f, gates_b, u_f, u_b, p_f, p_b, hidden, cell, sizes, clips, records):
         save = records and any(ctx.needs_input_grad)
         sides = [(gates_f, u_f, p_f, hidden[0], cell[0]), (gates_b, u_b, p_b, hidden[1], cell[1])]
-        (out_f, last_f, saved_f), (out_b, last_b, saved_b) = _in_two_threads(
-            lambda side: _forward(*side, sizes, clips, save), sides
+        (out_f, last_f, saved_f), (out_b, last_b, saved_b) = _of_both(
+            lambda side: _forward(*side, sizes, clips, save), sides, is_faster(u_f, u_f, len(sizes))
         )
         if save:
             ctx.save_for_backward(u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *saved_f, *saved_b)
@@ -237,7 +237,9 @@ class _Recurrence(torch.autograd.Function):
             (u_f, p_f, hidden[0], cell[0], out_f, saved[:2], d_out_f, d_hidden[0], d_cell[0]),
             (u_b, p_b, hidden[1], cell[1], out_b, saved[2:], d_out_b, d_hidden[1], d_cell[1]),
         ]
-        gradients = _in_two_threads(lambda side: _backward(*side, ctx.sizes, ctx.clips), sides)
+        gradients = _of_both(
+            lambda side: _backward(*side, ctx.sizes, ctx.clips), sides, is_faster(u_f, u_f, len(ctx.sizes))
+        )
         (gates_f, du_f, dp_f, dh_f, dc_f), (gates_b, du_b, dp_b, dh_b, dc_b) = gradients
         states = torch.stack([dh_f, dh_b]), torch.stack([dc_f, dc_b])
         return gates_f, gates_b, du_f, du_b, dp_f, dp_b, *states, None, None, None
@@ -336,10 +338,14 @@ def _transposed_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return product(one.T, other.T) if is_faster(one, other) else one.T @ other
 
 
-def _in_two_threads(compute: Callable, sides: list[tuple]) -> list:
-    """Runs `compute` on both directions, without gradients; on the CPU in two threads, if torch may use as many."""
+def _of_both(compute: Callable, sides: list[tuple], by_onednn: bool) -> list:
+    """Runs `compute` on both directions, without gradients.
+
+    On the CPU they run in two threads, if torch may use as many and oneDNN does not compute the products. With oneDNN,
+    two threads within each product are faster: the two directions would wait for each other in Python.
+    """
     threads = torch.get_num_threads()
-    if threads == 1 or sides[0][0].device.type != "cpu":
+    if by_onednn or threads == 1 or sides[0][0].device.type != "cpu":
         return [compute(side) for side in sides]
     if _get_current_dispatch_mode() is not None:  # a mode, as torch's counter of FLOPs, sees this thread only
         torch.set_num_threads(threads // 2)  # the same rounding as in the two threads
