@@ -5,8 +5,8 @@
 """Scores a file of answers to SQuAD 1.1, SQuAD 2.0 or CMRC 2018, with the results of the official scorers.
 
     python squad_scores.py dev-v1.1.json runs/bert/squad/predictions_validation.json
-    python squad_scores.py dev-v2.0.json runs/bert/squad2/predictions_validation.json \\
-        --na_prob_file runs/bert/squad2/null_odds_validation.json --out_image_dir plots
+    python squad_scores.py dev-v2.0.json runs/bert/squad_v2/predictions_validation.json \\
+        --na_prob_file runs/bert/squad_v2/null_odds_validation.json --out_image_dir plots
     python squad_scores.py cmrc2018_dev.json runs/bert/cmrc2018/predictions_validation.json --metric cmrc2018
 
 Predictions are one JSON object, id -> text, with "" for no answer. The --na_prob_file is one JSON object too, id ->

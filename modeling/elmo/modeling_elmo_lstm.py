@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The LSTM of ELMo's biLM: clipped cells, a clipped projection, both directions at once, and no padding.
+"""The LSTM of ELMo's biLM: clipped cells, a clipped projection, and no padding.
 
 Equations as in the released code (allenai/bilm-tf, TensorFlow's LSTMCell without peepholes):
 
