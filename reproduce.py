@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     earlier = read_runs(args.record, table, every) if args.record and args.record.exists() else {}
     if earlier:
         print(f"{args.record} has {len(earlier)} runs, which are not made again")
-    steps = [replace(step, launcher=launcher) for step in not_recorded(steps, earlier)]
+    steps = [replace(step, launcher=launcher) for step in not_recorded(steps, earlier, args.only, args.model)]
     if args.dry_run:
         print(*(shlex.join(step.command) for step in steps), sep="\n")
         return
@@ -64,7 +64,9 @@ def main(argv: list[str] | None = None) -> None:
         if args.record:
             with writing(args.record):
                 args.record.parent.mkdir(parents=True, exist_ok=True)
-            write_json(args.record, record)
+            # Another command may have written runs to it in the meantime.
+            earlier |= read_runs(args.record, table, every) if args.record.exists() else {}
+            write_json(args.record, collect(table, every, earlier))
     if failures:
         raise LaunchError(f"{len(failures)} of {len(steps)} steps failed: {'; '.join(failures)}")
 

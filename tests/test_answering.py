@@ -106,6 +106,14 @@ def test_answers_are_those_of_the_script_for_the_same_model(tokenizer, batch_siz
             np.testing.assert_allclose([entry["score"] for entry in found], shares, rtol=1e-4)
 
 
+def test_scores_that_are_no_numbers_are_one_clear_error(tokenizer):
+    answer = QuestionAnswerer(Finder(none=float("nan")), tokenizer)
+    with pytest.raises(
+        FloatingPointError, match="the model's start_logits are not finite: its weights may be damaged"
+    ):
+        answer(["is it good", "is it bad"], TEXT)
+
+
 def test_no_answer_is_given_only_above_the_threshold(tokenizer):
     ask = ("is it good", TEXT)
     assert QuestionAnswerer(Finder(none=9), tokenizer)(*ask)["answer"] == "GOOD"

@@ -12,6 +12,7 @@ import torch
 import modeling.elmo.modeling_elmo_characters as characters
 from modeling import ElmoModel
 from modeling.convert_elmo import convert
+from modeling.elmo import modeling_elmo_lstm
 from modeling.elmo.configuration_elmo import LEAST
 from modeling.elmo.tokenization_elmo_spelling import ByteSpelling
 from tests.elmo_reference import Reference, batch_of, small_config, small_model
@@ -215,6 +216,17 @@ def test_two_threads_compute_what_one_does(onednn):
     with torch.backends.mkldnn.flags(enabled=onednn):
         for one, two in zip(results(1), results(2), strict=True):
             torch.testing.assert_close(two, one, atol=1e-6, rtol=1e-6)
+
+
+def test_gradients_of_the_recurrence_come_in_few_sizes(monkeypatch):
+    """Each size of a product costs memory that is never given back."""
+    met, product = set(), modeling_elmo_lstm.product
+    monkeypatch.setattr(modeling_elmo_lstm, "product", lambda *args: met.add(args[0].shape) or product(*args))
+    for rows in range(300, 700):
+        one, other = torch.randn(rows, 12), torch.randn(rows, 5)
+        found = modeling_elmo_lstm._transposed_product(one, other)
+        torch.testing.assert_close(found, one.T @ other, atol=1e-4, rtol=1e-4)
+    assert len(met) < 20
 
 
 def test_without_onednn_the_results_are_the_same():

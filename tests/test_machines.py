@@ -369,6 +369,14 @@ def test_a_launcher_starts_a_run_again_whose_processes_are_killed_and_it_ends_wi
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(("processes", "kind"), [("1", RuntimeError), ("2", LaunchError)])
+def test_only_one_of_several_processes_can_lose_another(processes, kind, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    with pytest.raises(RuntimeError) as error, waiting._lost_processes_in_one_line(60):
+        raise RuntimeError("a socket of something else is closed")
+    assert error.type is kind
+
+
 def test_processes_of_a_start_meet_and_are_not_misled_by_a_name_of_an_earlier_one():
     connect = partial(TCPStore, "127.0.0.1", timeout=timedelta(seconds=20), wait_for_workers=False)
     launchers, store = connect(0, is_master=True), connect(0, is_master=True)

@@ -56,13 +56,38 @@ print(new_pages(100))
 
 
 @only_glibc
-@pytest.mark.parametrize("variable", [None, "MALLOC_MMAP_THRESHOLD_"])
-def test_a_large_block_stays_for_a_smaller_one_unless_the_user_says_otherwise(variable):
-    chosen = {} if variable is None else {variable: "1000000"}
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        (None, None),
+        ("MALLOC_MMAP_THRESHOLD_", "1000000"),
+        ("MALLOC_TRIM_THRESHOLD_", "1000000"),
+        ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1000000"),
+    ],
+)
+def test_a_large_block_stays_for_a_smaller_one_unless_the_user_says_otherwise(variable, value):
+    chosen = {} if variable is None else {variable: value}
     done = subprocess.run(
         [sys.executable, "-c", PAGES], cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | chosen
     )
     assert (int(done.stdout) < 1000) == (variable is None), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("most", "calls"),
+    [(2**31, [(-3, 2**30), (-1, 2**31 - 1)]), (2**25, [(-3, 2**30), (-3, 2**25), (-1, 2**31 - 1)]), (0, [])],
+)
+def test_a_library_that_refuses_large_limits_gets_smaller_ones_or_none(most, calls, monkeypatch):
+    made = []
+
+    class Library:
+        def mallopt(self, option: int, value: int) -> int:
+            made.append((option, value))
+            return int(option == memory.M_TRIM_THRESHOLD or value <= most)
+
+    monkeypatch.setattr(memory, "_glibc", Library)
+    memory.keep_blocks()
+    assert made == (calls or [(-3, 2**30), (-3, 2**25)])
 
 
 def test_training_gives_memory_back_again_and_again(tmp_path, monkeypatch):

@@ -58,6 +58,29 @@ def test_gradients_of_the_inputs_are_torchs(parameters):
         torch.testing.assert_close(grads[:2], grads[2:], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "bias",
+    [torch.arange(12.0)[::2], torch.ones(1).expand(6), torch.arange(6.0).bfloat16().float(), None],
+    ids=["every other number", "one number many times", "side by side", "none"],
+)
+def test_a_bias_may_lie_in_memory_as_it_likes(bias, parameters):
+    weight, _ = parameters
+    for inputs in (torch.randn(7, 5), torch.randn(75, 5)):
+        found = onednn.linear(inputs, weight, bias)
+        torch.testing.assert_close(found, nn.functional.linear(inputs, weight, bias), atol=1e-5, rtol=1e-5)
+
+
+def test_a_single_vector_and_a_bias_of_another_type_are_torchs(parameters):
+    weight, bias = (part.requires_grad_() for part in parameters)
+    layer = nn.Linear(5, 6)
+    for inputs in (torch.randn(5), torch.randn(5).requires_grad_()):
+        assert torch.equal(onednn.linear(inputs, weight, bias), nn.functional.linear(inputs, weight, bias))
+        assert torch.equal(onednn.apply_linear(layer, inputs), layer(inputs))
+    for product in (onednn.linear, nn.functional.linear):
+        with pytest.raises(RuntimeError, match="dtype"):
+            product(torch.randn(7, 5), weight, bias.bfloat16())
+
+
 def test_products_come_in_few_sizes(monkeypatch, parameters):
     """Each size costs memory that is never given back."""
     met = set()

@@ -17,7 +17,7 @@ import pytest
 import reproduce
 from elmo_gpt_bert.reproduction import report, running, steps
 from elmo_gpt_bert.reproduction.records import not_recorded
-from elmo_gpt_bert.reproduction.rows import Cell, Gap, Published, Row, Table, data, model, output
+from elmo_gpt_bert.reproduction.rows import Cell, Gap, Published, Row, Table, data, hub_model, model, output
 from elmo_gpt_bert.reproduction.steps import Folders, Step, plan
 from elmo_gpt_bert.reproduction.tables import TABLES
 from elmo_gpt_bert.training.errors import FileError, InputError, LaunchError
@@ -52,6 +52,7 @@ record |= {"args": {}, "identity": mark["digest"], "versions": {"python": "3"}, 
 (output / "metrics.json").write_text(json.dumps(record))
 """
 CONFIG = {"config_overrides": "hidden_dropout_prob=0"}
+RECORD = '{"table": "tiny", "budget": "small", "environments": [{}], "rows": [{"name": "low", "runs": {%s}}]}'
 
 
 def fake_row(name: str, rate: float, **options: object) -> Row:
@@ -164,6 +165,31 @@ def test_a_record_of_another_machine_brings_its_runs(fake, capsys):
     assert read_record("docs/tiny.json") == after and len(calls(fake)) == 6
 
 
+def test_a_record_that_another_command_has_written_to_keeps_its_runs(fake):
+    (fake / "wait").touch()
+    (started,) = fork(lambda: run("--seeds", "1", "--record", "docs/tiny.json"))
+    deadline = time.monotonic() + 60
+    while not calls(fake):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (fake / "wait").unlink()
+    run("--seeds", "2", "--output_dir", "there", "--record", "docs/tiny.json")
+    assert wait([started]) == [0]
+    assert [list(row["runs"]) for row in read_record("docs/tiny.json")["rows"]] == [["42", "43"], ["42", "43"]]
+
+
+def test_another_model_of_the_hub_is_another_run(tmp_path):
+    row = Row("low", "run_glue", flags={"model_name_or_path": hub_model("gpt")}, cells=TABLE.rows[0].cells)
+    table = Table("t", "", ("rate",), ("score",), (row,))
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "config.json").write_text("{}", encoding="utf-8")
+    digests = [
+        steps.content_digests(plan(table, Folders(tmp_path, {"gpt": name}, tmp_path), seeds=1))["low"]
+        for name in ("openai-community/openai-gpt", "another/gpt", str(tmp_path / "copy"))
+    ]
+    assert len({*digests}) == 3 and None not in digests
+
+
 def test_a_recorded_run_needs_no_model_that_is_not_here(fake):
     run("--seeds", "1", "--record", "docs/tiny.json")
     Path("bert").rename("away")
@@ -197,6 +223,8 @@ def test_a_record_of_other_settings_is_neither_used_nor_overwritten(fake):
         ('{"table": "tiny", "budget": "small"}', "docs.json is no record of reproduce.py: KeyError('environments')"),
         ("[]", "docs.json is no record of reproduce.py: TypeError"),
         ("{", "docs.json"),
+        (RECORD % '"x": {"environment": 0, "metrics": {}}', "docs.json is no record of reproduce.py: ValueError"),
+        (RECORD % '"42": {"environment": 0}', "docs.json is no record of reproduce.py: KeyError('metrics')"),
     ],
 )
 def test_a_file_that_is_no_record_of_the_table_is_one_clear_error(fake, text, problem):
@@ -205,18 +233,25 @@ def test_a_file_that_is_no_record_of_the_table_is_one_clear_error(fake, text, pr
         run("--record", "docs.json")
     assert problem in str(error.value)
     assert Path("docs.json").read_text(encoding="utf-8") == text
+    with pytest.raises(InputError, match="--record data is a folder"):
+        run("--record", "data")
+    assert not calls(fake)
 
 
 def test_what_only_recorded_rows_need_is_not_made(tmp_path):
     cells = TABLE.rows[0].cells
     first = Row("first", "run_pretraining", cells=cells, seeded=False)
-    second = Row("second", "run_glue", flags={"model_name_or_path": output("first")}, cells=cells)
+    second = Row("second", "run_glue", flags={"model_name_or_path": output("first")}, cells=cells, family="bert")
     every = plan(Table("t", "", ("rate",), ("score",), (first, second)), Folders(tmp_path, {}, tmp_path), seeds=2)
     assert [step.name for step in not_recorded(every, {("first", "42"): {}, ("second", "42"): {}})] == [
         "first",
         "second, seed 43",
     ]
-    assert not not_recorded(every, {("first", "42"): {}, ("second", "42"): {}, ("second", "43"): {}})
+    recorded = {("first", "42"): {}, ("second", "42"): {}, ("second", "43"): {}}
+    assert not not_recorded(every, recorded)
+    del recorded["first", "42"]  # it has a score of its own
+    assert [step.name for step in not_recorded(every, recorded)] == ["first"]
+    assert not not_recorded(every, recorded, families=["bert"])
 
 
 def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):

@@ -184,6 +184,24 @@ def test_so_are_second_derivatives_and_batches_of_gradients():
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
 
 
+def test_so_is_a_second_backward_pass_after_the_user_has_changed_the_gradient():
+    found, wanted = [], []
+    for loss, results in ((language_loss, found), (ForCausalLMLoss, wanted)):
+        leaf = scores().requires_grad_()
+        value = loss(leaf, labels=labels(), vocab_size=WORDS)
+        for _ in range(3):
+            value.backward(retain_graph=True)
+            results.append(leaf.grad.clone())
+            leaf.grad.mul_(-0.5)
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_fewer_or_more_logits_than_labels_are_refused():
+    for logits in (scores()[:2], scores().repeat(2, 1, 1)):
+        with pytest.raises(ValueError, match=r"labels of shape \(3, 9\) do not fit logits of shape \(\d, 9, 53\)"):
+            language_loss(logits, labels(), WORDS)
+
+
 def test_a_label_that_is_no_word_is_refused():
     for wrong in (WORDS, -1):
         with pytest.raises((IndexError, RuntimeError), match=f"ndex {wrong} is out of bounds"):

@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from safetensors.torch import load_file
 
 import run_blimp
 from elmo_gpt_bert.training import batches, loop
+from elmo_gpt_bert.training.errors import InputError
+from tests.conftest import ROOT
 from tests.pairs_sample import write_gpt, write_pairs
 from tests.run_samples import make_run
 
@@ -66,6 +70,38 @@ def test_a_worker_that_is_killed_is_one_clear_error_and_ends_the_others(tmp_path
     ):
         main([*argv, "--dataloader_num_workers", "2"])
     assert multiprocessing.active_children() == []
+
+
+# Of a run: an error in the middle of an update, whose traceback keeps the loader and so its workers.
+BROKEN = """
+import sys
+from elmo_gpt_bert.training import loop
+from elmo_gpt_bert.training.command_line import run_command
+import run_glue
+
+def backward(self, *args):
+    raise RuntimeError("out of memory")
+
+loop._Training.backward = backward
+run_command(lambda: run_glue.main(sys.argv[1:]))
+"""
+
+
+def test_a_run_with_workers_ends_after_an_error(tmp_path):
+    _, argv = make_run(tmp_path, "bert glue")
+    argv += ["--max_steps", "300", "--per_device_train_batch_size", "1", "--output_dir", str(tmp_path / "out")]
+    command = [sys.executable, "-c", BROKEN, *argv, "--dataloader_num_workers", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "RuntimeError: out of memory" in done.stderr
+
+
+def test_a_mistake_that_a_worker_finds_is_one_line():
+    def collate(rows: list[int]) -> None:
+        raise InputError("row 0 is empty: remove it")
+
+    for workers in (0, 1):
+        with pytest.raises(InputError, match="^row 0 is empty: remove it$"), batches.worker_errors():
+            list(batches.load_batches(range(2), [[0], [1]], collate, workers))
 
 
 @pytest.mark.parametrize(

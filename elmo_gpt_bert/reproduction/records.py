@@ -8,7 +8,7 @@ the number of its environment: the versions and the hardware, which most runs sh
 A record also brings the results of another machine to this one, whose runs are then not made again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from elmo_gpt_bert.training.output_folder import METRICS
 from elmo_gpt_bert.training.results import RUN_KEYS, read_record
 
 from .rows import MODELS, Flag, Place, Table, places
-from .steps import FIRST_SEED, Step, content_digests, is_finished
+from .steps import FIRST_SEED, Step, content_digests, is_chosen, is_finished
 
 
 Runs = dict[tuple[str, str], dict[str, Any]]  # (row, seed) -> a run, with its environment in place of the number
@@ -67,6 +67,8 @@ def read_runs(path: Path, table: Table, steps: Sequence[Step]) -> Runs:
     Raises ValueError for a record of another table, and for a run that the table would make with other flags, another
     recipe, or other data or models. Where these are not on this machine, the run counts as it is.
     """
+    if not path.is_file():
+        raise InputError(f"--record {path} is a folder")
     record = read_json(path)
     try:
         if (record["table"], record["budget"]) != (table.name, table.budget):
@@ -79,23 +81,28 @@ def read_runs(path: Path, table: Table, steps: Sequence[Step]) -> Runs:
         }
         digests = content_digests(steps)
         for (name, seed), run in runs.items():
+            int(seed), run["metrics"].items()
             if name not in digests or digests[name] not in (None, run["digest"]):
                 raise InputError(
                     f"{path} has a run of {name}, seed {seed}, with other flags, recipe, data or model than here: "
                     "remove it from there, or choose another --record"
                 )
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except InputError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise InputError(f"{path} is no record of reproduce.py: {error!r}") from error
     return runs
 
 
-def not_recorded(steps: Sequence[Step], recorded: Runs) -> list[Step]:
-    """The steps without those that are recorded, and without conversions and models that then nothing needs."""
+def not_recorded(
+    steps: Sequence[Step], recorded: Runs, only: Collection[str] = (), families: Collection[str] = ()
+) -> list[Step]:
+    """The steps of the rows of these tasks and families that are not recorded, and those that they need."""
     chosen: list[Step] = []
     for step in reversed(steps):
         is_needed = any(step.row.name in other.row.needs for other in chosen)
         seed = str(FIRST_SEED if step.seed is None else step.seed)
-        if is_needed or (step.row.cells and (step.row.name, seed) not in recorded):
+        if is_needed or (is_chosen(step.row, only, families) and (step.row.name, seed) not in recorded):
             chosen.insert(0, step)
     return chosen
 

@@ -62,6 +62,7 @@ class Step:
 
     words: what follows the name of the script
     inputs: the data and models that it reads, apart from those of other rows and of the Hub
+    hub_models: the models of the Hub that it reads, or the folders that stand for them
     is_kept: whether another row, or an analysis, reads the model
     launcher: the words of a command that starts a run in several processes; none: in one
     """
@@ -71,6 +72,7 @@ class Step:
     output: Path
     words: tuple[str, ...]
     inputs: tuple[str, ...]
+    hub_models: tuple[str, ...]
     is_kept: bool
     launcher: tuple[str, ...] = ()
 
@@ -111,13 +113,8 @@ def plan(
     table: Table, folders: Folders, seeds: int, only: Collection[str] = (), families: Collection[str] = ()
 ) -> list[Step]:
     """The steps of the rows of these tasks and families, by default of all, and of those that they need, in order."""
-    chosen = [
-        row
-        for row in table.rows
-        if row.cells and (not only or row.task in only) and (not families or row.family in families)
-    ]
     needed = {name for row in table.rows for name in row.needs}
-    names = {row.name for row in chosen}
+    names = {row.name for row in table.rows if is_chosen(row, only, families)}
     for row in reversed(table.rows):
         if row.name in names:
             names |= row.needs
@@ -127,6 +124,11 @@ def plan(
         if row.name in names
         for seed in (range(FIRST_SEED, FIRST_SEED + seeds) if row.seeded else [None])
     ]
+
+
+def is_chosen(row: Row, only: Collection[str], families: Collection[str]) -> bool:
+    """Whether a row of these tasks and families, by default of all, shows a score."""
+    return bool(row.cells) and (not only or row.task in only) and (not families or row.family in families)
 
 
 def make_step(row: Row, seed: int | None, runs: str, folders: Folders, is_kept: bool) -> Step:
@@ -140,13 +142,15 @@ def make_step(row: Row, seed: int | None, runs: str, folders: Folders, is_kept: 
         flags["config_overrides"] = ",".join(filter(None, [recipe.get("config_overrides"), row.overrides]))
     flags |= {"output_dir" if row.is_run else "output": folder}
     words = [row.recipe] if row.recipe else []
-    inputs = []
+    inputs, hub_models = [], []
     for name, value in flags.items():
         paths = [folders.find(place, runs) for place in places(value)]
         text = str(value).lower() if isinstance(value, bool) else str(value)
         words += [f"--{name}", *(paths or [text])]
-        inputs += [path for path, place in zip(paths, places(value), strict=True) if place.kind in ("data", "model")]
-    return Step(row, seed, folder, tuple(words), tuple(inputs), is_kept)
+        for path, place in zip(paths, places(value), strict=True):
+            if place.kind != "row":
+                (hub_models if place.kind == "hub model" else inputs).append(path)
+    return Step(row, seed, folder, tuple(words), tuple(inputs), tuple(hub_models), is_kept)
 
 
 def read_recipe(row: Row) -> dict[str, Any]:
@@ -191,6 +195,7 @@ def content_digests(steps: Iterable[Step]) -> dict[str, str | None]:
         flags = {name: [asdict(place) for place in places(value)] or value for name, value in row.flags.items()}
         found = [sorted(glob(path)) for path in step.inputs]
         contents = _contents(Path(path) for paths in found for path in paths)
+        contents += [_contents([Path(name)]) if Path(name).is_dir() else name for name in step.hub_models]
         needed = [digests[name] for name in sorted(row.needs)]
         values = json.dumps([row.script, read_recipe(row), flags, row.overrides, contents, needed], sort_keys=True)
         is_whole = all(found) and None not in needed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import inspect
 import math
 import multiprocessing
@@ -17,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.errors import LaunchError, Parameter
+from elmo_gpt_bert.training.errors import LaunchError, Parameter, UserError
 
 
 if TYPE_CHECKING:
@@ -105,9 +107,14 @@ def count_workers(chosen: int | None, device: torch.device) -> int:
 
 @contextlib.contextmanager
 def worker_errors() -> Iterator[None]:
-    """Turns the RuntimeError that torch raises when a worker was killed, anywhere in the block, into one line."""
+    """Turns what torch raises for a worker that was killed, or that raised a UserError, into one line."""
     try:
         yield
+    except UserError as error:
+        kind, text = type(error), str(error)
+        if not text.startswith(f"Caught {kind.__name__} in DataLoader worker"):
+            raise
+        raise kind(text.rpartition(f"{kind.__name__}: ")[2].strip()) from error  # without the worker's traceback
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
             raise
@@ -126,6 +133,8 @@ def load_batches(
     pin_memory: bool = False,
 ) -> DataLoader:
     """Loads the `batches`, each a list of indices, in order; `workers` processes, if any, prepare them in advance."""
+    if workers:
+        _end_workers_at_exit()
     return DataLoader(
         data_set,
         batch_sampler=batches,
@@ -141,6 +150,21 @@ def _ignore_signals(worker: int) -> None:
     """A signal that stops the run reaches its workers, too, but the update in progress still needs their batches."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+
+
+@functools.cache
+def _end_workers_at_exit() -> None:
+    """Kills workers that an error has left, when this process exits.
+
+    multiprocessing would send them SIGTERM, which they ignore, and wait for them without end.
+    """
+
+    def kill() -> None:
+        for process in multiprocessing.active_children():
+            if process.daemon:
+                process.kill()
+
+    atexit.register(kill)  # after multiprocessing has registered its own function, so it is called before that
 
 
 def padding_options(model: nn.Module, one_shape: bool) -> dict[str, bool]:

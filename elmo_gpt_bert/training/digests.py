@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from elmo_gpt_bert.training.errors import InputError
+
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +38,8 @@ def digest(data_set: Dataset | Digested) -> str:
     if isinstance(data_set, Digested):
         return data_set.digest
     content, tables = hashlib.sha256(), data_set.with_format("arrow")
+    if not len(data_set):
+        content.update(repr(data_set.column_names).encode())
     for start in range(0, len(data_set), 1000):
         table = tables[start : start + 1000].combine_chunks()
         for name, column in zip(table.column_names, table.columns, strict=True):
@@ -53,8 +57,10 @@ def _parts(array: pa.Array) -> Iterator[bytes | np.ndarray]:
     if array.null_count:
         yield array.is_valid().to_numpy(zero_copy_only=False)
         array = array.drop_null()
-    if types.is_string(array.type):
-        texts = [text.encode() for text in array.to_pylist()]
+    if types.is_string(array.type) or types.is_large_string(array.type):
+        array = array.cast("large_binary")
+    if types.is_binary(array.type) or types.is_large_binary(array.type):
+        texts = array.to_pylist()
         yield np.array([len(text) for text in texts])
         yield b"".join(texts)
     elif types.is_struct(array.type):
@@ -64,7 +70,10 @@ def _parts(array: pa.Array) -> Iterator[bytes | np.ndarray]:
         yield array.value_lengths().to_numpy()
         yield from _parts(array.flatten())
     else:
-        yield array.to_numpy(zero_copy_only=False)
+        values = array.to_numpy(zero_copy_only=False)
+        if values.dtype == object:  # addresses in memory
+            raise InputError(f"values of type {array.type} cannot be compared: convert them to numbers or text")
+        yield values
 
 
 def model_digest(model: PreTrainedModel, leave_out: Container[str] = ()) -> str:

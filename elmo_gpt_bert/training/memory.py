@@ -10,19 +10,22 @@ the holes back now and then stops that.
 import ctypes
 import functools
 import os
+import re
 
 
 UPDATES = 20  # between two calls of `release` in training: often enough to stop the growth, and too rare to take time
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-BLOCK, FREE = 2**30, 2**31 - 1  # bytes: smaller blocks stay, and so much at the end of the memory
+BLOCKS, FREE = (2**30, 2**25), 2**31 - 1  # bytes: smaller blocks stay, and so much at the end of the memory
+CHOICES = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}  # variables of the environment
 
 
 def keep_blocks() -> None:
     """Keeps large blocks from now on, unless variables of the environment say when to return them."""
-    chosen = "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    is_chosen = CHOICES & os.environ.keys() or re.search("(mmap|trim)_threshold", tunables)
     library = _glibc()
-    if library is not None and not chosen:
-        library.mallopt(M_MMAP_THRESHOLD, BLOCK)
+    # Old releases refuse more than 32 MB. The second call alone would only keep the first limit from growing.
+    if library is not None and not is_chosen and any(library.mallopt(M_MMAP_THRESHOLD, size) for size in BLOCKS):
         library.mallopt(M_TRIM_THRESHOLD, FREE)
 
 

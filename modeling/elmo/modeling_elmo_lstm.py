@@ -46,7 +46,7 @@ import torch.nn as nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import is_faster, linear, packed, product
+from ..shared.modeling_onednn import fill_up, is_faster, linear, packed, product
 from ..shared.modeling_recurrence import Stepped, Tensors, scan
 from ..shared.modeling_static import is_transformed
 
@@ -335,7 +335,7 @@ def _product_with(weight: torch.Tensor | None, steps: int) -> Callable[[torch.Te
 
 def _transposed_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """one' @ other: (M, A), (M, B) -> (A, B)."""
-    return product(one.T, other.T) if is_faster(one, other) else one.T @ other
+    return product(fill_up(one).T, fill_up(other).T) if is_faster(one, other) else one.T @ other
 
 
 def _of_both(compute: Callable, sides: list[tuple], by_onednn: bool) -> list:

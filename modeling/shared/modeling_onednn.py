@@ -53,12 +53,14 @@ PLAIN = (torch.Tensor, nn.Parameter)  # no subclass, and no stand-in while a gra
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """inputs (..., I) @ weight (O, I)' + bias (O) -> (..., O)."""
-    return _multiply(inputs, weight, bias) if _pays(inputs, weight) else nn.functional.linear(inputs, weight, bias)
+    pays = _pays(inputs, weight, bias)
+    return _multiply(inputs, weight, bias) if pays else nn.functional.linear(inputs, weight, bias)
 
 
-def _pays(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
+def _pays(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Whether `is_faster`, except for one row and a weight that is stored as (I, O): torch is as fast then."""
-    return (inputs.numel() != weight.shape[1] or weight.is_contiguous()) and is_faster(inputs, weight)
+    fits = inputs.dim() > 1 and (bias is None or bias.dtype == weight.dtype)
+    return fits and (inputs.numel() != weight.shape[1] or weight.is_contiguous()) and is_faster(inputs, weight)
 
 
 def _multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -80,7 +82,7 @@ def apply_linear(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
 
     Others may have replaced the layer (peft, quantization), or put hooks on it; then it is called.
     """
-    if type(layer) is nn.Linear and not _is_hooked(layer) and _pays(inputs, layer.weight):
+    if type(layer) is nn.Linear and not _is_hooked(layer) and _pays(inputs, layer.weight, layer.bias):
         return _multiply(inputs, layer.weight, layer.bias)
     return layer(inputs)
 
@@ -190,6 +192,7 @@ def _agrees(dtype: torch.dtype) -> bool:
 
 def product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """As `linear`, by oneDNN and without a gradient; `weight` may be `packed`. Only if it `can_multiply`."""
+    bias = None if bias is None else bias.contiguous()  # oneDNN would read the numbers that lie next to the first
     return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
 
 

@@ -63,10 +63,15 @@ def language_loss(
         return ForCausalLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels, **kwargs)
     if shift_labels is None:
         shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # trf-ignore: TRF053
+    if shift_labels.numel() * vocab_size != logits.numel():
+        raise ValueError(
+            f"labels of shape {tuple(shift_labels.shape)} do not fit logits of shape {tuple(logits.shape)}"
+        )
     targets = shift_labels.reshape(-1).to(logits.device)
     counted = (targets != ignore_index).nonzero().squeeze(1)
     count = torch.as_tensor(len(counted) if num_items_in_batch is None else num_items_in_batch, device=logits.device)
-    return _ScoreLoss.apply(logits.reshape(-1, vocab_size), targets, counted, 1 / count, torch.is_grad_enabled())
+    scores = logits.reshape(-1, vocab_size)
+    return _ScoreLoss.apply(scores, targets, counted, 1 / count, torch.is_grad_enabled(), logits.is_leaf)
 
 
 def _at_once(states: torch.Tensor, words: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -151,10 +156,13 @@ def _add(total: torch.Tensor | None, product: torch.Tensor) -> torch.Tensor:
 
 
 class _ScoreLoss(torch.autograd.Function):
-    """The sum of the cross-entropies of (N, V) scores, times a `factor`, for those rows that are `counted` (n,)."""
+    """The sum of the cross-entropies of (N, V) scores, times a `factor`, for those rows that are `counted` (n,).
+
+    The gradient of a leaf stays with the user, who may change it, so it gets memory of its own.
+    """
 
     @staticmethod
-    def forward(ctx, scores, targets, counted, factor, with_gradients):
+    def forward(ctx, scores, targets, counted, factor, with_gradients, is_leaf):
         # Small errors would underflow in fp16, before the gradient, which has the loss's scale.
         kept = torch.float32 if scores.dtype == torch.float16 else scores.dtype
         errors = torch.empty_like(scores, dtype=kept) if with_gradients and ctx.needs_input_grad[0] else None
@@ -170,7 +178,7 @@ class _ScoreLoss(torch.autograd.Function):
             is_counted = torch.zeros(len(scores), dtype=torch.bool).index_fill_(0, counted, True)
             errors.index_fill_(0, (~is_counted).nonzero().squeeze(1), 0)
         ctx.save_for_backward(scores, targets, counted, errors)
-        ctx.factor = factor
+        ctx.factor, ctx.is_leaf = factor, is_leaf
         return losses.sum() * factor
 
     @staticmethod
@@ -180,5 +188,5 @@ class _ScoreLoss(torch.autograd.Function):
             errors = scores[counted].float().softmax(-1) - nn.functional.one_hot(targets[counted], scores.shape[1])
             errors = torch.zeros_like(scores, dtype=torch.float32).index_copy(0, counted, errors * ctx.factor)
         is_batch = is_transformed() or torch._C._functorch.is_legacy_batchedtensor(gradient)
-        is_one = not torch.is_grad_enabled() and not is_batch and gradient == 1
-        return (errors if is_one else gradient * errors).to(scores.dtype), None, None, None, None
+        is_kept = not torch.is_grad_enabled() and not is_batch and gradient == 1 and not ctx.is_leaf
+        return (errors if is_kept else gradient * errors).to(scores.dtype), None, None, None, None, None

@@ -17,7 +17,7 @@ from datasets import Dataset
 from elmo_gpt_bert.tasks.squad.decode import Entry, find_candidates, probabilities
 from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
 from elmo_gpt_bert.tasks.squad.files import check_text
-from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.errors import DivergedError, InputError
 from elmo_gpt_bert.training.loading import check_length, positions
 
 
@@ -117,7 +117,10 @@ class QuestionAnswerer:
             batch = self.tokenizer.pad([rows[index] for index in indices], padding_side="right", return_tensors="pt")
             outputs = self.model(**batch.to(self.model.device))
             for name, logits in by_name.items():
-                logits.update(zip(indices, outputs[name].float().cpu().numpy(), strict=True))
+                values = outputs[name].float()
+                if not values.isfinite().all():
+                    raise DivergedError(f"the model's {name} are not finite: its weights may be damaged")
+                logits.update(zip(indices, values.cpu().numpy(), strict=True))
         return {name: [logits[index] for index in range(len(order))] for name, logits in by_name.items()}
 
     def best(self, entries: list[Entry], null: Entry, top_k: int) -> list[dict[str, str | float | int]]:

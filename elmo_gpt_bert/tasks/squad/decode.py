@@ -100,7 +100,7 @@ class Candidates:
         spans = self.spans.sort()
         rows = spans.rows
         ends = np.append(np.flatnonzero(np.diff(spans.question)) + 1, len(rows)).tolist()
-        for context, null, first, last in zip(self.contexts, self.nulls.rows, [0, *ends], ends, strict=False):
+        for context, null, first, last in zip(self.contexts, self.nulls.rows, [0, *ends[:-1]], ends, strict=True):
             yield _entries(context, rows[first:last])[: self.n], Entry("", *null)
 
 
