@@ -223,7 +223,7 @@ def test_a_record_of_other_settings_is_neither_used_nor_overwritten(fake):
         ('{"table": "tiny", "budget": "small"}', "docs.json is no record of reproduce.py: KeyError('environments')"),
         ("[]", "docs.json is no record of reproduce.py: TypeError"),
         ("{", "docs.json"),
-        (RECORD % '"x": {"environment": 0, "metrics": {}}', "docs.json is no record of reproduce.py: ValueError"),
+        (RECORD % '"x": {"environment": 0, "metrics": {}}', "docs.json is no record of reproduce.py: TypeError"),
         (RECORD % '"42": {"environment": 0}', "docs.json is no record of reproduce.py: KeyError('metrics')"),
     ],
 )

@@ -81,15 +81,14 @@ def read_runs(path: Path, table: Table, steps: Sequence[Step]) -> Runs:
         }
         digests = content_digests(steps)
         for (name, seed), run in runs.items():
-            int(seed), run["metrics"].items()
+            if not seed.isdigit() or not isinstance(run["metrics"], dict):
+                raise TypeError(f"seed {seed} of {name}")
             if name not in digests or digests[name] not in (None, run["digest"]):
                 raise InputError(
                     f"{path} has a run of {name}, seed {seed}, with other flags, recipe, data or model than here: "
                     "remove it from there, or choose another --record"
                 )
-    except InputError:
-        raise
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{path} is no record of reproduce.py: {error!r}") from error
     return runs
 
