@@ -105,6 +105,9 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
         start(folder, settings, args)
         files = {part: folder / f"vectors-{n:05}.{args.format}" for n, part in enumerate(plan.parts)}
         missing = [part for part, path in files.items() if not is_whole(path, part, args)]
+        if missing and (folder / DESCRIPTION).exists():  # somebody has removed a file
+            write_json(folder / SETTINGS, settings)
+            (folder / DESCRIPTION).unlink()
         bar = tqdm(total=sum(map(len, missing)), unit=" lines", leave=False, disable=not sys.stderr.isatty())
         for part, lines in read_parts(Path(args.text_file), missing):
             write_part(extractor.extract(Path(args.text_file), part, lines), files[part], args.format)

@@ -254,7 +254,7 @@ def read_dictionary(path: Path) -> dict[str, int]:
     the row of U+3000, and of lines with the same token the last one counts.
     """
     try:
-        lines = path.read_bytes().decode("utf-8").split("\n")  # other line separators are tokens
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")  # other line separators are tokens
     except FileNotFoundError as error:
         raise MissingFileError(f"{path}: no such file") from error
     except OSError as error:

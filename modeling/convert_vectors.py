@@ -25,6 +25,7 @@ import re
 import struct
 import tempfile
 import zlib
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -220,7 +221,9 @@ def _words(lines: Iterator[tuple[int, str]], path: Path, split: Split) -> Iterat
 def _strings(number: int, line: str, path: Path) -> Iterator[str]:
     """Yields the strings in a line of JSON."""
     try:
-        yield from map(json.loads, STRING.findall(line))
+        for string in map(json.loads, STRING.findall(line)):
+            string.encode()  # raises for half a surrogate pair, such as \ud83d
+            yield string
     except ValueError as error:
         raise InputError(f"{path}: line {number} is not text: {error}") from error
 
@@ -293,10 +296,12 @@ def _collect(rows: Iterator[tuple[str, np.ndarray]]) -> Vectors:
 
 def _rows(file: BinaryIO, path: Path, wanted: set[str] | None) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the words and vectors of a file of word2vec, or of a text file without word2vec's first line."""
+    begin = len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0
+    file.seek(begin)
     first = file.readline(BLOCK)
     header = re.fullmatch(rb"(\d{1,20}) (\d{1,20})\s*", first)
     if not header:
-        file.seek(0)
+        file.seek(begin)
         return _text(file, path, len(first.rstrip().split(b" ")) - 1, None, wanted)
     count, size = int(header[1]), int(header[2])
     _check_size(size, path)

@@ -50,6 +50,22 @@ def test_the_folder_of_race_may_be_given_itself(tmp_path):
     assert above[:] == itself[:]
 
 
+def test_half_a_surrogate_pair_in_an_article_is_one_clear_error(tmp_path):
+    folder = write_task(tmp_path, "race")
+    path = min((folder / "RACE" / "test").rglob("*.txt"))
+    path.write_text(path.read_text(encoding="utf-8").replace('"article": "', '"article": "\\ud83d'), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"{path.name} holds half a surrogate pair"):
+        read_folder(folder, TASKS["race"], ["test"])
+
+
+def test_a_single_story_is_one_clear_error(tmp_path):
+    folder = write_task(tmp_path, "storycloze")
+    header, story, *_ = csv.reader((folder / STORIES).open(encoding="utf-8"))
+    write_csv(folder / STORIES, header, [story])
+    with pytest.raises(ValueError, match="a single story cannot be both trained on and validated on: add others"):
+        read_folder(folder, TASKS["storycloze"], ["train"])
+
+
 def test_story_cloze_keeps_a_fifth_of_its_stories_for_validation(tmp_path):
     data = read(tmp_path, "storycloze")
     rows = {row["context"]: row for row in [*data["train"], *data["validation"]]}

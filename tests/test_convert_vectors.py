@@ -4,6 +4,7 @@ import gzip
 import json
 import struct
 import tracemalloc
+from codecs import BOM_UTF8
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from transformers import AutoTokenizer
 
 from elmo_gpt_bert.tasks.ner.data import read_files
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
-from modeling.convert_vectors import convert, count_words, main, read_vectors
+from modeling.convert_vectors import FASTTEXT, convert, count_words, main, read_vectors
 from modeling.elmo.configuration_elmo import AUTO_MAP
 from tests.tiny_run import Arguments, load_model
 
@@ -103,10 +104,12 @@ def path(tmp_path) -> Path:
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("content", FORMATS.values(), ids=FORMATS)
 def test_every_format_gives_the_same_words_and_vectors(content, compressed, path):
-    path.write_bytes(gzip.compress(content) if compressed else content)
-    words, table = read_vectors(path)
-    assert words == WORDS and table.dtype == np.float32
-    np.testing.assert_array_equal(table, TABLE)
+    marks = [b""] if content.startswith(FASTTEXT) else [b"", BOM_UTF8]
+    for mark in marks:
+        path.write_bytes(gzip.compress(mark + content) if compressed else mark + content)
+        words, table = read_vectors(path)
+        assert words == WORDS and table.dtype == np.float32
+        np.testing.assert_array_equal(table, TABLE)
 
 
 def test_the_hash_is_the_published_one():
@@ -348,6 +351,12 @@ def test_the_text_of_json_is_in_its_strings(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"text": "Caf\\u00e9\\n\\"Blau\\"",\n"numbers": [3]}')
     assert count_words([path]) == dict.fromkeys(["text", "Café", '"', "Blau", "numbers"], 1) | {'"': 2}
+
+
+def test_half_a_surrogate_pair_in_json_is_one_clear_error(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"text": "bad \\ud83d"}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="a.jsonl: line 2 is not text: .* surrogates not allowed"):
+        count_words([tmp_path / "a.jsonl"])
 
 
 @pytest.mark.parametrize(("name", "compress"), [("A.JSON", bytes), ("a.json.gz", gzip.compress)])

@@ -5,6 +5,7 @@ import torch
 import torch.nn as nn
 
 from modeling import ElmoForQuestionAnswering
+from modeling.elmo.modeling_elmo_bidaf import span_loss
 from tests.elmo_pair_cases import (
     LEARNS,
     VECTORS,
@@ -103,6 +104,14 @@ def test_the_loss_is_the_mean_of_both_cross_entropies_and_leaves_impossible_posi
     as_columns = {"start_positions": starts.unsqueeze(1), "end_positions": ends.unsqueeze(1)}
     torch.testing.assert_close(model(**batch, **as_columns).loss, output.loss)
     assert model(**batch, start_positions=starts).loss is None
+
+
+def test_the_loss_is_zero_where_no_position_counts_or_there_is_no_word():
+    for width in (0, 3):
+        logits = torch.randn(2, width, requires_grad=True)
+        loss = span_loss(logits, torch.tensor([7, -1]), torch.ones(2, width, dtype=torch.bool))
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert loss == 0 and not gradient.any()
 
 
 def test_without_token_types_the_context_is_unknown_and_that_is_one_clear_error():

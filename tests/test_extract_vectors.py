@@ -204,6 +204,13 @@ def test_a_run_that_is_killed_at_any_time_goes_on_to_the_same_bytes(kind, text, 
     (out / f"vectors-00002.{kind}").write_bytes(b"cut short")
     extract(folder, text, *flags)
     assert contents(out) == contents(tmp_path / "whole")
+    dies_at = f"vectors-00001.{kind}"
+    (out / dies_at).unlink()
+    assert wait(fork(lambda: extract(folder, text, *flags))) == [-signal.SIGKILL]
+    assert not (out / "vectors.json").exists()  # which would say that all files are there
+    dies_at = ""
+    extract(folder, text, *flags)
+    assert contents(out) == contents(tmp_path / "whole")
     with pytest.raises(FileExistsError, match="has vectors: choose another, --resume, or give --overwrite_output_dir"):
         extract(folder, text, "--format", kind)
 

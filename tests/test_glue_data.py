@@ -10,6 +10,7 @@ from transformers import AutoConfig
 import run_glue
 from elmo_gpt_bert.tasks.glue import data as readers
 from elmo_gpt_bert.tasks.glue import table
+from elmo_gpt_bert.tasks.rows import read_csv, read_tsv
 from tests.glue_sample import FOLDERS, LABELLED_TESTS, LABELS, SIZES, text, write_csv, write_task
 
 
@@ -400,6 +401,16 @@ def test_csv_tsv_and_json_say_the_same(tmp_path):
     for suffix in ("csv", "tsv", "jsonl"):
         data = own_data(train_file=str(tmp_path / f"a.{suffix}"))[1]["train"]
         assert data[:] == {"text": texts, "label": labels}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_empty_lines_are_no_rows_however_many_columns_there_are(suffix, tmp_path):
+    for header, row in (("text", "good"), ("text,label", "good,1")):
+        lines = ["", header, row, "", row, "", ""]
+        text = "\n".join(lines).replace(",", "\t" if suffix == "tsv" else ",")
+        (tmp_path / f"a.{suffix}").write_text(text, encoding="utf-8")
+        read = {"csv": read_csv, "tsv": read_tsv}[suffix]
+        assert [line for line, _ in read(tmp_path / f"a.{suffix}")] == [3, 5]
 
 
 @pytest.mark.parametrize(

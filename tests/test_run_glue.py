@@ -181,6 +181,10 @@ def test_names_that_differ_in_nothing_but_case_stay_apart():
     ]  # the task's: nothing says which is which
 
 
+def test_the_output_of_a_regression_may_have_any_name():
+    assert names_for("stsb", {0: "similarity"}) == names_for("stsb", {0: "LABEL_0"}) == []
+
+
 @pytest.mark.parametrize(
     ("task_name", "id2label", "message"),
     [

@@ -188,6 +188,9 @@ def test_tokens_read_are_those_of_all_rows_with_a_ramp_and_longer_rows_at_the_en
         assert zero_shot.read_text_of(identity, updates) == {"tokens": tokens, "epochs": tokens / (5 * 8 * 13)}
         tokens = sum(samples[:6]) * 13 + sum(samples[6:]) * 31
         assert zero_shot.read_text_of(longer, updates) == {"tokens": tokens, "epochs": tokens / (5 * 8 * 13)}
+    of_any_length = identity | {"max_seq_length": None}  # the script's default
+    assert zero_shot.read_text_of(of_any_length, 5) == {"epochs": zero_shot.read_text_of(identity, 5)["epochs"]}
+    assert zero_shot.read_text_of(longer | {"max_seq_length": None}, 5) == {}
 
 
 def test_two_runs_are_two_curves_and_samples_are_spread_evenly(tmp_path):

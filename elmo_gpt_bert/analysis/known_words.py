@@ -11,7 +11,7 @@ model does not know tell what differs. OUTPUT_DIR receives known_words.json.
 import argparse
 from pathlib import Path
 
-from elmo_gpt_bert.analysis.reporting import markdown, write_numbers
+from elmo_gpt_bert.analysis.reporting import make_output, markdown, write_numbers
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import as_user_errors
@@ -36,6 +36,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict:
     """Carries out what `argv`, by default the command line, asks for; returns the numbers."""
     args = parse(argv)
+    make_output(args.output_dir)
     tokenizer = load_tokenizer(ModelSource(args.model), for_task=False)
     with as_user_errors(f"{args.model}: "):
         if not hasattr(tokenizer, "count_known"):

@@ -23,7 +23,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from elmo_gpt_bert.analysis.reporting import draw_layers, layer_table, write_numbers, write_picture
+from elmo_gpt_bert.analysis.reporting import draw_layers, layer_table, make_output, write_numbers, write_picture
 from elmo_gpt_bert.analysis.representations import add_arguments, named_encoders, word_vectors
 from elmo_gpt_bert.tasks.columns import Sentence, read_columns
 from elmo_gpt_bert.tasks.rows import read_lines
@@ -60,6 +60,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     """Carries out what `argv`, by default the command line, asks for; returns model -> layer -> accuracy."""
     args = parse(argv)
+    make_output(args.output_dir)
     columns = (args.text_column_name, args.label_column_name)
     train = read_sentences(args.train_file, *columns, limit=args.max_train_samples)
     validation = read_sentences(args.validation_file, *columns, limit=args.max_eval_samples)

@@ -37,6 +37,7 @@ from elmo_gpt_bert.analysis.reporting import (
     RANDOM,
     draw_layers,
     layer_table,
+    make_output,
     markdown,
     png,
     write_numbers,
@@ -103,6 +104,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Carries out what `argv`, by default the command line, asks for; returns what senses.json holds."""
     args = parse(argv)
+    make_output(args.output_dir)
     labelled = read_labelled(args.labelled_file)
     if args.scatter and args.scatter not in {each.word for each in labelled}:
         raise InputError(f"--scatter {args.scatter}: {args.labelled_file} has no such word")

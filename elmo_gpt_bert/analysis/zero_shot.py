@@ -34,7 +34,7 @@ from datasets import Dataset, disable_progress_bars
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from elmo_gpt_bert.analysis.curves import cell, draw, table
-from elmo_gpt_bert.analysis.reporting import write_numbers, write_picture
+from elmo_gpt_bert.analysis.reporting import make_output, write_numbers, write_picture
 from elmo_gpt_bert.analysis.representations import short_names
 from elmo_gpt_bert.tasks.glue.data import read_folder as read_glue
 from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
@@ -103,6 +103,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Carries out what `argv`, by default the command line, asks for; returns the table's rows."""
     args = parse(argv)
+    make_output(args.output_dir)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     disable_progress_bars()
@@ -171,14 +172,20 @@ def describe(run: Path, folder: Path) -> dict[str, float]:
 
 
 def read_text_of(identity: dict[str, Any], updates: int) -> dict[str, float]:
-    """How many tokens a run of run_pretraining.py has read after that many updates, and how many epochs they are."""
+    """How many tokens a run of run_pretraining.py has read after that many updates, and how many epochs they are.
+
+    A run without --max_seq_length does not say how long its rows are, so only the epochs are known, and of a run with
+    --final_seq_length neither.
+    """
     ramp = Ramp(identity["samples of an update"], identity.get("batch_ramp_steps", 0))
     longer, first = identity.get("final_seq_length"), identity.get(FINAL_LENGTH, 0)
     change = min(first, updates) if longer else updates
     before, samples = ramp.samples(change), ramp.samples(updates)
-    tokens = before * identity["max_seq_length"] + (samples - before) * (longer or 0)
-    epoch = identity["updates an epoch"] * ramp.size * identity["max_seq_length"]
-    return {"tokens": tokens, "epochs": tokens / epoch}
+    length, epoch = identity["max_seq_length"], identity["updates an epoch"] * ramp.size
+    if length is None:
+        return {} if longer else {"epochs": samples / epoch}
+    tokens = before * length + (samples - before) * (longer or 0)
+    return {"tokens": tokens, "epochs": tokens / (epoch * length)}
 
 
 # Data

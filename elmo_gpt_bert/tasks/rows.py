@@ -92,10 +92,11 @@ def read_tsv(path: Path, header: tuple[str, ...] | None = None) -> Iterator[tupl
     """Yields (line number, row) for each row of a tab-separated file without quoting, and for a broken row (line
     number, what is wrong).
 
-    `header` names the columns if the file's first line does not. A byte order mark and carriage returns are dropped.
+    `header` names the columns if the file's first line does not. A byte order mark, carriage returns and empty lines
+    are dropped.
     """
-    lines = ((line, content.rstrip("\r\n").split("\t")) for line, content in read_lines(path))
-    return _rows(lines, path, header)
+    lines = ((line, content.rstrip("\r\n")) for line, content in read_lines(path))
+    return _rows(((line, content.split("\t")) for line, content in lines if content), path, header)
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
@@ -109,7 +110,8 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     line = 1
     try:
         for values in reader:
-            yield line, values
+            if values:
+                yield line, values
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(
@@ -127,7 +129,7 @@ def _rows(
                 raise InputError(f"{path}:{line}: the header has {listed(repeated)} more than once")
         elif len(values) == len(header):
             yield line, dict(zip(header, values, strict=True))
-        elif values not in ([], [""]):
+        else:
             yield line, f"{len(values)} columns instead of {len(header)}"
 
 

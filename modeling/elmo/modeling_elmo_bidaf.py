@@ -146,10 +146,17 @@ def span_loss(
     num_items_in_batch: torch.Tensor | int | None = None,
     **kwargs,
 ) -> torch.Tensor:
-    """Cross-entropy of (B, T) logits with (B,) positions; positions that are not in `possible` (B, T) do not count."""
+    """Cross-entropy of (B, T) logits with (B,) positions; positions that are not in `possible` (B, T) do not count.
+
+    It is 0 if none counts.
+    """
+    if not logits.shape[1]:
+        return logits.sum()
     positions = positions.view(-1, 1).to(logits.device)
     inside = positions.clamp(0, logits.shape[1] - 1)
     counts = (inside == positions) & possible.gather(1, inside)
+    if num_items_in_batch is None:
+        num_items_in_batch = counts.sum().clamp(min=1)
     return class_loss(logits, positions.masked_fill(~counts, IGNORED), num_items_in_batch)
 
 

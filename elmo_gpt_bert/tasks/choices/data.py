@@ -7,6 +7,7 @@ same number of choices. A broken file is a ValueError that names the file, the l
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -76,6 +77,8 @@ def _split_stories(stories: Dataset, split: str) -> Dataset:
     """
     from sklearn.model_selection import train_test_split  # the import takes seconds, which others do not need
 
+    if len(stories) < 2:
+        raise InputError(f"{STORIES}: a single story cannot be both trained on and validated on: add others")
     held_out = max(1, round(len(stories) / 5))
     train, validation = train_test_split(range(len(stories)), test_size=held_out, random_state=3535999445)
     return stories.select(train if split == "train" else validation)
@@ -113,6 +116,10 @@ def _passage(path: Path) -> Iterator[dict]:
     """The rows of one article, one for each of its questions."""
     names = ("questions", "options", "answers")
     passage = read_json(path)
+    try:
+        json.dumps(passage, ensure_ascii=False).encode()  # raises for half a surrogate pair, such as \ud83d
+    except UnicodeEncodeError as error:
+        raise InputError(f"{path} holds half a surrogate pair, which is no character ({error})") from error
     try:
         article, *lists = (passage[name] for name in ("article", *names))
         rows = list(zip(*lists, strict=True))
