@@ -26,15 +26,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from elmo_gpt_bert.reproduction.records import collect, not_recorded, read_runs
+from elmo_gpt_bert.reproduction.records import collect, read_runs
 from elmo_gpt_bert.reproduction.report import write_report
 from elmo_gpt_bert.reproduction.rows import MODELS, Table
 from elmo_gpt_bert.reproduction.running import run_steps
-from elmo_gpt_bert.reproduction.steps import Folders, plan
+from elmo_gpt_bert.reproduction.steps import Folders, choose, plan
 from elmo_gpt_bert.reproduction.tables import TABLES
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, LaunchError
-from elmo_gpt_bert.training.files import write_json, writing
+from elmo_gpt_bert.training.files import make_folder, write_json
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,17 +44,15 @@ def main(argv: list[str] | None = None) -> None:
     output = args.output_dir / table.folder
     folders = Folders(args.data_root, read_models(args.models, MODELS[args.budget]), args.output_dir)
     launcher = read_launcher(args.launcher)
-    steps = plan(table, folders, args.seeds, args.only, args.model)
-    every = plan(table, folders, args.seeds)  # also the rows that this command leaves out
+    every = plan(table, folders, args.seeds)
     earlier = read_runs(args.record, table, every) if args.record and args.record.exists() else {}
     if earlier:
         print(f"{args.record} has {len(earlier)} runs, which are not made again")
-    steps = [replace(step, launcher=launcher) for step in not_recorded(steps, earlier, args.only, args.model)]
+    steps = [replace(step, launcher=launcher) for step in choose(every, args.only, args.model, earlier)]
     if args.dry_run:
         print(*(shlex.join(step.command) for step in steps), sep="\n")
         return
-    with writing(output):
-        output.mkdir(parents=True, exist_ok=True)
+    make_folder(output)
     try:
         failures = run_steps(steps, args.jobs)
     finally:
@@ -62,8 +60,7 @@ def main(argv: list[str] | None = None) -> None:
         write_json(output / "record.json", record)
         print("", write_report(table, record, output), f"written to {output}", sep="\n")
         if args.record:
-            with writing(args.record):
-                args.record.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(args.record.parent)
             # Another command may have written runs to it in the meantime.
             earlier |= read_runs(args.record, table, every) if args.record.exists() else {}
             write_json(args.record, collect(table, every, earlier))

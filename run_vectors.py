@@ -37,7 +37,7 @@ from elmo_gpt_bert.training.arguments import without_folders
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import DivergedError, ExistingFileError, InputError, Parameter
-from elmo_gpt_bert.training.files import write_json, writing
+from elmo_gpt_bert.training.files import make_folder, write_json
 from elmo_gpt_bert.training.output_folder import METRICS
 from modeling.convert_vectors import read_vectors
 
@@ -132,8 +132,7 @@ def main(argv: list[str] | None = None) -> dict:
     if (folder / METRICS).exists() and not args.overwrite_output_dir:
         raise ExistingFileError(f"--output_dir {folder} has results: choose another, or give --overwrite_output_dir")
     pairs = {Path(name).stem: read_pairs(Path(name)) for name in args.similarity_files or ()}
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if args.vectors is None:
         vectors, metrics = train(args, folder)
     else:

@@ -1,7 +1,6 @@
 """What the benchmarks print and write: the machine, tables in Markdown, and JSON."""
 
 import datetime
-import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 import transformers
 
+from elmo_gpt_bert.training import files
 from elmo_gpt_bert.training.environment import device_name
 
 from .limits import matrix_peak, read_bandwidth
@@ -66,4 +66,4 @@ def print_head(columns: Sequence[str]) -> None:
 def write_json(path: Path | None, document: Mapping[str, object]) -> None:
     """Writes what --json asks for; nothing without it."""
     if path is not None:
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        files.write_json(path, document)

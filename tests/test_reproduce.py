@@ -16,9 +16,8 @@ import pytest
 
 import reproduce
 from elmo_gpt_bert.reproduction import report, running, steps
-from elmo_gpt_bert.reproduction.records import not_recorded
 from elmo_gpt_bert.reproduction.rows import Cell, Gap, Published, Row, Table, data, hub_model, model, output
-from elmo_gpt_bert.reproduction.steps import Folders, Step, plan
+from elmo_gpt_bert.reproduction.steps import Folders, Step, choose, plan
 from elmo_gpt_bert.reproduction.tables import TABLES
 from elmo_gpt_bert.training.errors import FileError, InputError, LaunchError
 from modeling import convert_vectors
@@ -243,30 +242,38 @@ def test_what_only_recorded_rows_need_is_not_made(tmp_path):
     first = Row("first", "run_pretraining", cells=cells, seeded=False)
     second = Row("second", "run_glue", flags={"model_name_or_path": output("first")}, cells=cells, family="bert")
     every = plan(Table("t", "", ("rate",), ("score",), (first, second)), Folders(tmp_path, {}, tmp_path), seeds=2)
-    assert [step.name for step in not_recorded(every, {("first", "42"): {}, ("second", "42"): {}})] == [
-        "first",
-        "second, seed 43",
-    ]
-    recorded = {("first", "42"): {}, ("second", "42"): {}, ("second", "43"): {}}
-    assert not not_recorded(every, recorded)
-    del recorded["first", "42"]  # it has a score of its own
-    assert [step.name for step in not_recorded(every, recorded)] == ["first"]
-    assert not not_recorded(every, recorded, families=["bert"])
+    recorded = [("first", "42"), ("second", "42")]
+    assert [step.name for step in choose(every, recorded=recorded)] == ["first", "second, seed 43"]
+    assert not choose(every, recorded=[*recorded, ("second", "43")])
+    recorded = [("second", "42"), ("second", "43")]  # the first has a score of its own
+    assert [step.name for step in choose(every, recorded=recorded)] == ["first"]
+    assert not choose(every, families=["bert"], recorded=recorded)
 
 
 def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):
-    kept = (fake_row("kept", 0.3, keeps_model=True), fake_row("steps", 0.4, keeps_model=True, keeps_checkpoints=True))
-    monkeypatch.setitem(TABLES, "tiny", {"small": changed(TABLE, rows=(*TABLE.rows, *kept))})
+    kept = fake_row("kept", 0.3, keeps_model=True)
+    monkeypatch.setitem(TABLES, "tiny", {"small": changed(TABLE, rows=(*TABLE.rows, kept))})
     run("--seeds", "1")
     folders = {
-        name: {path.name for path in Path(f"runs/reproduce/tiny/{name}/seed-42").iterdir()}
-        for name in ("low", "kept", "steps")
+        name: {path.name for path in Path(f"runs/reproduce/tiny/{name}/seed-42").iterdir()} for name in ("low", "kept")
     }
     assert folders == {
         "low": {"metrics.json", "README.md"},
         "kept": {"metrics.json", "README.md", "model.safetensors"},
-        "steps": {"metrics.json", "README.md", "model.safetensors", "checkpoint-3"},
     }
+
+
+def test_checkpoints_that_another_row_begins_with_stay(tmp_path):
+    cells, files = TABLE.rows[0].cells, {"metrics.json", "README.md", "model.safetensors", "checkpoint-3"}
+    first = Row("first", "run_pretraining", seeded=False)
+    for start, expected in (("checkpoint-3", files), ("", files - {"checkpoint-3"})):
+        second = Row("second", "run_glue", flags={"model_name_or_path": output("first", start)}, cells=cells)
+        step, _ = plan(Table("t", "", ("rate",), ("score",), (first, second)), Folders(tmp_path, {}, tmp_path), 1)
+        (step.output / "checkpoint-3").mkdir(parents=True, exist_ok=True)
+        for name in files - {"checkpoint-3"}:
+            (step.output / name).touch()
+        steps.complete(step)
+        assert {path.name for path in step.output.iterdir()} == expected
 
 
 def test_a_run_that_fails_is_reported_and_the_others_go_on(fake, capsys):

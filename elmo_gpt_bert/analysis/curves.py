@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elmo_gpt_bert.analysis.reporting import make_output, markdown, png, write_numbers, write_picture
+from elmo_gpt_bert.analysis.reporting import markdown, png, write_numbers, write_picture
 from elmo_gpt_bert.analysis.representations import short_names
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.files import read_json_object
+from elmo_gpt_bert.training.files import make_folder, read_json_object
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS
 
 
@@ -38,7 +38,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> list[Row]:
     """Carries out what `argv`, by default the command line, asks for; returns the table's rows."""
     args = parse(argv)
-    make_output(args.output_dir)
+    make_folder(args.output_dir)  # before the work whose results it is for
     parents = {run: run.resolve().parent for run in args.runs}
     folders = list(dict.fromkeys(parents.values()))
     names = dict(zip(folders, short_names([str(folder) for folder in folders]), strict=True))

@@ -11,10 +11,11 @@ model does not know tell what differs. OUTPUT_DIR receives known_words.json.
 import argparse
 from pathlib import Path
 
-from elmo_gpt_bert.analysis.reporting import make_output, markdown, write_numbers
+from elmo_gpt_bert.analysis.reporting import markdown, write_numbers
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import as_user_errors
+from elmo_gpt_bert.training.files import make_folder
 from elmo_gpt_bert.training.loading import load_tokenizer
 from modeling.convert_vectors import count_words
 
@@ -36,7 +37,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict:
     """Carries out what `argv`, by default the command line, asks for; returns the numbers."""
     args = parse(argv)
-    make_output(args.output_dir)
+    make_folder(args.output_dir)  # before the work whose results it is for
     tokenizer = load_tokenizer(ModelSource(args.model), for_task=False)
     with as_user_errors(f"{args.model}: "):
         if not hasattr(tokenizer, "count_known"):

@@ -23,11 +23,12 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from elmo_gpt_bert.analysis.reporting import make_output, markdown, png, write_numbers, write_picture
+from elmo_gpt_bert.analysis.reporting import markdown, png, write_numbers, write_picture
 from elmo_gpt_bert.analysis.representations import short_names
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, as_user_errors
+from elmo_gpt_bert.training.files import make_folder
 from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.loading import load_config
 from elmo_gpt_bert.training.output_folder import CHECKPOINT
@@ -84,7 +85,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, dict[str, Mix]]:
     """Carries out what `argv`, by default the command line, asks for; returns run -> place -> mix."""
     args = parse(argv)
-    make_output(args.output_dir)
+    make_folder(args.output_dir)  # before the work whose results it is for
     choose_implementation("zoo")
     names = short_names([str(run.resolve()) for run in args.runs])
     mixes = {name: read_run(run) for name, run in zip(names, args.runs, strict=True)}

@@ -23,12 +23,13 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from elmo_gpt_bert.analysis.reporting import draw_layers, layer_table, make_output, write_numbers, write_picture
+from elmo_gpt_bert.analysis.reporting import draw_layers, layer_table, write_numbers, write_picture
 from elmo_gpt_bert.analysis.representations import add_arguments, named_encoders, word_vectors
 from elmo_gpt_bert.tasks.columns import Sentence, read_columns
 from elmo_gpt_bert.tasks.rows import read_lines
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.files import make_folder
 
 
 PENALTY = 1e-3  # half of it times the squares of all weights is added to the mean loss of a word
@@ -60,7 +61,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     """Carries out what `argv`, by default the command line, asks for; returns model -> layer -> accuracy."""
     args = parse(argv)
-    make_output(args.output_dir)
+    make_folder(args.output_dir)  # before the work whose results it is for
     columns = (args.text_column_name, args.label_column_name)
     train = read_sentences(args.train_file, *columns, limit=args.max_train_samples)
     validation = read_sentences(args.validation_file, *columns, limit=args.max_eval_samples)

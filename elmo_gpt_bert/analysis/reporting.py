@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elmo_gpt_bert.training.files import write_bytes, write_text, writing
+from elmo_gpt_bert.training.files import make_folder, write_bytes, write_text
 
 
 LayerScores = Mapping[str, Mapping[str, float]]  # model -> layer -> score
@@ -33,15 +33,9 @@ def layer_table(scores: LayerScores, references: Mapping[str, float]) -> str:
     return markdown(rows)
 
 
-def make_output(output: Path) -> None:
-    """Makes the folder, before the work whose results it is for. Raises OSError, in one line, where that fails."""
-    with writing(output):
-        output.mkdir(parents=True, exist_ok=True)
-
-
 def write_numbers(output: Path, name: str, numbers: object) -> None:
     """Writes name.json."""
-    make_output(output)
+    make_folder(output)
     write_text(output / f"{name}.json", json.dumps(numbers, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -37,7 +37,6 @@ from elmo_gpt_bert.analysis.reporting import (
     RANDOM,
     draw_layers,
     layer_table,
-    make_output,
     markdown,
     png,
     write_numbers,
@@ -48,7 +47,7 @@ from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
 from elmo_gpt_bert.tasks.rows import columns, read_tsv, unbroken
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, Parameter
-from elmo_gpt_bert.training.files import shown
+from elmo_gpt_bert.training.files import make_folder, shown
 from modeling.elmo.tokenization_elmo import split_words
 
 
@@ -104,7 +103,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Carries out what `argv`, by default the command line, asks for; returns what senses.json holds."""
     args = parse(argv)
-    make_output(args.output_dir)
+    make_folder(args.output_dir)  # before the work whose results it is for
     labelled = read_labelled(args.labelled_file)
     if args.scatter and args.scatter not in {each.word for each in labelled}:
         raise InputError(f"--scatter {args.scatter}: {args.labelled_file} has no such word")

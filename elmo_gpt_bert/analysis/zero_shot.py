@@ -34,7 +34,7 @@ from datasets import Dataset, disable_progress_bars
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from elmo_gpt_bert.analysis.curves import cell, draw, table
-from elmo_gpt_bert.analysis.reporting import make_output, write_numbers, write_picture
+from elmo_gpt_bert.analysis.reporting import write_numbers, write_picture
 from elmo_gpt_bert.analysis.representations import short_names
 from elmo_gpt_bert.tasks.glue.data import read_folder as read_glue
 from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
@@ -54,7 +54,7 @@ from elmo_gpt_bert.tasks.pretraining.plan import Ramp
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
-from elmo_gpt_bert.training.files import read_json_object, shown
+from elmo_gpt_bert.training.files import make_folder, read_json_object, shown
 from elmo_gpt_bert.training.history import read_log
 from elmo_gpt_bert.training.identity import FINAL_LENGTH
 from elmo_gpt_bert.training.launching import choose_implementation
@@ -103,7 +103,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Carries out what `argv`, by default the command line, asks for; returns the table's rows."""
     args = parse(argv)
-    make_output(args.output_dir)
+    make_folder(args.output_dir)  # before the work whose results it is for
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     disable_progress_bars()

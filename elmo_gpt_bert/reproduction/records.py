@@ -8,7 +8,7 @@ the number of its environment: the versions and the hardware, which most runs sh
 A record also brings the results of another machine to this one, whose runs are then not made again.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from elmo_gpt_bert.training.output_folder import METRICS
 from elmo_gpt_bert.training.results import RUN_KEYS, read_record
 
 from .rows import MODELS, Flag, Place, Table, places
-from .steps import FIRST_SEED, Step, content_digests, is_chosen, is_finished
+from .steps import Step, content_digests, is_finished
 
 
 Runs = dict[tuple[str, str], dict[str, Any]]  # (row, seed) -> a run, with its environment in place of the number
@@ -91,19 +91,6 @@ def read_runs(path: Path, table: Table, steps: Sequence[Step]) -> Runs:
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{path} is no record of reproduce.py: {error!r}") from error
     return runs
-
-
-def not_recorded(
-    steps: Sequence[Step], recorded: Runs, only: Collection[str] = (), families: Collection[str] = ()
-) -> list[Step]:
-    """The steps of the rows of these tasks and families that are not recorded, and those that they need."""
-    chosen: list[Step] = []
-    for step in reversed(steps):
-        is_needed = any(step.row.name in other.row.needs for other in chosen)
-        seed = str(FIRST_SEED if step.seed is None else step.seed)
-        if is_needed or (is_chosen(step.row, only, families) and (step.row.name, seed) not in recorded):
-            chosen.insert(0, step)
-    return chosen
 
 
 def _shown(flag: Flag, models: Mapping[str, str]) -> Any:

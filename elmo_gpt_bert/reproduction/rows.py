@@ -93,7 +93,6 @@ class Row:
     cells: where its scores stand; none for a row that others only begin with
     seeded: whether it runs with each seed, or once
     keeps_model: whether the trained model stays, for analyses; the models that other rows begin with always do
-    keeps_checkpoints: whether the checkpoints stay with the model, for rows that begin with one
     """
 
     name: str
@@ -106,7 +105,6 @@ class Row:
     cells: tuple[Cell, ...] = ()
     seeded: bool = True
     keeps_model: bool = False
-    keeps_checkpoints: bool = False
 
     @property
     def needs(self) -> set[str]:

@@ -8,7 +8,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from glob import glob
 from pathlib import Path
@@ -19,7 +19,7 @@ import yaml
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.checksums import SHA256SUMS, write_checksums
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.files import file_digest, read_json, remove_folder, write_json, writing
+from elmo_gpt_bert.training.files import file_digest, make_folder, read_json, remove_folder, write_json
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.global_batch import with_batch_of, write_batch
 from elmo_gpt_bert.training.identity import run_digest
@@ -64,6 +64,7 @@ class Step:
     inputs: the data and models that it reads, apart from those of other rows and of the Hub
     hub_models: the models of the Hub that it reads, or the folders that stand for them
     is_kept: whether another row, or an analysis, reads the model
+    keeps_checkpoints: whether another row begins with one of its checkpoints
     launcher: the words of a command that starts a run in several processes; none: in one
     """
 
@@ -74,6 +75,7 @@ class Step:
     inputs: tuple[str, ...]
     hub_models: tuple[str, ...]
     is_kept: bool
+    keeps_checkpoints: bool = False
     launcher: tuple[str, ...] = ()
 
     @property
@@ -109,29 +111,40 @@ class Step:
         return [*(self.launcher or [python]), script, *self.arguments]
 
 
-def plan(
-    table: Table, folders: Folders, seeds: int, only: Collection[str] = (), families: Collection[str] = ()
-) -> list[Step]:
-    """The steps of the rows of these tasks and families, by default of all, and of those that they need, in order."""
-    needed = {name for row in table.rows for name in row.needs}
-    names = {row.name for row in table.rows if is_chosen(row, only, families)}
-    for row in reversed(table.rows):
-        if row.name in names:
-            names |= row.needs
+def plan(table: Table, folders: Folders, seeds: int) -> list[Step]:
+    """The steps of all rows, in order."""
+    read = [place for row in table.rows for value in row.flags.values() for place in places(value)]
+    needed = {place.name for place in read if place.kind == "row"}
+    begun_with = {place.name for place in read if CHECKPOINT.fullmatch(place.file)}
     return [
-        make_step(row, seed, table.runs_folder, folders, row.keeps_model or row.name in needed)
+        make_step(row, seed, table.runs_folder, folders, row.keeps_model or row.name in needed, row.name in begun_with)
         for row in table.rows
-        if row.name in names
         for seed in (range(FIRST_SEED, FIRST_SEED + seeds) if row.seeded else [None])
     ]
 
 
-def is_chosen(row: Row, only: Collection[str], families: Collection[str]) -> bool:
-    """Whether a row of these tasks and families, by default of all, shows a score."""
-    return bool(row.cells) and (not only or row.task in only) and (not families or row.family in families)
+def choose(
+    steps: Sequence[Step],
+    only: Collection[str] = (),
+    families: Collection[str] = (),
+    recorded: Collection[tuple[str, str]] = (),
+) -> list[Step]:
+    """The steps of these tasks and families, by default of all, and those that they need, in order.
+
+    Of a row and a seed that are `recorded`, only what others need.
+    """
+    chosen: list[Step] = []
+    for step in reversed(steps):
+        row, seed = step.row, str(FIRST_SEED if step.seed is None else step.seed)
+        is_asked = row.cells and (not only or row.task in only) and (not families or row.family in families)
+        if (is_asked and (row.name, seed) not in recorded) or any(row.name in other.row.needs for other in chosen):
+            chosen.insert(0, step)
+    return chosen
 
 
-def make_step(row: Row, seed: int | None, runs: str, folders: Folders, is_kept: bool) -> Step:
+def make_step(
+    row: Row, seed: int | None, runs: str, folders: Folders, is_kept: bool, keeps_checkpoints: bool = False
+) -> Step:
     """`runs` is the folder of the table's runs in that of all tables."""
     folder = folders.output / runs / row.name
     folder = folder if seed is None else folder / f"seed-{seed}"
@@ -150,7 +163,7 @@ def make_step(row: Row, seed: int | None, runs: str, folders: Folders, is_kept: 
         for path, place in zip(paths, places(value), strict=True):
             if place.kind != "row":
                 (hub_models if place.kind == "hub model" else inputs).append(path)
-    return Step(row, seed, folder, tuple(words), tuple(inputs), tuple(hub_models), is_kept)
+    return Step(row, seed, folder, tuple(words), tuple(inputs), tuple(hub_models), is_kept, keeps_checkpoints)
 
 
 def read_recipe(row: Row) -> dict[str, Any]:
@@ -242,8 +255,7 @@ def begin(step: Step) -> None:
     """Writes what the step is started with. A conversion with other input is removed: it takes seconds."""
     if not step.row.is_run and step.output.is_dir():
         remove_folder(step.output)
-    with writing(step.output.parent):
-        step.output.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(step.output.parent)
     write_json(step.mark, {"digest": digest(step), "commit": commit()})
     if step.launcher and step.row.is_run and not step.output.exists() and (args := parse(step)).do_train:
         write_batch(step.output, args)  # so that several processes make updates of the recipe's size
@@ -258,8 +270,9 @@ def complete(step: Step) -> None:
         write_checksums(step.output)
     elif not step.is_kept:
         remove_all_but_results(step.output, keep_card=True)
-    for checkpoint in [] if step.row.keeps_checkpoints else matching_folders(step.output, CHECKPOINT):
-        remove_folder(checkpoint)
+    if not step.keeps_checkpoints:
+        for checkpoint in matching_folders(step.output, CHECKPOINT):
+            remove_folder(checkpoint)
 
 
 @functools.cache

@@ -140,11 +140,16 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
             continue
         try:
             row = parse_json(content, _no_number)
-            json.dumps(row, ensure_ascii=False).encode()  # raises for half a surrogate pair, such as \ud83d
+            check_characters(row)
         except ValueError as error:
             yield line, f"not JSON ({error}); a file holds one object a line"
             continue
         yield line, row if isinstance(row, dict) else "not a JSON object"
+
+
+def check_characters(value: Any) -> None:
+    """Raises UnicodeEncodeError, a ValueError, for half a surrogate pair in a JSON value, such as \\ud83d."""
+    json.dumps(value, ensure_ascii=False).encode()
 
 
 def read_json(path: Path) -> Any:

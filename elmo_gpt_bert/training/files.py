@@ -149,6 +149,12 @@ def writing(path: Path, remedy: Text = REMEDY) -> Iterator[None]:
         raise FileError(f"cannot write {path}: {reason}. ", remedy) from error
 
 
+def make_folder(folder: Path) -> None:
+    """Makes the folder, and those above it, unless it is there. Raises FileError, in one line, where that fails."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def acquire_lock(folder: Path, in_use: FileError, seconds: float = 0) -> FileLock:
     """Makes .lock in the folder and locks it. Raises `in_use` if another process holds it for longer than this."""
     path = folder / ".lock"

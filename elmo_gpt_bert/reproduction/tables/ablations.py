@@ -70,7 +70,6 @@ def pretraining_row(variant: Variant) -> Row:
         ",".join(filter(None, ["vocab_size=8000", variant.overrides])),
         family="bert",
         seeded=False,
-        keeps_checkpoints=variant.name in CURVES,
     )
 
 

@@ -7,7 +7,6 @@ same number of choices. A broken file is a ValueError that names the file, the l
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from elmo_gpt_bert.tasks.choices.table import RACE, STORIES, STORY_CLOZE, SWAG, 
 from elmo_gpt_bert.tasks.rows import (
     DATA_DIR,
     PUBLISHED,
+    check_characters,
     check_folder,
     listed,
     load_hub,
@@ -117,7 +117,7 @@ def _passage(path: Path) -> Iterator[dict]:
     names = ("questions", "options", "answers")
     passage = read_json(path)
     try:
-        json.dumps(passage, ensure_ascii=False).encode()  # raises for half a surrogate pair, such as \ud83d
+        check_characters(passage)
     except UnicodeEncodeError as error:
         raise InputError(f"{path} holds half a surrogate pair, which is no character ({error})") from error
     try:

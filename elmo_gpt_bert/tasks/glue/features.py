@@ -40,8 +40,8 @@ def class_names(task: GlueTask, config: PreTrainedConfig, *, train: bool, model_
     spelling = {_plain(name): name for name in task.classes}
     if sorted(map(_plain, names)) == sorted(spelling) and len(spelling) == len(task.classes):
         return [spelling[_plain(name)] for name in names]
-    unnamed = names == [f"LABEL_{number}" for number in range(len(task.classes) or 1)]
-    if unnamed and task.classes and not train:
+    unnamed = names == [f"LABEL_{number}" for number in range(len(task.classes))]
+    if unnamed and not train:
         PartialState().print(
             f"{model_name} does not name its classes: they are taken for {', '.join(task.classes)}, in this order"
         )
