@@ -1,7 +1,9 @@
 """Runs in processes of their own: forked, so that they start at once, and there to be killed; and fresh ones."""
 
+import faulthandler
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +26,7 @@ def fork(function: Callable[[], object], count: int = 1) -> list[multiprocessing
             os.environ |= {"LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             os.environ |= {"ACCELERATE_USE_CPU": "true"}
         AcceleratorState._reset_state(True)
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
         try:
             function()
         except BaseException as error:  # noqa: B036 - what a test expects, it reads from the standard error
@@ -38,10 +41,19 @@ def fork(function: Callable[[], object], count: int = 1) -> list[multiprocessing
 
 
 def wait(processes: list[multiprocessing.Process], seconds: float = 60) -> list[int | None]:
-    """Their exit statuses, negative where a signal ended them, None where one is still running."""
+    """Their exit statuses, negative where a signal ended them, None where one was still running.
+
+    Such a one writes to the standard error what each of its threads is doing, and is killed.
+    """
     for process in processes:
         process.join(seconds)
-    return [process.exitcode for process in processes]
+    statuses = [process.exitcode for process in processes]
+    for process in processes:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGUSR1)
+            process.join(1)
+            process.kill()
+    return statuses
 
 
 def heavy_imports(code: str, *argv: str) -> set[str]:
