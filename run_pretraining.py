@@ -208,19 +208,18 @@ class LanguageModelling(Task):
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
     args = parse_arguments(PretrainingArguments, argv)
-    if args.corpus_dir is None:  # all seeds read the same corpus
-        args = replace(args, corpus_dir=str(Path(args.output_dir, "corpus")))
-    return repeat(run, args)
+    corpus = Path(args.corpus_dir or Path(args.output_dir, "corpus"))  # of all seeds
+    return repeat(partial(run, corpus=corpus), args)
 
 
-def run(args: PretrainingArguments) -> Results:
-    """One run: prepares the corpus, loads the model, trains it and evaluates it on held-out text."""
+def run(args: PretrainingArguments, corpus: Path) -> Results:
+    """One run: prepares the corpus in its folder, loads the model, trains it and evaluates it on held-out text."""
     clock = Clock()
     accelerator = make_accelerator(args)
     clock.lap("start")
     config = load_config(args.source)
     kind = choose_objective(config, args)
-    text = prepare_text(config, args, accelerator)
+    text = prepare_text(corpus, config, args, accelerator)
     clock.lap("tokenize")
     model = load_language_model(kind, text, config, args)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {describe_text(text)}")
@@ -229,7 +228,9 @@ def run(args: PretrainingArguments) -> Results:
     return carry_out(task, model, text.tokenizer, args, accelerator, clock)
 
 
-def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerator: Accelerator) -> PreparedText:
+def prepare_text(
+    corpus: Path, config: PreTrainedConfig, args: PretrainingArguments, accelerator: Accelerator
+) -> PreparedText:
     """The text as tokens, and the tokenizer: the model's, the one of --tokenizer_name, or one made from the text."""
     tokenizer = None
     if args.tokenizer_name is not None or not args.model_name_or_path.endswith(".json"):
@@ -243,7 +244,7 @@ def prepare_text(config: PreTrainedConfig, args: PretrainingArguments, accelerat
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
     with in_turn(accelerator):
-        return prepare(Path(args.corpus_dir), args.text, config, tokenizer, lower_case, processes=processes)
+        return prepare(corpus, args.text, config, tokenizer, lower_case, processes=processes)
 
 
 def load_language_model(

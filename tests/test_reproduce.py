@@ -541,7 +541,9 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
             continue
         if step.row.script == "run_pretraining":
             prepare_small_pretraining(step, words)
-        importlib.import_module(step.row.script).main([*words, *(short if step.row.script != "run_blimp" else [])])
+        words += short if step.row.script != "run_blimp" else []
+        importlib.import_module(step.row.script).main(words)
+        assert steps.is_finished(changed(step, words=tuple(words)))
     step = planned[name]
     metrics = json.loads((step.output / "metrics.json").read_text(encoding="utf-8"))
     wanted = {cell.metric for cell in step.row.cells}
