@@ -519,7 +519,7 @@ KINDS = {
         "cola/elmo_fine_tuned",
     ],
     "blimp": ["elmo_small"],
-    "ablations": ["cola/left_to_right"],
+    "ablations": ["pretraining/base", "cola/left_to_right"],
 }
 
 
