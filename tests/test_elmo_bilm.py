@@ -125,7 +125,8 @@ def test_gradients_reach_the_state_that_sentences_start_from():
         return sum((part * factor).sum() for part, factor in zip((first, second, *state), factors, strict=True))
 
     gates = tuple(lstm.gates(given) for lstm, given in zip(lstms, inputs, strict=True))
-    found = torch.autograd.grad(total(run_both(gates, lstms, tuple(leaves), sizes, (0.9, 0.3))), leaves)
+    weights = [lstm.step_weights for lstm in lstms]
+    found = torch.autograd.grad(total(run_both(gates, weights, tuple(leaves), sizes, (0.9, 0.3))), leaves)
 
     outputs, ends = [], []
     for direction, lstm in enumerate(lstms):

@@ -305,6 +305,51 @@ def test_lora_tunes_a_head_and_its_adapter_is_saved_without_the_model(tmp_path):
     torch.testing.assert_close(loaded.merge_and_unload()(**inputs).logits, expected, atol=1e-5, rtol=1e-5)
 
 
+ITS_OWN_WEIGHTS = r".*(recurrent|lstm\.projection)"  # which the biLM reads without calling the layers
+
+
+@pytest.mark.parametrize("freeze_bilm", [True, False])
+def test_lora_tunes_the_layers_of_the_bilm(freeze_bilm):
+    head = "ModelForSequenceClassification"
+    model, inputs = build(head, **PLAIN, freeze_bilm=freeze_bilm, num_word_vectors=0), batch(head, labels=True)
+    del inputs["vector_ids"]
+    before = model(**inputs).logits
+    adapter = peft.LoraConfig(target_modules="all-linear", exclude_modules=ITS_OWN_WEIGHTS, init_lora_weights=False)
+    tuned = peft.get_peft_model(model, adapter).train()
+    tuned(**inputs).loss.backward()
+    gradients = {name: part.grad for name, part in tuned.named_parameters() if "lora" in name}
+    of_bilm = [name for name in gradients if "lstm.input" in name or "token_encoder" in name]
+    assert len(of_bilm) == 2 * (4 + 3)  # two matrices of each LSTM, a highway layer's two and the projection
+    assert all(gradient is not None and gradient.any() for gradient in gradients.values())
+    adapted = tuned.eval()(**inputs).logits
+    assert (adapted - before).abs().max() > 1e-2
+    torch.testing.assert_close(tuned.merge_and_unload()(**inputs).logits, adapted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("part", ["recurrent", "projection"])
+def test_lora_where_it_would_have_no_effect_is_refused(part):
+    model = peft.get_peft_model(build("Model"), peft.LoraConfig(target_modules=rf".*lstm\.{part}"))
+    with pytest.raises(NotImplementedError, match="would have no effect: leave this layer out of .* target_modules"):
+        model(**batch("Model"))
+
+
+def test_a_bilm_is_trained_as_soon_as_its_configuration_says_so():
+    model = build("Model")
+    model.requires_grad_(True).train()
+    assert not any(parameter.requires_grad for parameter in model.layers.parameters())
+    model.config.freeze_bilm = False
+    model.requires_grad_(True).train()
+    assert model.layers.training and all(parameter.requires_grad for parameter in model.layers.parameters())
+
+
+@EACH
+def test_the_characters_are_a_fixed_code(head):
+    model = build(head)
+    assert model.resize_token_embeddings() is model.resize_token_embeddings(model.config.vocab_size)
+    with pytest.raises(ValueError, match="the 262 ids of characters cannot become 300: .*change_vocabulary"):
+        model.resize_token_embeddings(300)
+
+
 # Graphs, precisions, copies
 
 
@@ -368,6 +413,9 @@ def test_weights_may_live_on_disk(tmp_path):
     )
     assert {parameter.device.type for parameter in placed.parameters()} == {"meta"}
     assert_same(placed(**inputs), expected)
+    accelerate.cpu_offload(other := build("Model"), execution_device=torch.device("cpu"))
+    with pytest.raises(NotImplementedError, match="offload whole modules with accelerate's preload_module_classes"):
+        other(**batch("Model"))
 
 
 # Threads and processes

@@ -81,6 +81,10 @@ def test_layers_computed_before_give_the_same_words():
     found = model.embed_words(None, MASK, vector_ids=vectors, layer_states=layers)
     torch.testing.assert_close(found.words, wanted.words)
     torch.testing.assert_close(model.embed_words(None, vector_ids=vectors, layer_states=layers).words, wanted.words)
+    by_layer = layers.transpose(1, 2).contiguous().transpose(1, 2)  # as `embed` returns them
+    assert torch.equal(model.embed_words(None, layer_states=by_layer, vector_ids=vectors).mask, MASK)
+    without_words = model.embed_words(None, layer_states=layers[:, :0], vector_ids=vectors[:, :0])
+    assert without_words.words.shape == (len(MASK), 0, model.word_size)
 
 
 @pytest.mark.parametrize(

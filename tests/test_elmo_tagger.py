@@ -230,6 +230,14 @@ def test_a_label_that_is_no_tag_is_one_clear_error(use_crf, label):
         make_model(use_crf=use_crf)(**batch)
 
 
+@pytest.mark.parametrize("use_crf", [True, False])
+def test_labels_that_are_not_one_for_each_word_are_one_clear_error(use_crf):
+    batch = make_batch()
+    batch["labels"] = batch["labels"][:1]
+    with pytest.raises(ValueError, match=r"labels are \(1, \d+\), not \(\d+, \d+\): one tag a word"):
+        make_model(use_crf=use_crf)(**batch)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_empty_sentence_changes_nothing_and_may_be_all_there_is(kind):
     model, rows = make_model(**KINDS[kind]), [make_row(3), make_row(0)]

@@ -95,7 +95,7 @@ def test_decoding_takes_a_word_an_example_or_a_batch(tokenizer):
     assert tokenizer.decode(batch, skip_special_tokens=True) == texts
     assert tokenizer.batch_decode(batch.tolist(), skip_special_tokens=True) == texts
     assert tokenizer.decode(batch[0]) == "The film ."
-    assert tokenizer.decode(batch[0, 1]) == "film"
+    assert tokenizer.decode(batch[0, 1]) == "film" and tokenizer.decode(66) == "<0x41>"
     assert tokenizer.decode(batch[2].numpy()) == "Good [PAD] [PAD]"
     assert tokenizer.decode([]) == "" and tokenizer.decode([[], []]) == ["", ""]
 
@@ -118,7 +118,11 @@ def test_the_vocabulary_is_that_of_the_characters(tokenizer):
 def test_no_token_can_be_added(tokenizer):
     with pytest.raises(ValueError, match="<ent>, <rel>: no token can be added"):
         tokenizer.add_tokens(["<ent>", "<rel>"])
-    assert len(tokenizer) == 262
+    with pytest.raises(ValueError, match="<ent>: no token can be added"):
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<ent>"]})
+    with pytest.raises(ValueError, match="<pad>: no token can be added"):
+        tokenizer.pad_token = "<pad>"
+    assert len(tokenizer) == 262 and tokenizer.all_special_tokens == ["[PAD]"]
 
 
 def test_the_width_of_a_word_is_saved(tmp_path):

@@ -308,6 +308,21 @@ def test_double_heads_read_the_columns_they_are_told_or_the_last_tokens(given, t
         torch.testing.assert_close(output[name], expected[name], atol=1e-5, rtol=1e-5)
 
 
+def test_columns_that_are_not_one_for_each_choice_are_one_clear_error():
+    inputs = case("DoubleHeadsModel").inputs
+    inputs["mc_token_ids"] = inputs["mc_token_ids"][:1]
+    with pytest.raises(ValueError, match=r"mc_token_ids are \(1, \d+\), not .*: one column a choice"):
+        zoo("DoubleHeadsModel")(**inputs)
+
+
+@pytest.mark.parametrize("head", ["DoubleHeadsModel", "ForMultipleChoice"])
+def test_inputs_without_choices_are_one_clear_error(head):
+    with pytest.raises(ValueError, match=r"the inputs are \(2, 5\), but must be \(rows, choices, tokens\)"):
+        zoo(head)(torch.ones(2, 5, dtype=torch.long))
+    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+        zoo(head)()
+
+
 @SIDE
 def test_tags_are_a_linear_layer_on_every_token(side):
     ours = zoo("ForTokenClassification")
@@ -340,6 +355,11 @@ def test_answers_are_a_softmax_over_the_real_tokens(side):
     torch.testing.assert_close(output.loss, torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)
     for logits in (output.start_logits, output.end_logits):
         assert (logits[~real] == torch.finfo(logits.dtype).min).all() and (logits[real].abs() < 100).all()
+    padding = 8 if side == "right" else 0  # in the third row
+    changed = [part.index_fill(0, torch.tensor([2]), padding) for part in (starts, ends)]
+    output = ours(**inputs, start_positions=changed[0], end_positions=changed[1])
+    counted = torch.stack(losses[:4] + losses[6:]).mean()  # an answer on padding does not count
+    torch.testing.assert_close(output.loss, counted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,14 @@ def test_unknown_special_and_added_tokens_are_words_of_their_own_when_decoded(wo
     assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == "the anan and in he"
 
 
+@pytest.mark.parametrize("words", ["bert", "released"])
+def test_an_added_token_that_is_normalized_has_a_space_after_it_too(words):
+    tokenizer = tiny(words=words)
+    tokenizer.add_tokens(["An-An", "HEHE"])
+    decoded = tokenizer.decode(tokenizer("the An-An HEHE in")["input_ids"])
+    assert decoded == {"bert": "the an-an hehe in", "released": "the an - an hehe in"}[words]
+
+
 # The end of a text
 
 

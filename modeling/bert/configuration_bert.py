@@ -116,6 +116,8 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
     classifier_dropout: float | int | None = None
     is_decoder: bool = False
     add_cross_attention: bool = False

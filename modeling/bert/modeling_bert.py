@@ -348,7 +348,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         r"""
         past_key_values (`Cache`, *optional*):
             Keys and values of P tokens in front of each row, as prefix tuning learns them. `attention_mask` then has
-            P more columns, the positions of the tokens begin at P, and padding is computed.
+            P more columns, the positions of the tokens begin at P, and padding is computed and has states.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to compute the real tokens only. This applies where the mask shows padding or `position_ids`
             restart inside a row. Padding is computed all the same when attentions are returned, when shapes must be
@@ -357,7 +357,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of the first token, or with `config.is_decoder` of the last real one:
             `last_hidden_state` is then `(batch_size, 1, hidden_size)`. Has no effect when hidden states or attentions
-            are returned, with `config.unpad=False`, or when a module of the model has a hook that may need all states.
+            are returned, with `config.unpad=False` unless `unpad` is passed, or when a module of the model has a hook
+            that may need all states.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
@@ -421,7 +422,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
 
 
 class ZooBertWordPredictor(ZooBertPreTrainedModel):
-    """Base of the two models with a masked LM head: ties its weights to the embeddings and decides where it runs."""
+    """Base of the models with a language modeling head, whose weights are those of the embeddings."""
 
     _tied_weights_keys = {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -730,9 +731,9 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
         check_choices(inputs, **flat)
         flat["input_ids"] = input_ids
         for name, tensor in flat.items():  # (B, choices, T) -> (B * choices, T)
-            flat[name] = tensor.view(-1, tensor.shape[-1]) if tensor is not None else None
+            flat[name] = tensor.reshape(-1, tensor.shape[-1]) if tensor is not None else None
         if inputs_embeds is not None:
-            inputs_embeds = inputs_embeds.view(-1, *inputs_embeds.shape[-2:])
+            inputs_embeds = inputs_embeds.flatten(0, 1)
         outputs = self.bert(
             **flat, inputs_embeds=inputs_embeds, unpad=unpad, first_token_only=True, return_dict=True, **kwargs
         )

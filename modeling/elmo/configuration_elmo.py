@@ -167,7 +167,7 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
     char_embedding_size: int = 16
     lexicon_size: int = 0
     lexicon_vector_size: int = 100
-    filters: list[list[int]] | tuple = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+    filters: list | tuple = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
     char_activation: Literal["relu", "tanh"] = "relu"
     num_highway_layers: int = 2
     hidden_size: int = 1024

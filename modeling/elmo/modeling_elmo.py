@@ -91,7 +91,7 @@ class ElmoLayer(GradientCheckpointingLayer):
         gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
         if tokens is not None and not drops:
             gates = tuple(table[indices] for table, indices in zip(gates, tokens, strict=True))
-        *outputs, state = run_both(gates, lstms, state, sizes, self.clips)
+        *outputs, state = run_both(gates, [lstm.step_weights for lstm in lstms], state, sizes, self.clips)
         if self.adds_input:  # the input after dropout, as in the released code
             outputs = [output + states for output, states in zip(outputs, inputs, strict=True)]
         return outputs[0], outputs[1], state
@@ -105,7 +105,7 @@ class ElmoLayer(GradientCheckpointingLayer):
         lstms = (self.forward_lstm, self.backward_lstm)
         gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
         masks = (mask, torch.cat([mask[:1], mask[1:].flip(0)]))
-        *outputs, _ = scan_both(gates, masks, lstms, state, self.clips)
+        *outputs, _ = scan_both(gates, masks, [lstm.step_weights for lstm in lstms], state, self.clips)
         return tuple(
             output + states if self.adds_input else output for output, states in zip(outputs, inputs, strict=True)
         )
@@ -166,6 +166,17 @@ class ElmoPreTrainedModel(SavedWithCode, PreTrainedModel):
         rows = boundary_rows(config.vocab_size, config.max_characters_per_token, config.lexicon_size > 0)
         return torch.tensor(rows, device=device)
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """The embeddings of characters. Raises ValueError for another number of them: the ids are a fixed code."""
+        if new_num_tokens not in (None, self.config.vocab_size) or pad_to_multiple_of is not None:
+            raise ValueError(
+                f"the {self.config.vocab_size} ids of characters cannot become {new_num_tokens}: ELMo reads any word "
+                "without new tokens. For other words of a language model, call ElmoForPreTraining.change_vocabulary"
+            )
+        return self.get_input_embeddings()
+
     def wants_layers(self, output_hidden_states: bool | None = None, **kwargs) -> bool:
         """Whether a call with these arguments returns the layers of the biLM."""
         return self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
@@ -211,7 +222,7 @@ class ElmoModel(ElmoPreTrainedModel):
     def __init__(self, config: ElmoConfig, trains: bool | None = None):
         r"""
         trains (`bool`, *optional*):
-            Whether the biLM itself is trained. Defaults to `not config.freeze_bilm`.
+            Whether the biLM itself is trained. By default, `config.freeze_bilm` says whether it is not.
         """
         super().__init__(config)
         self.token_encoder = ElmoTokenEncoder(config)
@@ -221,7 +232,8 @@ class ElmoModel(ElmoPreTrainedModel):
         sizes = (config.num_hidden_layers, 2)
         self.initial_hidden = nn.Buffer(torch.zeros(*sizes, config.projection_size))
         self.initial_cell = nn.Buffer(torch.zeros(*sizes, config.cell_size))
-        self.trains = not config.freeze_bilm if trains is None else trains
+        self._trains = trains
+        self._bilm = {name for name, _ in self.named_parameters() if not name.startswith("mixes.")}
         self.word_cache: ElmoWordCache | None = None
         self.carried: State | None = None  # (L, 2, rows, ...) each, with config.state="carry"
         self.post_init()
@@ -237,13 +249,21 @@ class ElmoModel(ElmoPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.token_encoder.char_embeddings = value
 
+    @property
+    def trains(self) -> bool:
+        """Whether the biLM itself is trained."""
+        return not self.config.freeze_bilm if self._trains is None else self._trains
+
     def train(self, mode: bool = True) -> "ElmoModel":
-        """As `Module.train`, but a frozen biLM stays in evaluation mode, without gradients."""
+        """As `Module.train`, but a frozen biLM stays in evaluation mode, without gradients; adapters in it train."""
         super().train(mode)
         # Gradients are switched off here, because from_pretrained makes all parameters trainable.
         if not self.trains:
             for part in (self.token_encoder, self.layers):
-                part.eval().requires_grad_(False)
+                part.eval()
+            for name, parameter in self.named_parameters():
+                if name in self._bilm:
+                    parameter.requires_grad_(False)
         for mix in self.mixes:
             if mix.top_only:
                 mix.weights.requires_grad_(False)

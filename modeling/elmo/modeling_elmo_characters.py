@@ -28,7 +28,7 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import linear
+from ..shared.modeling_onednn import apply_linear, linear, weight_of
 from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .tokenization_elmo_spelling import Marks
@@ -51,8 +51,8 @@ class ElmoHighway(nn.Module):
             init.constant_(part.bias, bias)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        gate = linear(inputs, self.carry.weight, self.carry.bias).sigmoid()
-        transformed = linear(inputs, self.transform.weight, self.transform.bias).relu()
+        gate = apply_linear(self.carry, inputs).sigmoid()
+        transformed = apply_linear(self.transform, inputs).relu()
         return inputs.lerp(transformed, gate)  # (..., F)
 
 
@@ -105,7 +105,7 @@ class ElmoTokenEncoder(nn.Module):
         if hasattr(self, "lexicon_vectors"):
             states = torch.cat([self.lexicon_vectors(words[:, self.letters]), states], -1)  # (N, D + F)
         if self.projection is not None:
-            states = linear(states, self.projection.weight, self.projection.bias)
+            states = apply_linear(self.projection, states)
         return states.unflatten(0, input_ids.shape[:-1])
 
     def convolve(self, words: torch.Tensor) -> torch.Tensor:
@@ -118,7 +118,7 @@ class ElmoTokenEncoder(nn.Module):
         characters = self.char_embeddings(words).flatten(1)  # (N, K * E)
         pooled = []
         for convolution in self.convolutions:
-            _, size, width = convolution.weight.shape
+            _, size, width = weight_of(convolution).shape
             windows = characters.unfold(1, width * size, size)  # (N, K - width + 1, width * E)
             weight = convolution.weight.transpose(1, 2).flatten(1)  # (filters, width * E)
             pooled.append(linear(windows, weight, convolution.bias).amax(1))

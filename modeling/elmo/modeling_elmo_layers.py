@@ -23,7 +23,6 @@ direction.
 """
 
 from functools import partial
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
@@ -197,7 +196,7 @@ def _word_mask(attention_mask: torch.Tensor | None, *inputs: torch.Tensor | None
         return attention_mask.bool()
     for tensor in inputs:
         if tensor is not None:
-            return (tensor != 0).view(*tensor.shape[:2], -1).any(-1)
+            return (tensor != 0).unsqueeze(-1).flatten(2).any(-1)
     raise ValueError("Give input_ids or, if the network reads nothing else, vector_ids or layer_states.")
 
 
@@ -335,10 +334,9 @@ def _run_fast(lstm: nn.LSTM, words: torch.Tensor, packing: _Packing) -> torch.Te
     """Runs torch's LSTM by the biLM's recurrence, which trains in two thirds of the time: (N, D) -> (N, 2R)."""
     weights = [rnn_weights(lstm, direction) for direction in DIRECTIONS]
     forward, backward = (linear(words, input_weight, sum(biases)) for input_weight, _, *biases in weights)  # (N, 4R)
-    recurrent_weights = [direction_weights[1] for direction_weights in weights]
-    lstms = tuple(SimpleNamespace(recurrent=SimpleNamespace(weight=u), projection=None) for u in recurrent_weights)
+    recurrent_weights = [[recurrent_weight] for _, recurrent_weight, *_ in weights]
     sizes = packing.sizes.tolist()
     zeros = words.new_zeros(2, sizes[0], lstm.hidden_size)
     gates = (forward, backward[packing.mirror])
-    forward, backward, _ = run_both(gates, lstms, (zeros, zeros), sizes, clips=(None, None))
+    forward, backward, _ = run_both(gates, recurrent_weights, (zeros, zeros), sizes, clips=(None, None))
     return torch.cat([forward, backward[packing.mirror]], -1)

@@ -36,7 +36,7 @@ the rows of step 0, longest sentence first, then those of step 1, ...; `sizes` c
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -46,13 +46,14 @@ import torch.nn as nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import fill_up, is_faster, linear, packed, product
+from ..shared.modeling_onednn import apply_linear, fill_up, is_faster, packed, product, weight_of
 from ..shared.modeling_recurrence import Stepped, Tensors, scan
 from ..shared.modeling_static import is_transformed
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # one tensor of the forward and one of the backward direction
 State = tuple[torch.Tensor, torch.Tensor]  # hidden (2, S, P) and cell (2, S, C), forward then backward
+Weights = Sequence[Sequence[torch.Tensor]]  # the `step_weights` of each direction
 Clips = tuple[float | None, float | None]  # limits of cells and projections; None: no limit
 
 
@@ -110,12 +111,12 @@ class ElmoLSTM(nn.Module):
 
     def gates(self, inputs: torch.Tensor) -> torch.Tensor:
         """W x + b, the inputs' part of all gates: (M, input_size) -> (M, 4C)."""
-        return linear(inputs, self.input.weight, self.input.bias)
+        return apply_linear(self.input, inputs)
 
     @property
     def step_weights(self) -> list[torch.Tensor]:
         """The weights that each step reads: U and, unless states are the cells, P."""
-        return [part.weight for part in (self.recurrent, self.projection) if part is not None]
+        return [weight_of(part) for part in (self.recurrent, self.projection) if part is not None]
 
     @staticmethod
     def step(state: Tensors, column: Tensors, weights: Tensors, clips: Clips) -> Stepped:
@@ -146,16 +147,16 @@ def tanh_(states: torch.Tensor) -> torch.Tensor:
 
 def run_both(
     gates: tuple[torch.Tensor, torch.Tensor],
-    lstms: tuple[ElmoLSTM, ElmoLSTM],
+    weights: Weights,
     state: State,
     sizes: list[int],
     clips: Clips,
 ) -> tuple[torch.Tensor, torch.Tensor, State]:
     """Runs both directions through all steps.
 
-    `gates` are (M, 4C) of each direction. `state` has one row per sentence, longest first. `sizes` counts the rows of
-    each step and never grows. Returns the projections (M, P) of each direction, and the state after each sentence's
-    last step.
+    `gates` are (M, 4C) of each direction, `weights` its `step_weights`. `state` has one row per sentence, longest
+    first. `sizes` counts the rows of each step and never grows. Returns the projections (M, P) of each direction, and
+    the state after each sentence's last step.
 
     Raises:
         NotImplementedError: under `torch.func` and forward-mode differentiation, and in a backward pass that is to be
@@ -168,36 +169,39 @@ def run_both(
             "ElmoForPreTraining uses: call loss.backward(), or differentiate ElmoModel, which uses ordinary operations"
         )
     if gates[0].device.type == "xla":
-        return _run_on_xla(gates, lstms, state, sizes, clips)
+        return _run_on_xla(gates, weights, state, sizes, clips)
     dtype = gates[0].dtype  # under autocast, its type
-    weights = [lstm.recurrent.weight.to(dtype) for lstm in lstms]
-    weights += [None if lstm.projection is None else lstm.projection.weight.to(dtype) for lstm in lstms]
+    recurrent = [each[0].to(dtype) for each in weights]
+    projections = [each[1].to(dtype) if len(each) > 1 else None for each in weights]
     hidden, cell = state
     records = torch.is_grad_enabled()  # inside the function, gradients are always disabled
     with torch.autocast(gates[0].device.type, enabled=False):
-        outputs = _Recurrence.apply(*gates, *weights, hidden.to(dtype), cell.float(), tuple(sizes), clips, records)
+        outputs = _Recurrence.apply(
+            *gates, *recurrent, *projections, hidden.to(dtype), cell.float(), tuple(sizes), clips, records
+        )
     return outputs[0], outputs[1], (outputs[2], outputs[3])
 
 
 def scan_both(
-    gates: Pair, masks: Pair, lstms: tuple[ElmoLSTM, ElmoLSTM], state: State, clips: Clips
+    gates: Pair, masks: Pair, weights: Weights, state: State, clips: Clips
 ) -> tuple[torch.Tensor, torch.Tensor, State]:
     """As `run_both`, in operations of static shapes, for traced graphs and XLA.
 
-    `gates` are (T, S, 4C) of each direction. `masks` (T, S, 1) are False where a sentence has no step, which keeps its
-    state. Returns the projections (T, S, P) of each direction, and the last state.
+    `gates` are (T, S, 4C) of each direction, `weights` its `step_weights`. `masks` (T, S, 1) are False where a
+    sentence has no step, which keeps its state. Returns the projections (T, S, P) of each direction, and the last
+    state.
     """
     outputs, ends = [], []
-    for direction, lstm in enumerate(lstms):
+    for direction, step_weights in enumerate(weights):
         hidden, cell = (part[direction] for part in state)
         start, columns = (hidden.to(gates[direction].dtype), cell.float()), (gates[direction], masks[direction])
-        end, output = scan(partial(lstm.step, clips=clips), start, columns, lstm.step_weights)
+        end, output = scan(partial(ElmoLSTM.step, clips=clips), start, columns, step_weights)
         outputs.append(output)
         ends.append(end)
     return outputs[0], outputs[1], tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
 
 
-def _run_on_xla(gates: Pair, lstms: tuple[ElmoLSTM, ElmoLSTM], state: State, sizes: list[int], clips: Clips):
+def _run_on_xla(gates: Pair, weights: Weights, state: State, sizes: list[int], clips: Clips):
     """`run_both` for sentences of one length, as streams are."""
     if len(set(sizes)) > 1:
         raise NotImplementedError(
@@ -205,7 +209,7 @@ def _run_on_xla(gates: Pair, lstms: tuple[ElmoLSTM, ElmoLSTM], state: State, siz
         )
     gates = tuple(part.unflatten(0, (len(sizes), -1)) for part in gates)
     masks = (gates[0].new_ones(*gates[0].shape[:2], 1, dtype=torch.bool),) * 2
-    forward, backward, end = scan_both(gates, masks, lstms, state, clips)
+    forward, backward, end = scan_both(gates, masks, weights, state, clips)
     return forward.flatten(0, 1), backward.flatten(0, 1), end
 
 

@@ -97,6 +97,8 @@ class ElmoForTokenClassification(ElmoTaskModel):
         emissions = self.classifier(self.dropout(states))  # (B, T, C)
         loss = None
         if labels is not None:
+            if labels.shape != mask.shape:
+                raise ValueError(f"labels are {tuple(labels.shape)}, not {tuple(mask.shape)}: one tag a word")
             labels = labels.to(emissions.device).masked_fill(~mask, IGNORED)
             loss = self.tag_loss(emissions, labels, mask, **kwargs)
             loss = self.add_mix_penalty(loss, labels, **kwargs)

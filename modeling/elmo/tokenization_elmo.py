@@ -214,10 +214,23 @@ class ElmoTokenizer(PreTrainedTokenizer):
         return {name: number for number, name in enumerate(self.spelling.names)}
 
     def _add_tokens(self, new_tokens, special_tokens: bool = False) -> int:
-        words = [str(token) for token in new_tokens if str(token) not in self.spelling.names]
+        self._check_tokens(new_tokens)
+        return super()._add_tokens(new_tokens, special_tokens=special_tokens)
+
+    def _check_tokens(self, tokens: Iterable) -> None:
+        words = [str(token) for token in tokens if str(token) not in self.spelling.names]
         if words:
             raise ValueError(f"{', '.join(words)}: no token can be added, since ELMo reads the characters of any word")
-        return super()._add_tokens(new_tokens, special_tokens=special_tokens)
+
+    def add_special_tokens(self, special_tokens_dict, *args, **kwargs) -> int:
+        for tokens in special_tokens_dict.values():
+            self._check_tokens(tokens if isinstance(tokens, (list, tuple)) else [tokens])
+        return super().add_special_tokens(special_tokens_dict, *args, **kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.SPECIAL_TOKENS_ATTRIBUTES and value is not None:
+            self._check_tokens([value])
+        super().__setattr__(name, value)
 
     @property
     def pad_token_id(self) -> int:
@@ -297,7 +310,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
     def decode(self, token_ids, skip_special_tokens: bool = False, **kwargs) -> str | list[str]:
         """The text of an example (words, columns), or of each example of a batch."""
         ids = to_py_obj(token_ids)
-        if _is_batch_of_ids(ids):
+        if not isinstance(ids, int) and _is_batch_of_ids(ids):
             return [self.decode(example, skip_special_tokens) for example in ids]
         words = self.convert_ids_to_tokens(ids, skip_special_tokens)
         return words if isinstance(words, str) else self.convert_tokens_to_string(words)

@@ -97,6 +97,16 @@ def positions_of_real_tokens(
     return past + (columns - real.int().argmax(-1, keepdim=True)).clamp(min=0)
 
 
+def real_positions(positions: torch.Tensor, attention_mask: torch.Tensor | None, states: torch.Tensor) -> torch.Tensor:
+    """(B,) positions in (B, T, ...) states; those at padding become T, which the loss leaves out."""
+    positions = positions.reshape(-1).to(states.device)
+    if attention_mask is None or attention_mask.dim() != 2:
+        return positions
+    last = states.shape[1] - 1
+    seen = attention_mask.to(states.device).gather(1, positions.clamp(0, last).unsqueeze(1)).squeeze(1)
+    return positions.masked_fill(seen == 0, states.shape[1])
+
+
 def _cache_length(past_key_values: Cache | None) -> int:
     return 0 if past_key_values is None else int(past_key_values.get_seq_length())
 
@@ -339,7 +349,6 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
             Whether to leave padding out; see `ZooGPTModel.forward`.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
-        choices = inputs.shape[1]
         input_ids, attention_mask, token_type_ids, position_ids = flatten_choices(
             inputs,
             input_ids=input_ids,
@@ -359,7 +368,7 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
             unpad=unpad,
             **kwargs,
         )
-        logits = self.multiple_choice_head(states).unflatten(0, (-1, choices))  # (B, K)
+        logits = self.multiple_choice_head(states).unflatten(0, inputs.shape[:2])  # (B, K)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         if lm_loss is not None:
             loss = loss + lm_loss
@@ -437,7 +446,6 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
             Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
-        shape = inputs.shape[:2]  # (B, K)
         input_ids, attention_mask, token_type_ids, position_ids, labels = flatten_choices(
             inputs,
             input_ids=input_ids,
@@ -446,6 +454,9 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
             position_ids=position_ids,
             labels=labels,
         )  # (B * K, T)
+        shape = inputs.shape[:2]  # (B, K)
+        if mc_token_ids is not None and mc_token_ids.numel() != shape.numel():
+            raise ValueError(f"mc_token_ids are {tuple(mc_token_ids.shape)}, not {tuple(shape)}: one column a choice")
         inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
         check_shapes(input_ids if inputs_embeds is None else inputs_embeds, attention_mask, labels=labels)
         outputs = self.transformer(
@@ -557,7 +568,8 @@ class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
         token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The index of the answer's first token. The loss is a softmax over all real tokens.
+            The index of the answer's first token. The loss is a softmax over all real tokens; an answer that is none
+            of them does not count.
         end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             The index of the answer's last token.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
@@ -585,7 +597,8 @@ class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
         start_logits, end_logits = (scores.contiguous() for scores in logits.unbind(-1))  # (B, T) each
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+            positions = [real_positions(each, attention_mask, logits) for each in (start_positions, end_positions)]
+            loss = self.loss_function(start_logits, end_logits, *positions, **kwargs)
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,

@@ -248,7 +248,7 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
 
     def _update_decoder(self) -> None:
         """Makes the library write a space after each added token, as after the byte pairs that end a word."""
-        added = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
+        added = map(self._tokenizer.id_to_token, self._tokenizer.get_added_tokens_decoder())  # as they are decoded
         whole = "|".join(rf"\A{re.escape(token)}" for token in added if not token.endswith("</w>"))
         spaces = [decoders.Replace(Regex(rf"(?<={whole})\z"), "</w>")] if whole else []
         self._tokenizer.decoder = decoders.Sequence([*spaces, decoders.BPEDecoder(suffix="</w>")])

@@ -87,6 +87,25 @@ def apply_linear(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     return layer(inputs)
 
 
+def weight_of(layer: nn.Module) -> torch.Tensor:
+    """The weight of a layer that is not called, because a computation of another kind reads its weight.
+
+    Raises NotImplementedError for a layer that does more (LoRA, quantization), or whose weight accelerate would bring
+    from elsewhere when the layer is called.
+    """
+    if not isinstance(layer, (nn.Linear, nn.Conv1d)):
+        raise NotImplementedError(
+            f"{type(layer).__name__} stands in the place of a layer whose weight is read without a call, so it would "
+            "have no effect: leave this layer out of the adapter's target_modules, or unquantized"
+        )
+    if layer.weight.is_meta and hasattr(layer, "_hf_hook"):
+        raise NotImplementedError(
+            "this weight is offloaded, but read without a call of its layer: offload whole modules with accelerate's "
+            "preload_module_classes=model._no_split_modules, or keep the model on one device"
+        )
+    return layer.weight
+
+
 def _is_hooked(layer: nn.Module) -> bool:
     """Whether calling the layer does more than its class's `forward`."""
     hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks

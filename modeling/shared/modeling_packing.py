@@ -217,8 +217,17 @@ def _broadcasts_to(tensor: torch.Tensor, shape: tuple[int, ...]) -> bool:
     return 0 < tensor.dim() <= len(shape) and all(size in (1, full_size) for size, full_size in sizes)
 
 
-def check_choices(inputs: torch.Tensor, **tensors: torch.Tensor | None) -> None:
-    """Raises ValueError for a tensor of three dimensions that are not those of the choices, (B, K, T)."""
+def check_choices(inputs: torch.Tensor | None, **tensors: torch.Tensor | None) -> None:
+    """Raises ValueError for inputs that are not choices, and for a tensor of three dimensions that are not theirs.
+
+    Args:
+        inputs: (B, K, T) token ids or (B, K, T, H) embeddings.
+        tensors: (B, K, T).
+    """
+    if inputs is None:
+        raise ValueError("Give exactly one of input_ids and inputs_embeds.")
+    if inputs.dim() != 3 + inputs.is_floating_point():
+        raise ValueError(f"the inputs are {tuple(inputs.shape)}, but must be (rows, choices, tokens).")
     choices = tuple(inputs.shape[:3])
     for name, tensor in tensors.items():
         if tensor is not None and tensor.dim() == 3 and tensor.shape != choices:
