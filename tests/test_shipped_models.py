@@ -89,3 +89,11 @@ def test_transformers_own_classes_compute_the_same_from_the_folder(name, folder)
 
 def test_the_configuration_asks_for_float32(folder):
     assert json.loads((ROOT / folder / "config.json").read_text(encoding="utf-8"))["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_the_tokenizer_cuts_text_at_the_model_s_positions(name, folder):
+    modeling.register()
+    tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
+    inputs = tokenizer("the " * 600, truncation=True)
+    assert len(inputs["input_ids"]) == config.max_position_embeddings == 512
