@@ -233,6 +233,7 @@ class ElmoModel(ElmoPreTrainedModel):
         self.initial_hidden = nn.Buffer(torch.zeros(*sizes, config.projection_size))
         self.initial_cell = nn.Buffer(torch.zeros(*sizes, config.cell_size))
         self._trains = trains
+        # Those of adapters come later, with other names.
         self._bilm = {name for name, _ in self.named_parameters() if not name.startswith("mixes.")}
         self.word_cache: ElmoWordCache | None = None
         self.carried: State | None = None  # (L, 2, rows, ...) each, with config.state="carry"
