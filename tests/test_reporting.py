@@ -66,7 +66,7 @@ def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
     with launching.lock_output_folder(args):
         accelerator = launching.make_accelerator(args)
         assert (tmp_path / "out" / "metrics.json").exists()  # the run may still fail to load its data
-        reporting.remove_earlier_results(args, accelerator)
+        launching.remove_earlier_results(args, accelerator)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == stay
 
 

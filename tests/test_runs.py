@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import run_glue
 from elmo_gpt_bert.metrics.entities.entities import split_tag
-from elmo_gpt_bert.training import command_line, files, launching, reporting, runs
+from elmo_gpt_bert.training import command_line, files, launching, loop, reporting, runs
 from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import DivergedError, InputError
@@ -55,6 +55,27 @@ def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_pa
         with launching.lock_output_folder(run(**changes)):
             pass
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "--resume --weight_decay 0.1",
+        "--overwrite_output_dir --freeze_layers 9",
+        "--overwrite_output_dir --seeds 2 --data_dir no/such/folder",
+    ],
+)
+def test_a_run_that_is_refused_leaves_the_results_that_it_would_have_replaced(flags, tmp_path, wrong):
+    def content() -> dict[Path, bytes]:
+        paths = (tmp_path / "out").rglob("*")
+        return {path: path.read_bytes() for path in paths if path.is_file() and path.name != ".batch.json"}
+
+    seeds = ["--seeds", "2"] if "--seeds" in wrong else []
+    run_glue.main([*flags, *seeds, "--do_predict", "--max_steps", "2", "--report_to", "curves"])
+    before = content()
+    with pytest.raises((ValueError, OSError)):
+        run_glue.main([*flags, "--do_predict", "--max_steps", "2", *wrong.split()])
+    assert content() == before
 
 
 def test_an_output_folder_that_is_a_file_is_an_error(run, tmp_path):
@@ -446,11 +467,18 @@ def test_overwriting_leaves_nothing_of_earlier_seeds(flags, tmp_path, monkeypatc
     out = tmp_path / "out"
     run_glue.main([*flags, "--seeds", "3", "--do_predict"])
     (out / "seed-study").mkdir()  # the user's own
-    monkeypatch.setattr(runs, "train", lambda *_: pytest.fail("killed in the first seed"))
+    monkeypatch.setattr(loop._Training, "run", lambda *_: pytest.fail("killed in the first seed"))
     with pytest.raises(pytest.fail.Exception):
         run_glue.main([*flags, "--seeds", "2", "--overwrite_output_dir"])
     assert not (out / "predictions.tsv").exists() and not (out / "metrics.json").exists()
     assert sorted(path.name for path in out.glob("seed-*")) == ["seed-42", "seed-study"]
+
+
+def test_a_single_run_that_overwrites_those_of_several_seeds_can_be_resumed(flags, tmp_path):
+    run_glue.main([*flags, "--seeds", "2"])
+    single = run_glue.main([*flags, "--overwrite_output_dir"])
+    assert list((tmp_path / "out").glob("seed-*")) == []
+    assert run_glue.main([*flags, "--resume"])["eval_loss"] == single["eval_loss"]
 
 
 def test_a_kill_while_the_best_is_moved_leaves_what_finishes_it(flags, tmp_path):

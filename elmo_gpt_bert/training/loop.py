@@ -27,7 +27,7 @@ from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
 from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
-from elmo_gpt_bert.training.launching import start_trackers
+from elmo_gpt_bert.training.launching import remove_earlier_results, start_trackers
 from elmo_gpt_bert.training.layers import freeze_layers, make_divisible, reinitialize_layers
 from elmo_gpt_bert.training.optimization import build_optimizer, build_schedule, move_schedule
 from elmo_gpt_bert.training.plan import Stretch, sharding
@@ -143,6 +143,7 @@ class _Training:
             self.move_schedule()
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
         start_trackers(args, accelerator)
+        remove_earlier_results(args, accelerator)
         self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
 
     @property

@@ -1,5 +1,6 @@
 """Runs a script with several seeds, replaces runs that fail, keeps the best model and reports all scores."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,11 @@ from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_er
 from elmo_gpt_bert.training.files import remove_folder, write_json, write_text
 from elmo_gpt_bert.training.global_batch import with_batch_of
 from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.launching import first_of_seeds
 from elmo_gpt_bert.training.machines import on_main
 from elmo_gpt_bert.training.output_folder import (
     CHECKPOINT,
     CURVES,
-    HALF_WRITTEN,
     IDENTITY,
     LOG,
     METRICS,
@@ -26,7 +27,6 @@ from elmo_gpt_bert.training.output_folder import (
     matching_folders,
     read_result_files,
     record_result_files,
-    remove_results,
 )
 from elmo_gpt_bert.training.reporting import move_model, print_results
 from elmo_gpt_bert.training.results import Results, SeedSpread, goodness, read_record
@@ -46,14 +46,12 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
     output, state = Path(args.output_dir), PartialState()
     runs: dict[int, Results] = {}
     replaced: dict[int, dict[str, Any]] = {}
-    if state.is_main_process and not args.resume:
-        # With --overwrite_output_dir: files of earlier runs would look like those of the new ones.
-        remove_results(output, SEED, CHECKPOINT, HALF_WRITTEN)
-    state.wait_for_everyone()
     seed = args.seed
     while len(runs) < args.seeds:
         state.print(f"seed {seed}")
-        results, problem = _attempt(run, args, seed, may_fail=len(replaced) < args.max_restarts)
+        begins = seed == args.seed and not args.resume
+        with first_of_seeds(output) if begins else contextlib.nullcontext():
+            results, problem = _attempt(run, args, seed, may_fail=len(replaced) < args.max_restarts)
         if problem:
             state.print(f"seed {seed} {problem}: replaced by another seed")
             replaced[seed] = {"error": problem} if results is None else results.flat()
@@ -124,8 +122,11 @@ def _read_finished(folder: Path, args: RunArguments) -> Results | None:
 def _write_finished_identity(folder: Path, args: RunArguments) -> None:
     """Copies the identity of a finished seed to another seed's `folder`, whose training compares it with its own.
 
-    Without --resume, or if no seed has finished, it is {}.
+    Without --resume, or if no seed has finished, it is {}. One that an earlier command wrote stays until this seed
+    has finished: training may still be refused.
     """
+    if not args.resume and (folder / IDENTITY).is_file():
+        return
     paths = [other / IDENTITY for other in matching_folders(folder.parent, SEED) if other != folder]
     identities = [path.read_text(encoding="utf-8") for path in paths if args.resume and path.is_file()]
     write_text(folder / IDENTITY, next((identity for identity in identities if identity != "{}"), "{}"))
