@@ -171,6 +171,13 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--warmup_steps 5 --warmup_ratio 0.1", "both say how long the learning rate rises: give one of them"),
         ("--warmup_steps 5 --lr_scheduler_type constant", "--warmup_steps needs another --lr_scheduler_type"),
         ("--decay_ratio 0.2", "--decay_ratio 0.2 needs --lr_scheduler_type warmup_stable_decay"),
+        (
+            "--lr_scheduler_type warmup_stable_decay --warmup_ratio 0.8 --decay_ratio 0.3",
+            "--warmup_ratio 0.8 and --decay_ratio 0.3 are more than the whole run",
+        ),
+        ("--save_strategy no --save_steps 5", "--save_steps 5 has no effect with --save_strategy no: leave out one"),
+        ("--hub_private_repo", "--hub_private_repo makes the repository of --push_to_hub private: give both"),
+        ("--report_to curves curves", "--report_to curves,curves names a tracker twice"),
         ("--warmup_steps -1", "--warmup_steps must not be negative, not -1"),
         ("--eval_strategy steps --do_eval", "--eval_strategy steps needs --eval_steps"),
         (

@@ -445,6 +445,19 @@ def test_a_seed_that_diverges_is_replaced_and_where_it_may_not_be_named(run, tmp
         runs.repeat(diverging, run(do_eval=True, seeds=2, output_dir=str(tmp_path / "other")))
 
 
+def test_the_curves_of_a_seed_that_diverges_are_drawn_before_the_next_begins(flags, tmp_path, monkeypatch):
+    update = loop._Training.update
+
+    def diverging(self, losses, items):
+        update(self, losses * float("nan") if self.args.seed == 42 and self.progress.update == 2 else losses, items)
+
+    monkeypatch.setattr(loop._Training, "update", diverging)
+    monkeypatch.setattr("elmo_gpt_bert.training.history.draw_curves", lambda records, path: path.touch() or True)
+    argv = [*flags, "--max_restarts", "1", "--max_steps", "3", "--logging_steps", "1", "--report_to", "curves"]
+    run_glue.main(argv)
+    assert all((tmp_path / "out" / f"seed-{seed}" / "curves.png").exists() for seed in (42, 43))
+
+
 def test_the_model_of_one_seed_never_stands_beside_the_scores_of_another(run, tmp_path):
     fake, _ = fake_run({42: (0.6, 2), 43: (0.5, 2), 44: (0.55, 2)})
     runs.repeat(fake, run(do_eval=True, seeds=3))

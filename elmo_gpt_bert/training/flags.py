@@ -45,6 +45,8 @@ OVERRIDDEN_KEYS = {
     "warmup_steps": "warmup_ratio",
     "warmup_ratio": "warmup_steps",
     "eval_steps": "eval_strategy",
+    "save_steps": "save_strategy",
+    "save_strategy": "save_steps",
     "num_train_epochs": "max_steps",
     "max_steps": "budget_minutes",
     "budget_minutes": "max_steps",
@@ -130,7 +132,8 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
         parser.exit()
     flags = _translate_settings(command_line, "argument ", "--", parser)
     for name in flags.keys() & OVERRIDDEN_KEYS.keys():
-        settings.pop(OVERRIDDEN_KEYS[name], None)
+        if flags[name] != ["steps"]:  # --save_strategy, which takes their number from the recipe
+            settings.pop(OVERRIDDEN_KEYS[name], None)
     parser.recipe_keys = frozenset(settings.keys() - flags.keys())
     words = [word for name, values in (settings | flags).items() for word in _flag(name, values)]
     namespace, unknown = parser.parse_known_args(words)

@@ -241,6 +241,13 @@ def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
         raise LaunchError(f"--report_to {args.report_to}: {problem} {remedy}") from error
 
 
+def finish_trackers(accelerator: Accelerator) -> None:
+    """Finishes the trackers that have been started; a second call does nothing."""
+    trackers, accelerator.trackers = accelerator.trackers, []
+    for tracker in trackers:
+        tracker.finish()
+
+
 @contextlib.contextmanager
 def first_of_seeds(folder: Path) -> Iterator[None]:
     """Within the context, `remove_earlier_results` also removes those in `folder`, which holds the seeds' folders."""

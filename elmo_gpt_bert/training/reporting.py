@@ -20,6 +20,7 @@ from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
 from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.launching import finish_trackers
 from elmo_gpt_bert.training.layers import as_saved
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
 from elmo_gpt_bert.training.results import Results
@@ -64,8 +65,7 @@ def write_results(
             "hardware": hardware(accelerator),
         }
         write_json(output / METRICS, record)
-    for tracker in accelerator.trackers:  # now that the model is safe
-        tracker.finish()
+    finish_trackers(accelerator)  # now that the model is safe
     if accelerator.is_main_process:
         print_results(entries, output)
     accelerator.wait_for_everyone()

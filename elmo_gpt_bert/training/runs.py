@@ -23,7 +23,7 @@ from elmo_gpt_bert.training.ensembles import average, members, save_outputs
 from elmo_gpt_bert.training.errors import FileError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import write_bytes
 from elmo_gpt_bert.training.global_batch import forget_global_batch, keep_global_batch
-from elmo_gpt_bert.training.launching import check_launch, lock_output_folder, remove_earlier_results
+from elmo_gpt_bert.training.launching import check_launch, finish_trackers, lock_output_folder, remove_earlier_results
 from elmo_gpt_bert.training.loop import train
 from elmo_gpt_bert.training.machines import on_main
 from elmo_gpt_bert.training.output_folder import SEED, matching_folders, record_result_files
@@ -101,6 +101,20 @@ def carry_out(
 
     Every process must call it. `clock` has counted the time until now.
     """
+    try:
+        return _carry_out(task, model, tokenizer, args, accelerator, clock)
+    finally:  # also where it has diverged: another seed may follow in this process
+        finish_trackers(accelerator)
+
+
+def _carry_out(
+    task: Task,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: RunArguments,
+    accelerator: Accelerator,
+    clock: Clock,
+) -> Results:
     compute = _build_compute(task, model, args, accelerator)
     if not args.do_train:  # otherwise `train` does, after its checks
         remove_earlier_results(args, accelerator)
