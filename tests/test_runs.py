@@ -8,6 +8,7 @@ import signal
 import statistics
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -318,8 +319,23 @@ def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch
     seen.clear()
     run_glue.main([*argv, "--resume", "--seeds", "4"])  # one more, later
     assert seen == [45] and len(metrics_of(tmp_path / "out")["runs"]) == 4
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert card.count("This is seed") == 1 and "the best of 4 on the validation set" in card
     with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
         run_glue.main([*argv, "--resume", "--learning_rate", "0.5"])
+
+
+def test_the_model_of_a_seed_is_gone_when_the_next_begins(flags, monkeypatch):
+    models, train = [], runs.train
+
+    def begin(model, *parts):
+        assert [other() for other in models] == [None] * len(models)
+        models.append(weakref.ref(model))
+        return train(model, *parts)
+
+    monkeypatch.setattr(runs, "train", begin)
+    run_glue.main([*flags, "--seeds", "2", "--max_steps", "1", "--mixed_precision", "bf16", "--save_strategy", "no"])
+    assert len(models) == 2
 
 
 def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(flags, tmp_path):

@@ -43,6 +43,7 @@ from elmo_gpt_bert.training.identity import (
     flatten_config,
     in_todays_words,
 )
+from elmo_gpt_bert.training.layers import saved_class
 from elmo_gpt_bert.training.machines import (
     broadcast,
     from_all,
@@ -247,7 +248,7 @@ class Checkpoints:
     def _complete(self, temporary: Path, progress: Progress) -> None:
         """Adds configuration, tokenizer, progress.json and the checksums of all files."""
         config = self.model.config
-        config.architectures = [type(self.model).__name__.removeprefix("FSDP")]  # as save_pretrained names the class
+        config.architectures = [saved_class(self.model).__name__]
         config.save_pretrained(temporary)
         self.tokenizer.save_pretrained(temporary)
         record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from accelerate import PartialState
 
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
-from elmo_gpt_bert.training.cards import spread_card
+from elmo_gpt_bert.training.cards import with_spread
 from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import remove_folder, write_json, write_text
 from elmo_gpt_bert.training.global_batch import with_batch_of
@@ -57,6 +58,7 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
             replaced[seed] = {"error": problem} if results is None else results.flat()
         else:
             runs[seed] = results
+        gc.collect()  # mixed precision makes a cycle of accelerate's, which would keep the seed's model
         metric = args.metric_for_best_model
         best = max(runs, key=lambda other: goodness(runs[other].validation, metric), default=None)
         if state.is_main_process:
@@ -167,13 +169,15 @@ def _move_best_run(
             "--output_dir, or repeat the earlier command"
         )
     record = read_record(folder / METRICS)
+    card = (output if was_moved else folder) / "README.md"
+    text = card.read_text(encoding="utf-8") if card.is_file() else None
     if not was_moved:
-        card = (folder / "README.md").read_text(encoding="utf-8")
         files = read_result_files(folder)
         record_result_files(output, predictions=files.predictions)
         staying = {METRICS, RESULTS, "README.md", ".lock", IDENTITY, LOG, CURVES, *files.outputs}
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
-        write_text(output / "README.md", card + spread_card(best, spread, runs[best], len(runs)))
+    if text is not None:  # the user may have removed it
+        write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))
     for path in matching_folders(output, SEED):
         for checkpoint in matching_folders(path, CHECKPOINT):
             remove_folder(checkpoint)
