@@ -497,6 +497,23 @@ def test_what_changes_no_weight_may_change_when_a_run_is_resumed(stopped, flags,
     assert (tmp_path / "out" / "predictions.tsv").exists()
 
 
+def test_a_run_goes_on_where_its_data_have_moved_and_its_flags_are_in_other_words(stopped, flags, tmp_path):
+    moved = shutil.move(tmp_path / "RTE", tmp_path / "moved")
+    words = ["--gradient_checkpointing", "--eval_strategy", "epoch", "--data_dir", str(moved)]
+    run_glue.main([*stopped, "--resume", *words])
+    run_glue.main([*flags, *words, "--output_dir", str(tmp_path / "whole"), "--gradient_checkpointing", "false"])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+def test_an_argument_that_a_run_once_compared_no_longer_refuses_its_checkpoint(stopped, tmp_path):
+    path = tmp_path / "out" / "checkpoint-18" / "progress.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["identity"] |= {"data_dir": "elsewhere", "gradient_checkpointing": True}
+    path.write_text(json.dumps(record), encoding="utf-8")
+    write_checksums(path.parent)
+    run_glue.main([*stopped, "--resume"])
+
+
 def test_a_folder_with_a_run_is_neither_overwritten_nor_resumed_unasked(stopped):
     with pytest.raises(FileExistsError, match="--resume the run in it, or --overwrite_output_dir"):
         run_glue.main(stopped)

@@ -319,16 +319,14 @@ class Checkpoints:
 
     def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
         """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
-        saved = in_todays_words(saved)
-        ignored = allowed_differences(self.identity, saved, path, update)
-        name = first_difference(
-            *({name: run[name] for name in run.keys() - ignored} for run in (self.identity, saved))
-        )
+        identity, saved = in_todays_words(self.identity), in_todays_words(saved)
+        ignored = allowed_differences(identity, saved, path, update) | FREE | self.plan.free
+        name = first_difference(*({name: run[name] for name in run.keys() - ignored} for run in (identity, saved)))
         if name is not None:
             product = "--per_device_train_batch_size x --gradient_accumulation_steps x processes"
             how = f" ({product})" if name == SAMPLES else ""
             raise InputError(
-                f"{path} is of a run with {name} {saved.get(name)}, not {self.identity.get(name)}{how}: --resume "
+                f"{path} is of a run with {name} {saved.get(name)}, not {identity.get(name)}{how}: --resume "
                 "continues the same run, another needs its own --output_dir"
             )
 
