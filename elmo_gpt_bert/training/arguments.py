@@ -253,10 +253,10 @@ class RunArguments:
         model, flag = Path(self.model_name_or_path), "--resume" if self.resume else "--overwrite_output_dir"
         replaces = (self.resume or self.overwrite_output_dir) and not self.do_train
         if replaces and model.is_dir() and Path(self.output_dir).resolve() == model.resolve():
-            repeat = "; for its predictions, repeat its command with --do_predict --resume" * self.do_predict
+            without = "" if self.only_evaluates else " without --do_train"
+            repeat = "; for its predictions, repeat its command with --do_predict --resume" if self.do_predict else ""
             raise InputError(
-                f"{flag} without --do_train would remove the results of the run in {model}: choose another "
-                f"--output_dir{repeat}"
+                f"{flag}{without} would remove the results of the run in {model}: choose another --output_dir{repeat}"
             )
 
     def _check_values(self) -> None:
