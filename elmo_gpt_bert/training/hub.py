@@ -89,7 +89,7 @@ def push(name: str, folder: Path) -> None:
 def _superseded_files(api: huggingface_hub.HfApi, name: str) -> list[str]:
     """The files of an earlier push that must not stand beside another model: those it listed and loads, predictions.
 
-    Files that the next push has, too, are no exception: it replaces them. All others are the user's.
+    The next push replaces those that it has, too. All other files are the user's.
     """
     files = api.list_repo_files(name)
     listed = loaded_names(Path(api.hf_hub_download(name, SHA256SUMS))) if SHA256SUMS in files else set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import sys
@@ -103,8 +104,10 @@ def carry_out(
     """
     try:
         return _carry_out(task, model, tokenizer, args, accelerator, clock)
-    finally:  # also where it has diverged: another seed may follow in this process
-        finish_trackers(accelerator)
+    except BaseException:  # another seed may follow in this process
+        with contextlib.suppress(FileError):  # the first error says more
+            finish_trackers(accelerator)
+        raise
 
 
 def _carry_out(
