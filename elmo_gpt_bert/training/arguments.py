@@ -251,12 +251,12 @@ class RunArguments:
         if self.hub_private_repo and not self.push_to_hub:
             raise InputError("--hub_private_repo makes the repository of --push_to_hub private: give both")
         model, flag = Path(self.model_name_or_path), "--resume" if self.resume else "--overwrite_output_dir"
-        replaces = (self.resume or self.overwrite_output_dir) and not self.do_train
+        replaces = (self.resume or self.overwrite_output_dir) and not (self.do_train or self.only_evaluates)
         if replaces and model.is_dir() and Path(self.output_dir).resolve() == model.resolve():
-            without = "" if self.only_evaluates else " without --do_train"
             repeat = "; for its predictions, repeat its command with --do_predict --resume" if self.do_predict else ""
             raise InputError(
-                f"{flag}{without} would remove the results of the run in {model}: choose another --output_dir{repeat}"
+                f"{flag} without --do_train would remove the results of the run in {model}: choose another "
+                f"--output_dir{repeat}"
             )
 
     def _check_values(self) -> None:
