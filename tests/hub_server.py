@@ -9,7 +9,7 @@ The client reads `HF_ENDPOINT` once, when it is imported; so it runs in a proces
 
 `hub.broken` has the endpoints that are to fail, each with its status, {"commit": 500}, or with those of its next
 answers, {"commit": [500, 503]}. `hub.datasets` has data sets, each with its tags and files.
-Left out: pushing data sets, spaces, LFS and xet (every file is sent inside its commit), deletions, pull requests,
+Left out: pushing data sets, spaces, LFS and xet (every file is sent inside its commit), pull requests,
 tags, and any rights but those of one token, whose owner is "me".
 """
 
@@ -126,12 +126,16 @@ class Handler(BaseHTTPRequestHandler):
         return {"files": [plan | {"path": path, "oid": oids.get(path)} for path in paths]}
 
     def commit(self) -> dict:
-        """Puts the files of a commit, one a line after the header, on top of the branch."""
+        """Puts the files of a commit, one a line after the header, on top of the branch, or removes them."""
         files = dict(self.repo.files(self.revision))
         for line in self.lines[1:]:
-            if line["key"] != "file":
+            path = line["value"]["path"]
+            if line["key"] == "deletedFile":
+                del files[path]
+            elif line["key"] == "file":
+                files[path] = base64.b64decode(line["value"]["content"])
+            else:
                 raise Refusal(400, "BadRequest", f"the stand-in does not know the operation {line['key']!r}")
-            files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
         commit = f"{len(self.repo.commits):040x}"
         self.repo.commits[commit], self.repo.branches[self.revision] = files, commit
         return {"commitOid": commit, "commitUrl": f"{self.server.url}/{self.parts['id']}/commit/{commit}"}

@@ -36,6 +36,22 @@ def test_flags_win_over_the_recipe_and_the_recipe_over_defaults(tmp_path):
     assert args.adam_epsilon == RunArguments.adam_epsilon and args.task_name is None
 
 
+def test_a_value_of_a_recipe_is_read_as_the_same_text_after_a_flag(tmp_path):
+    values = {
+        "output_dir": "2026_11_23",
+        "hub_model_id": "1.10",
+        "mixed_precision": "no",
+        "seed": "1_0",
+        "do_eval": "yes",
+    }
+    values |= {"eval_strategy": "no", "save_strategy": "no", "adam_epsilon": "1e-6"}
+    path = recipe(tmp_path, "".join(f"{name}: {value}\n" for name, value in values.items()))
+    flags = [f"--{name}={value}" for name, value in values.items()]
+    required = [*REQUIRED[:2], "--do_train"]
+    args = parse_arguments(Arguments, [path, *required])
+    assert args == parse_arguments(Arguments, [*required, *flags]) and args.output_dir == "2026_11_23"
+
+
 def test_arguments_are_read_only(run):
     with pytest.raises(dataclasses.FrozenInstanceError):
         run().seed = 1
@@ -49,8 +65,9 @@ def test_arguments_are_read_only(run):
         ("learning_rate: fast", "recipe.yaml: argument --learning_rate: invalid float value: 'fast'"),
         ("mixed_precision: fp8", "recipe.yaml: argument --mixed_precision: invalid choice: 'fp8'"),
         ("seed: 1.5", "invalid int value: '1.5'"),
-        ("seed: [1, 2]", "recipe.yaml: seed needs one value, not [1, 2]"),
-        ("seed:", "recipe.yaml: seed needs one value, not None"),
+        ("seed: [1, 2]", "recipe.yaml: seed needs one value, not ['1', '2']"),
+        ("seed:", "recipe.yaml: seed needs one value, not ''"),
+        ("tokenizer_name: null", "recipe.yaml: tokenizer_name needs one value, not 'null'"),
         ('"a\\nb": 1', "recipe.yaml: key a\\nb"),
         ("x" * 300 + ": 1", "recipe.yaml: key " + "x" * 60 + "; --help lists"),
         ("- seed", "a recipe is a YAML mapping"),
@@ -89,7 +106,9 @@ def test_a_mistake_in_a_recipe_is_one_line_that_names_it(tmp_path, capsys, text,
         ),
         (["--do_train", "False"], "nothing to do"),
         (["--model_name_or_path", "bert.json"], "give --tokenizer_name"),
-        (["--seed", "1", "late.yaml"], "unknown argument late.yaml"),
+        (["--seed", "1", "late"], "unknown argument late"),
+        (["--seed", "1", "late.yaml"], "late.yaml stands after a flag: give the recipe first, before all flags"),
+        (["--do_eval", "late.yaml"], "late.yaml stands after a flag"),
         (["--output_dir", "x" * 300], "--output_dir xxxxxxxxxxxxxxxxxxxx... has a name longer than 255 bytes"),
         (["--" + "x" * 300], "unknown argument --xxx"),
     ],
@@ -171,6 +190,13 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--warmup_steps 5 --warmup_ratio 0.1", "both say how long the learning rate rises: give one of them"),
         ("--warmup_steps 5 --lr_scheduler_type constant", "--warmup_steps needs another --lr_scheduler_type"),
         ("--decay_ratio 0.2", "--decay_ratio 0.2 needs --lr_scheduler_type warmup_stable_decay"),
+        (
+            "--lr_scheduler_type warmup_stable_decay --warmup_ratio 0.8 --decay_ratio 0.3",
+            "--warmup_ratio 0.8 and --decay_ratio 0.3 are more than the whole run",
+        ),
+        ("--save_strategy no --save_steps 5", "--save_steps 5 has no effect with --save_strategy no: leave out one"),
+        ("--hub_private_repo", "--hub_private_repo makes the repository of --push_to_hub private: give both"),
+        ("--report_to curves curves", "--report_to curves,curves names a tracker twice"),
         ("--warmup_steps -1", "--warmup_steps must not be negative, not -1"),
         ("--eval_strategy steps --do_eval", "--eval_strategy steps needs --eval_steps"),
         (

@@ -59,6 +59,20 @@ def test_weights_that_fail_in_an_evaluation_name_the_last_good_checkpoint(run, d
         fit(args, data_set, {"": data_set}, lambda *_: {"accuracy": 0.5})
 
 
+def test_a_run_whose_last_update_breaks_its_weights_is_no_success(run, data_set, monkeypatch):
+    update = loop._Training.update
+
+    def broken_at_the_end(self, *rest):
+        update(self, *rest)
+        if self.progress.update == self.total:
+            next(self.model.parameters()).data[0, 0] = float("inf")
+
+    monkeypatch.setattr(loop._Training, "update", broken_at_the_end)
+    message = "a weight is not finite after update 3 of 3: .* with a wider range; no checkpoint was saved$"
+    with pytest.raises(FloatingPointError, match=message):
+        fit(run(save_strategy="no", max_steps=3), data_set)
+
+
 @pytest.mark.parametrize(("limit", "stops"), [(1.0, True), (0.0, False), (30.0, False)])
 def test_a_loss_that_rises_far_above_its_lowest_stops_the_run(run, data_set, monkeypatch, limit, stops):
     args = run(max_steps=90, max_loss_rise=limit, save_strategy="steps", save_steps=30)

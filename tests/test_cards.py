@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from huggingface_hub import ModelCard
+from torch.distributed.fsdp import FSDPModule
 from transformers import BertConfig, BertModel
 
 import modeling
@@ -117,6 +118,26 @@ def test_a_card_names_language_licence_and_the_checkpoint_it_began_as(run, tmp_p
     assert (head(str(folder))["license"], head(str(folder))["base_model"]) == ("mit", "openai-community/openai-gpt")
     (folder / "README.md").write_text("---\nlicense: [\n---\n")
     assert not {"license", "base_model"} & head(str(folder)).keys()
+
+
+def test_a_checkpoint_has_the_licence_of_its_run(run, tmp_path):
+    (tmp_path / "run" / "checkpoint-3").mkdir(parents=True)
+    (tmp_path / "run" / "README.md").write_text("---\nlicense: mit\nbase_model: openai-community/openai-gpt\n---\n")
+    base = cards.origin(run(model_name_or_path=str(tmp_path / "run" / "checkpoint-3")))
+    assert (base.license, base.base_model) == ("mit", "openai-community/openai-gpt")
+
+
+def test_a_card_names_the_class_that_is_saved_where_fsdp_gave_the_model_another(run):
+    _, _, model, _ = prepare(run())
+    data = Description("text-classification")
+    card = str(cards.model_card(model, Results(), data, run(), processes=1))
+    model.__class__ = type(f"FSDP{type(model).__name__}", (FSDPModule, type(model)), {"__module__": "torch"})
+    assert str(cards.model_card(model, Results(), data, run(), processes=1)) == card
+
+
+def test_a_recipe_does_not_say_where_its_run_was_pushed_and_tracked(run, tmp_path):
+    there = {"push_to_hub": True, "hub_model_id": "me/mine", "hub_private_repo": True, "report_to": "tensorboard"}
+    assert cards.recipe(run(**there)) == cards.recipe(run())
 
 
 NAMES = ["A|B", "`rm`", "<b>x</b>", "*a*", "$x$", "[a](b)", "a&amp;b", "back\\slash"]

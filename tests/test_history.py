@@ -1,13 +1,15 @@
 """The log of a run as a file, over runs that were stopped and resumed."""
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from accelerate import PartialState
 
-from elmo_gpt_bert.training import history
+from elmo_gpt_bert.training import files, history
 from elmo_gpt_bert.training.curves import draw_curves
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.history import History
@@ -47,6 +49,21 @@ def test_without_matplotlib_a_line_says_that_there_is_no_picture(tmp_path, monke
     monkeypatch.setattr(history, "draw_curves", draw_curves)
     write_log(tmp_path, [2], resumes=False, loss=5.0)
     assert capsys.readouterr().out == "no curves.png, which needs matplotlib: pip install matplotlib\n"
+
+
+def test_a_disk_that_is_full_for_a_while_ends_no_run_and_costs_no_line(tmp_path, monkeypatch, capsys):
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    tracker = History(tmp_path, resumes=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync", full)
+        for update in (2, 4):
+            tracker.log({"train_loss": 5.0}, step=update)
+    warning = capsys.readouterr().err
+    assert warning.count("No space left on device") == 1 and "The run goes on" in warning
+    tracker.log({"train_loss": 5.0}, step=6)
+    assert [line["update"] for line in history.read_log(tmp_path)] == [2, 4, 6]
 
 
 def test_a_damaged_log_is_one_error(tmp_path):

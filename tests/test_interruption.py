@@ -7,20 +7,20 @@ import time
 import pytest
 
 import run_glue
-from elmo_gpt_bert.training import command_line, loop
+from elmo_gpt_bert.training import checkpoints, command_line, loop
 from elmo_gpt_bert.training.command_line import Interrupted
 from tests.processes import fork, wait
-from tests.test_resume import outcome, run_with_dropout
+from tests.test_resume import NONE, outcome, run_with_dropout
 
 
 @pytest.fixture
 def flags(tmp_path) -> list[str]:
-    return run_with_dropout(tmp_path)
+    return run_with_dropout(tmp_path, NONE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, monkeypatch, number):
-    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--save_strategy", "no"]
+    argv = [*flags, "--output_dir", str(tmp_path / "out")]
     update = loop._Training.update
 
     def told_at_7(self, *args):
@@ -42,7 +42,7 @@ def test_a_run_told_to_stop_saves_and_goes_on_to_the_same_bits(flags, tmp_path, 
 
 
 def test_workers_let_a_run_that_is_told_to_stop_with_them_save_and_go_on(flags, tmp_path, monkeypatch, capfd):
-    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--save_strategy", "no"]
+    argv = [*flags, "--output_dir", str(tmp_path / "out")]
     update = loop._Training.update
 
     def wait_at_7(self, *args):
@@ -89,7 +89,7 @@ def test_of_two_processes_one_that_is_told_to_stop_stops_both(flags, tmp_path, m
 
 
 def test_a_run_told_to_stop_in_its_last_update_stops_too(flags, tmp_path, monkeypatch):
-    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "5", "--save_strategy", "no"]
+    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "5"]
     update = loop._Training.update
 
     def told_at_5(self, *args):
@@ -103,6 +103,21 @@ def test_a_run_told_to_stop_in_its_last_update_stops_too(flags, tmp_path, monkey
             run_glue.main(argv)
     run_glue.main([*argv, "--resume"])
     assert outcome(tmp_path / "out")[1]["train_updates"] == 5
+
+
+def test_a_run_told_to_stop_after_its_last_update_ends_at_once(flags, tmp_path, monkeypatch):
+    def told(self, *_, **__) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("went on")
+
+    monkeypatch.setattr(checkpoints.Checkpoints, "write_identity", told)
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", lambda *_: None)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_glue.main([*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "1"])
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_scheduler_may_say_it_twice():

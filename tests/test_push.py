@@ -10,8 +10,12 @@ from huggingface_hub import constants, hf_api
 import push_to_hub
 import run_glue
 from elmo_gpt_bert.training import runs
+from elmo_gpt_bert.training.checksums import write_checksums
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.hub_server import HubServer
+
+
+FILE = "HUB/{repo_id}/resolve/{revision}/{filename}"
 
 
 @pytest.fixture
@@ -21,6 +25,7 @@ def hub(monkeypatch) -> Iterator[HubServer]:
     with HubServer() as server:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", FILE.replace("HUB", server.url))
         monkeypatch.setattr(hf_api, "ENDPOINT", server.url, raising=False)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
         monkeypatch.setenv("HF_TOKEN", server.token)
@@ -120,6 +125,21 @@ def test_a_hub_that_fails_after_the_work_costs_nothing_but_one_command(hub, end,
     assert hub.files("me/out")["README.md"] == (out / "README.md").read_bytes()
     names = {path.name for path in out.iterdir()}
     assert {"README.md", "metrics.json", "model.safetensors", "predictions.tsv"} <= names and ".lock" not in names
+
+
+def test_nothing_of_an_earlier_model_stays_beside_the_one_that_is_pushed(hub, tmp_path):
+    for name, files in (("first", ["model.safetensors.index.json", "vocab.txt"]), ("second", ["model.safetensors"])):
+        (tmp_path / name).mkdir()
+        for file in ["config.json", *files]:
+            (tmp_path / name / file).write_text(name, encoding="utf-8")
+        write_checksums(tmp_path / name)
+    (tmp_path / "first" / "predictions.tsv").touch()
+    (tmp_path / "first" / "notes.txt").touch()
+    (tmp_path / "first" / "pytorch_model.gguf").touch()  # nobody but the user may remove it
+    push_to_hub.main([str(tmp_path / "first"), "--hub_model_id", "me/out"])
+    push_to_hub.main([str(tmp_path / "second"), "--hub_model_id", "me/out"])
+    kept = {"SHA256SUMS", "config.json", "model.safetensors", "notes.txt", "pytorch_model.gguf"}
+    assert hub.files("me/out").keys() == kept and hub.files("me/out")["config.json"] == b"second"
 
 
 def test_of_several_seeds_the_best_goes_up_alone(hub, flags, tmp_path):

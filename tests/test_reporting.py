@@ -66,7 +66,7 @@ def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
     with launching.lock_output_folder(args):
         accelerator = launching.make_accelerator(args)
         assert (tmp_path / "out" / "metrics.json").exists()  # the run may still fail to load its data
-        reporting.remove_earlier_results(args, accelerator)
+        launching.remove_earlier_results(args, accelerator)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == stay
 
 
@@ -175,7 +175,10 @@ def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, tmp
         def auth_check(self, repo_id, write):
             calls.append(("check", repo_id, write, not (tmp_path / "out" / "metrics.json").exists()))
 
-        def upload_folder(self, repo_id, folder_path, allow_patterns):
+        def list_repo_files(self, repo_id):
+            return []
+
+        def upload_folder(self, repo_id, folder_path, allow_patterns, delete_patterns):
             files = ["model.safetensors", "checkpoint-2/optimizer.bin", "outputs-0123456789abcdef.safetensors"]
             sent = filter_repo_objects(files, allow_patterns=allow_patterns)
             calls.append(("upload", repo_id, Path(folder_path, "model.safetensors").exists(), list(sent)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo_gpt_bert.training import launching, reporting
+from elmo_gpt_bert.training import launching
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
 from elmo_gpt_bert.training.output_folder import ResultFiles, read_result_files, record_result_files
@@ -99,7 +99,7 @@ def test_the_files_of_one_script_go_when_another_overwrites_its_folder(run, tmp_
     args = run(overwrite_output_dir=True)
     assert type(args) is Arguments
     with launching.lock_output_folder(args):
-        reporting.remove_earlier_results(args, launching.make_accelerator(args))
+        launching.remove_earlier_results(args, launching.make_accelerator(args))
     assert [path.name for path in out.iterdir()] == ["notes.txt"]
 
 

@@ -28,14 +28,18 @@ from tests.processes import fork, wait
 from tests.tiny_run import checkpoint_names, computation, prepare, tiny_task
 
 
-def run_with_dropout(tmp_path: Path) -> list[str]:
+EACH_THIRD = ("--save_strategy", "steps", "--save_steps", "3")
+NONE = ("--save_strategy", "no")
+
+
+def run_with_dropout(tmp_path: Path, saving: tuple[str, ...] = EACH_THIRD) -> list[str]:
     """A run of 40 updates of RTE in miniature, with dropout, and a checkpoint every third update."""
     data = write_task(tmp_path, "RTE")
     model = write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     flags = ["--model_name_or_path", str(model), "--tokenizer_name", str(write_vocabulary(tmp_path)), "--do_train"]
     flags += ["--do_eval", "--task_name", "rte", "--data_dir", str(data), "--max_seq_length", "24"]
     flags += ["--per_device_train_batch_size", "2", "--num_train_epochs", "8", "--learning_rate", "0.01"]
-    return [*flags, "--save_strategy", "steps", "--save_steps", "3", "--warmup_ratio", "0.1"]
+    return [*flags, *saving, "--warmup_ratio", "0.1"]
 
 
 @pytest.fixture
@@ -333,8 +337,16 @@ def test_versions_and_threads_may_change_and_that_is_said(stopped, capsys):
     assert expected in capsys.readouterr().out
 
 
-def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(flags, tmp_path, monkeypatch):
-    argv = [*flags, "--output_dir", str(tmp_path / "out"), "--max_steps", "2", "--save_strategy", "no", "--seeds", "2"]
+def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(tmp_path, monkeypatch):
+    argv = [
+        *run_with_dropout(tmp_path, NONE),
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--max_steps",
+        "2",
+        "--seeds",
+        "2",
+    ]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(seeds, "remove_all_but_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr(seeds, "goodness", lambda scores, metric: 0.0)
@@ -485,14 +497,31 @@ def test_what_changes_no_weight_may_change_when_a_run_is_resumed(stopped, flags,
     assert (tmp_path / "out" / "predictions.tsv").exists()
 
 
+def test_a_run_goes_on_where_its_data_have_moved_and_its_flags_are_in_other_words(stopped, flags, tmp_path):
+    moved = shutil.move(tmp_path / "RTE", tmp_path / "moved")
+    words = ["--gradient_checkpointing", "--eval_strategy", "epoch", "--data_dir", str(moved)]
+    run_glue.main([*stopped, "--resume", *words])
+    run_glue.main([*flags, *words, "--output_dir", str(tmp_path / "whole"), "--gradient_checkpointing", "false"])
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+
+
+def test_an_argument_that_a_run_once_compared_no_longer_refuses_its_checkpoint(stopped, tmp_path):
+    path = tmp_path / "out" / "checkpoint-18" / "progress.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["identity"] |= {"data_dir": "elsewhere", "gradient_checkpointing": True}
+    path.write_text(json.dumps(record), encoding="utf-8")
+    write_checksums(path.parent)
+    run_glue.main([*stopped, "--resume"])
+
+
 def test_a_folder_with_a_run_is_neither_overwritten_nor_resumed_unasked(stopped):
     with pytest.raises(FileExistsError, match="--resume the run in it, or --overwrite_output_dir"):
         run_glue.main(stopped)
 
 
 def test_overwriting_removes_the_earlier_runs_checkpoints(stopped, tmp_path):
-    run_glue.main([*stopped, "--overwrite_output_dir", "--max_steps", "4", "--save_strategy", "no"])
-    assert checkpoint_names(tmp_path / "out") == []
+    run_glue.main([*stopped, "--overwrite_output_dir", "--max_steps", "4"])
+    assert checkpoint_names(tmp_path / "out") == ["checkpoint-3", "checkpoint-4"]
 
 
 def test_a_finished_run_is_resumed_without_training(flags, tmp_path, monkeypatch):
@@ -549,7 +578,7 @@ def test_of_two_processes_one_with_a_full_disk_ends_both_with_one_line(flags, tm
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def run() -> None:
-        with pytest.raises(FileError, match=r"cannot write .*checkpoint-3: .*No checkpoint has been saved yet"):
+        with pytest.raises(FileError, match=r"cannot write .*checkpoint-3: .*Make room\. No checkpoint has"):
             run_glue.main([*flags, "--output_dir", str(tmp_path / "out")])
 
     monkeypatch.setattr(checkpoints.Accelerator, "save_state", second_is_full)

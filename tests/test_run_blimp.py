@@ -74,7 +74,7 @@ def test_a_run_writes_scores_a_picture_and_a_card_but_no_model(flags, tmp_path):
     ]
     card = ModelCard.load(out / "README.md")
     (score,) = card.data.eval_results
-    assert (score.task_type, score.dataset_name) == ("text-generation", "files of our own")
+    assert (score.task_type, score.dataset_name) == ("text-generation", "the user's own files")
     assert (score.metric_type, score.metric_value) == ("accuracy", record["eval_accuracy"])
     assert "`ZooGPTLMHeadModel` from `gpt` was evaluated" in card.text and "trained on" not in card.text
     assert f"| order_1 | {record['eval_accuracy_order_1']:.4f} | 2 |" in card.text

@@ -234,11 +234,14 @@ def test_a_checkpoint_without_names_for_its_classes_is_evaluated_by_their_number
     assert predictions(tmp_path / "out")[0] in ("LABEL_0", "LABEL_1")
 
 
-def test_predictions_do_not_overwrite_the_folder_of_the_model_they_come_from(tmp_path):
-    folders = {"model_name_or_path": str(tmp_path), "output_dir": f"{tmp_path}/.", "overwrite_output_dir": True}
+@pytest.mark.parametrize("flag", ["overwrite_output_dir", "resume"])
+def test_an_evaluation_does_not_replace_the_results_in_the_folder_of_its_model(tmp_path, flag):
+    folders = {"model_name_or_path": str(tmp_path), "output_dir": f"{tmp_path}/.", flag: True}
+    with pytest.raises(ValueError, match=f"^--{flag} without --do_train would remove .* choose another --output_dir$"):
+        run_glue.GlueArguments(**folders, task_name="rte", do_eval=True)
     with pytest.raises(ValueError, match="choose another --output_dir; .* --do_predict --resume"):
         run_glue.GlueArguments(**folders, task_name="rte", do_predict=True)
-    run_glue.GlueArguments(**folders, task_name="rte", do_train=True)
+    run_glue.GlueArguments(**folders, task_name="rte", do_train=True, do_predict=True)
 
 
 def test_sample_limits_take_the_first_examples(tmp_path, flags):

@@ -19,6 +19,7 @@ import run_blimp
 import run_glue
 import run_pretraining
 from elmo_gpt_bert.training import history, loop
+from elmo_gpt_bert.training.command_line import Interrupted
 from modeling import ElmoTokenizer
 from tests.glue_sample import write_task
 from tests.pretraining_sample import MODELS, flags, write_text
@@ -243,6 +244,13 @@ def test_a_run_ends_when_its_time_is_up_and_its_rate_has_fallen_to_zero(tmp_path
     assert rates[top:] == sorted(rates[top:], reverse=True)
     again = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--do_eval", "false", "--resume"])
     assert again["train_updates"] == metrics["train_updates"]
+
+
+def test_a_run_whose_time_is_limited_is_told_to_stop_and_names_no_last_update(tmp_path, monkeypatch):
+    argv = [*flags(tmp_path, "causal_lm"), "--budget_minutes", "5", "--do_eval", "false", "--report_to", "none"]
+    monkeypatch.setattr(loop._Training, "must_stop", lambda self: self.progress.update == 2)
+    with pytest.raises(Interrupted, match=r"^stopped at update 2\. .*checkpoint-2 is complete"):
+        run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out")])
 
 
 def test_a_damaged_log_is_one_error_before_the_work(tmp_path):

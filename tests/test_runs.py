@@ -8,6 +8,7 @@ import signal
 import statistics
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 
 import run_glue
 from elmo_gpt_bert.metrics.entities.entities import split_tag
-from elmo_gpt_bert.training import command_line, files, launching, reporting, runs
+from elmo_gpt_bert.training import command_line, files, launching, loop, reporting, runs
 from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import DivergedError, InputError
@@ -55,6 +56,27 @@ def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_pa
         with launching.lock_output_folder(run(**changes)):
             pass
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "--resume --weight_decay 0.1",
+        "--overwrite_output_dir --freeze_layers 9",
+        "--overwrite_output_dir --seeds 2 --data_dir no/such/folder",
+    ],
+)
+def test_a_run_that_is_refused_leaves_the_results_that_it_would_have_replaced(flags, tmp_path, wrong):
+    def content() -> dict[Path, bytes]:
+        paths = (tmp_path / "out").rglob("*")
+        return {path: path.read_bytes() for path in paths if path.is_file() and path.name != ".batch.json"}
+
+    seeds = ["--seeds", "2"] if "--seeds" in wrong else []
+    run_glue.main([*flags, *seeds, "--do_predict", "--max_steps", "2", "--report_to", "curves"])
+    before = content()
+    with pytest.raises((ValueError, OSError)):
+        run_glue.main([*flags, "--do_predict", "--max_steps", "2", *wrong.split()])
+    assert content() == before
 
 
 def test_an_output_folder_that_is_a_file_is_an_error(run, tmp_path):
@@ -297,8 +319,23 @@ def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch
     seen.clear()
     run_glue.main([*argv, "--resume", "--seeds", "4"])  # one more, later
     assert seen == [45] and len(metrics_of(tmp_path / "out")["runs"]) == 4
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert card.count("This is seed") == 1 and "the best of 4 on the validation set" in card
     with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
         run_glue.main([*argv, "--resume", "--learning_rate", "0.5"])
+
+
+def test_the_model_of_a_seed_is_gone_when_the_next_begins(flags, monkeypatch):
+    models, train = [], runs.train
+
+    def begin(model, *parts):
+        assert [other() for other in models] == [None] * len(models)
+        models.append(weakref.ref(model))
+        return train(model, *parts)
+
+    monkeypatch.setattr(runs, "train", begin)
+    run_glue.main([*flags, "--seeds", "2", "--max_steps", "1", "--mixed_precision", "bf16", "--save_strategy", "no"])
+    assert len(models) == 2
 
 
 def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(flags, tmp_path):
@@ -424,6 +461,19 @@ def test_a_seed_that_diverges_is_replaced_and_where_it_may_not_be_named(run, tmp
         runs.repeat(diverging, run(do_eval=True, seeds=2, output_dir=str(tmp_path / "other")))
 
 
+def test_the_curves_of_a_seed_that_diverges_are_drawn_before_the_next_begins(flags, tmp_path, monkeypatch):
+    update = loop._Training.update
+
+    def diverging(self, losses, items):
+        update(self, losses * float("nan") if self.args.seed == 42 and self.progress.update == 2 else losses, items)
+
+    monkeypatch.setattr(loop._Training, "update", diverging)
+    monkeypatch.setattr("elmo_gpt_bert.training.history.draw_curves", lambda records, path: path.touch() or True)
+    argv = [*flags, "--max_restarts", "1", "--max_steps", "3", "--logging_steps", "1", "--report_to", "curves"]
+    run_glue.main(argv)
+    assert all((tmp_path / "out" / f"seed-{seed}" / "curves.png").exists() for seed in (42, 43))
+
+
 def test_the_model_of_one_seed_never_stands_beside_the_scores_of_another(run, tmp_path):
     fake, _ = fake_run({42: (0.6, 2), 43: (0.5, 2), 44: (0.55, 2)})
     runs.repeat(fake, run(do_eval=True, seeds=3))
@@ -446,11 +496,18 @@ def test_overwriting_leaves_nothing_of_earlier_seeds(flags, tmp_path, monkeypatc
     out = tmp_path / "out"
     run_glue.main([*flags, "--seeds", "3", "--do_predict"])
     (out / "seed-study").mkdir()  # the user's own
-    monkeypatch.setattr(runs, "train", lambda *_: pytest.fail("killed in the first seed"))
+    monkeypatch.setattr(loop._Training, "run", lambda *_: pytest.fail("killed in the first seed"))
     with pytest.raises(pytest.fail.Exception):
         run_glue.main([*flags, "--seeds", "2", "--overwrite_output_dir"])
     assert not (out / "predictions.tsv").exists() and not (out / "metrics.json").exists()
     assert sorted(path.name for path in out.glob("seed-*")) == ["seed-42", "seed-study"]
+
+
+def test_a_single_run_that_overwrites_those_of_several_seeds_can_be_resumed(flags, tmp_path):
+    run_glue.main([*flags, "--seeds", "2"])
+    single = run_glue.main([*flags, "--overwrite_output_dir"])
+    assert list((tmp_path / "out").glob("seed-*")) == []
+    assert run_glue.main([*flags, "--resume"])["eval_loss"] == single["eval_loss"]
 
 
 def test_a_kill_while_the_best_is_moved_leaves_what_finishes_it(flags, tmp_path):

@@ -314,7 +314,7 @@ def test_the_card_of_files_of_ones_own_names_no_data_set(tmp_path, flags):
     own = ["--validation_file", str(tmp_path / "squad1.1" / "dev-v1.1.json")]
     run_squad.main([*flags, *squad, *own, "--do_train", "--do_eval", *SHORT])
     card = ModelCard.load(tmp_path / "out" / "README.md")
-    assert card.data.datasets is None and "trained on files of our own" in card.text and "Beside" not in card.text
+    assert card.data.datasets is None and "trained on the user's own files" in card.text and "Beside" not in card.text
     hub = parse_arguments(run_squad.SquadArguments, [*flags, "--dataset_name", "another/one", "--do_train"])
     assert run_squad.describe_data(hub).dataset_type == "another/one"
 

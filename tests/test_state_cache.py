@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from datasets import Dataset, DatasetDict
+from filelock import FileLock
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification, BertTokenizer
@@ -314,6 +316,18 @@ def test_a_run_that_is_killed_leaves_whole_files_and_the_next_goes_on_to_the_sam
     folder.rename(tmp_path / "resumed")
     cached(model)
     assert {path.name: path.read_bytes() for path in files(folder)} == resumed and len(resumed) == 3
+
+
+def test_a_run_that_waits_for_anothers_states_says_so(cached, monkeypatch, capsys):
+    monkeypatch.setattr(state_cache, "PATIENCE", 0.05)
+    model = tagger()
+    (lock,) = cached(model)[2].rglob(".lock")
+    assert "waits" not in capsys.readouterr().out
+    other = FileLock(lock, thread_local=False)
+    other.acquire()
+    threading.Timer(0.2, other.release).start()
+    cached(model)
+    assert capsys.readouterr().out.count(f"waits for another run that writes {lock.parent}") == 1
 
 
 def test_two_runs_at_once_share_the_work_of_one(cached, monkeypatch, tmp_path):

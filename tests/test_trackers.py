@@ -27,3 +27,10 @@ def test_a_run_of_fewer_updates_than_logging_steps_reports_its_loss_once(run, da
     (event,) = curves.Scalars("train_loss")
     assert event.step == results["train_updates"] == (3 if stops_early else 5)
     assert event.value == pytest.approx(results["train_loss"])
+
+
+def test_a_new_training_has_no_curves_of_the_one_that_it_overwrites(run, data_set, tmp_path):
+    fit(run(report_to="curves,tensorboard", max_steps=2), data_set)
+    (tmp_path / "out" / "runs" / "notes.txt").touch()
+    fit(run(overwrite_output_dir=True, max_steps=1, save_strategy="no"), data_set)
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [tmp_path / "out/runs/notes.txt"]

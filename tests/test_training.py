@@ -27,7 +27,7 @@ from datasets.table import InMemoryTable
 from elmo_gpt_bert.tasks.choices import features as choices
 from elmo_gpt_bert.tasks.ner import features as ner
 from elmo_gpt_bert.tasks.squad import features as squad
-from elmo_gpt_bert.training import batches, loop, optimization
+from elmo_gpt_bert.training import batches, checkpoints, loop, optimization
 from elmo_gpt_bert.training.batches import load_batches
 from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.prediction import predict
@@ -346,6 +346,24 @@ def test_the_strategy_says_when_training_stops_to_evaluate(run, data_set, change
         run(do_eval=True, **changes), data_set, {"": data_set}, lambda *_: {"a": seen.append(1) or len(seen)}
     )
     assert len(seen) == results["eval_a"] == times
+
+
+@pytest.mark.parametrize(
+    ("changes", "saved"),
+    [
+        ({}, [6, 12, 18]),
+        ({"save_strategy": "epoch"}, [6, 12, 18]),
+        ({"save_steps": 8}, [8, 16, 18]),
+        ({"save_strategy": "steps", "save_steps": 8}, [8, 16, 18]),
+        ({"save_strategy": "steps"}, [18]),  # every 500
+        ({"save_strategy": "no"}, []),
+    ],
+)
+def test_the_strategy_says_when_training_saves_a_checkpoint(run, data_set, monkeypatch, changes, saved):
+    seen = []
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", lambda self, progress: seen.append(progress.update))
+    fit(run(**changes), data_set)
+    assert seen == saved
 
 
 def test_the_loss_is_a_line_each_logging_steps_where_there_is_no_terminal(run, data_set, capsys):

@@ -13,8 +13,9 @@ import run_glue
 from elmo_gpt_bert.training import launching, machines, waiting
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.runs import command
-from elmo_gpt_bert.training.xla import draw_seed, load_weights
+from elmo_gpt_bert.training.xla import draw_seed, load_weights, recompute_activations
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel
+from tests.tiny_run import prepare
 
 
 @pytest.fixture
@@ -85,3 +86,10 @@ def test_the_launcher_for_tpus_finds_what_to_run(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         command()
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_recomputing_activations_warns_of_nothing(run, recwarn):
+    accelerator, _, model, _ = prepare(run())
+    recompute_activations(model, accelerator)
+    assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    assert [str(warning.message) for warning in recwarn if warning.category is FutureWarning] == []

@@ -174,8 +174,12 @@ class RunArguments:
     early_stopping_patience: PositiveInt | None = HfArg(
         default=None, help="stop after this many evaluations in a row that are no better than the best"
     )
-    save_strategy: Literal["no", "steps", "epoch"] = HfArg(default="epoch", help="when to save a checkpoint")
-    save_steps: PositiveInt = HfArg(default=500, help="updates between two checkpoints with --save_strategy steps")
+    save_strategy: Literal["no", "steps", "epoch"] | None = HfArg(
+        default=None, help="when to save a checkpoint; default: steps if --save_steps is given, otherwise epoch"
+    )
+    save_steps: PositiveInt | None = HfArg(
+        default=None, help="updates between two checkpoints; default with --save_strategy steps: 500"
+    )
     save_total_limit: PositiveInt = HfArg(default=2, help="number of checkpoints to keep, apart from the best")
     seed: Seed = HfArg(default=42, help="random seed for the order of examples, dropout and new weights")
     seeds: PositiveInt = HfArg(
@@ -244,6 +248,16 @@ class RunArguments:
             raise InputError("--ensemble averages runs that were trained before: leave --do_train out")
         if self.save_outputs and not (self.do_eval or self.do_predict):
             raise InputError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
+        if self.hub_private_repo and not self.push_to_hub:
+            raise InputError("--hub_private_repo makes the repository of --push_to_hub private: give both")
+        model, flag = Path(self.model_name_or_path), "--resume" if self.resume else "--overwrite_output_dir"
+        replaces = (self.resume or self.overwrite_output_dir) and not (self.do_train or self.only_evaluates)
+        if replaces and model.is_dir() and Path(self.output_dir).resolve() == model.resolve():
+            repeat = "; for its predictions, repeat its command with --do_predict --resume" if self.do_predict else ""
+            raise InputError(
+                f"{flag} without --do_train would remove the results of the run in {model}: choose another "
+                f"--output_dir{repeat}"
+            )
 
     def _check_values(self) -> None:
         """Checks each value alone: numbers are finite, texts are not empty, and their annotation allows both."""
@@ -282,6 +296,9 @@ class RunArguments:
             if self.eval_strategy == "no" and getattr(self, name):
                 raise InputError(f"--{name} needs evaluations to choose among: --eval_strategy steps or epoch")
 
+        if self.save_steps is not None and self.save_strategy == "no":
+            raise InputError(f"--save_steps {self.save_steps} has no effect with --save_strategy no: leave out one")
+
     def _check_warm_up(self) -> None:
         if self.warmup_ratio and self.warmup_steps:
             raise InputError(
@@ -291,6 +308,12 @@ class RunArguments:
         for name in ["warmup_ratio", "warmup_steps"]:
             if getattr(self, name) and self.lr_scheduler_type == "constant":
                 raise InputError(f"--{name} needs another --lr_scheduler_type, e.g. constant_with_warmup")
+        decay = 0.1 if self.decay_ratio is None else self.decay_ratio
+        if self.lr_scheduler_type == "warmup_stable_decay" and self.warmup_ratio + decay > 1 + 1e-9:
+            raise InputError(
+                f"--warmup_ratio {self.warmup_ratio} and --decay_ratio {decay} are more than the whole run: the "
+                "learning rate would never reach its peak"
+            )
         if self.decay_ratio is not None and self.lr_scheduler_type != "warmup_stable_decay":
             raise InputError(f"--decay_ratio {self.decay_ratio} needs --lr_scheduler_type warmup_stable_decay")
 
@@ -299,6 +322,8 @@ class RunArguments:
         for name in trackers:
             if name not in ("none", "all", *TRACKERS):
                 raise InputError(f"--report_to {name} is none of none, all, {', '.join(TRACKERS)}")
+        if len(trackers) > len({*trackers}):
+            raise InputError(f"--report_to {self.report_to} names a tracker twice: name each once")
         if len(trackers) > 1 and not {*trackers} <= {*TRACKERS}:
             raise InputError(f"--report_to {self.report_to}: none and all cannot be combined with other names")
 
@@ -329,15 +354,6 @@ class DataArguments(RunArguments):
     max_train_samples: PositiveInt | None = HfArg(default=None, help="train on only this many examples, the first")
     max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on only this many examples, the first")
     max_predict_samples: PositiveInt | None = HfArg(default=None, help="predict only this many examples, the first")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        model, output = Path(self.model_name_or_path), Path(self.output_dir)
-        if self.overwrite_output_dir and not self.do_train and model.is_dir() and output.resolve() == model.resolve():
-            raise InputError(
-                f"--overwrite_output_dir would remove the results of the run in {model}: choose another --output_dir; "
-                "for its predictions, repeat its command with --do_predict --resume"
-            )
 
     @property
     def splits(self) -> list[str]:

@@ -22,6 +22,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from elmo_gpt_bert.training import published
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
+from elmo_gpt_bert.training.layers import saved_class
+from elmo_gpt_bert.training.optimization import samples_of_update
+from elmo_gpt_bert.training.output_folder import CHECKPOINT
 from elmo_gpt_bert.training.results import MISMATCHED, NUMBER, TYPE_SCORES, Results, SeedSpread
 from elmo_gpt_bert.training.task import Description
 
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 LICENSES = {"google-bert/": "apache-2.0", "openai-community/openai-gpt": "mit"}  # prefixes of Hub ids
 PROJECT_LICENSE = "apache-2.0"
+SEED_SHOWN = "\nThis is seed "  # begins the part of a card that tells of all seeds
+UNSHARED = {"resume", "overwrite_output_dir", "push_to_hub", "hub_model_id", "hub_private_repo", "report_to"}
 
 
 def model_card(
@@ -49,14 +54,15 @@ def model_card(
     first_examples = ""
     if _is_cut(results, "train"):  # the papers trained on all examples
         comparison, first_examples = "", f"{results.samples['train'].first} of "
-    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
+    batch = samples_of_update(args, processes)
     return ModelCard(f"""---
 {card_data(model, scores, description, args).to_yaml()}
 ---
 
 # {escape(_title(args))}
 
-`{type(model).__name__}` from {_starting_weights(args)}, trained on {first_examples}{escape(description.dataset_name)}.
+`{saved_class(model).__name__}` from {_starting_weights(args)}, \
+trained on {first_examples}{escape(description.dataset_name)}.
 
 {score_table(results)}
 {comparison}
@@ -88,7 +94,7 @@ def evaluation_card(
 
 # Scores of {escape(Path(name).name)}
 
-`{type(model).__name__}` from {_starting_weights(args)} was evaluated on {escape(description.dataset_name)}.
+`{saved_class(model).__name__}` from {_starting_weights(args)} was evaluated on {escape(description.dataset_name)}.
 This folder holds its scores, not the model.
 
 {score_table(results, "test")}
@@ -155,15 +161,19 @@ def type_table(types: dict[str, dict[str, float]]) -> str:
     return "\n".join(head + rows) if rows else ""
 
 
-def spread_card(best: int, spread: SeedSpread, results: Results, seeds: int) -> str:
-    """The part of the card with the scores of all seeds: the best seed's score alone would flatter the method."""
+def with_spread(card: str, best: int, spread: SeedSpread, results: Results, seeds: int) -> str:
+    """The card with the scores of all seeds at its end: the best seed's score alone would flatter the method.
+
+    They replace those of an earlier command with fewer seeds.
+    """
     rows = [
         f"| {name} | " + " | ".join(f"{value:.4f}" for value in astuple(spread.validation[name])) + " |"
         for name in spread.ranked
     ]
     head = f"| {scored_on(results)} | mean | median | standard deviation | min | max |"
     table = "\n".join([head, "|---" * 6 + "|", *rows])
-    return f"\nThis is seed {best}, the best of {seeds} on the validation set. All seeds:\n\n{table}\n"
+    text = f"{best}, the best of {seeds} on the validation set. All seeds:\n\n{table}\n"
+    return f"{card.partition(SEED_SHOWN)[0]}{SEED_SHOWN}{text}"
 
 
 def scored_on(results: Results, data_set: str = "validation") -> str:
@@ -181,10 +191,13 @@ def _is_cut(results: Results, split: str) -> bool:
 
 
 def recipe(args: RunArguments) -> str:
-    """The arguments that differ from their defaults as the YAML of a recipe, without paths."""
+    """The arguments that differ from their defaults as the YAML of a recipe, without paths.
+
+    Those that no result depends on, and that another user would set otherwise, are left out.
+    """
     changed = public_arguments(args)
     for field in dataclasses.fields(args):
-        if getattr(args, field.name) == field.default or field.name in ("resume", "overwrite_output_dir"):
+        if getattr(args, field.name) == field.default or field.name in UNSHARED:
             changed.pop(field.name, None)
     return yaml.safe_dump(changed, sort_keys=False).strip()
 
@@ -246,7 +259,12 @@ def origin(args: RunArguments) -> ModelCardData:
 
 
 def _card_of(folder: Path) -> ModelCardData:
-    """The metadata of the card in a model folder; empty if there is no card or it cannot be read."""
+    """The metadata of the card in a model folder; empty if there is no card or it cannot be read.
+
+    A checkpoint has the card of its run.
+    """
+    if CHECKPOINT.fullmatch(folder.resolve().name) and not (folder / "README.md").exists():
+        folder = folder.resolve().parent
     try:
         return ModelCard.load(folder / "README.md").data
     except (OSError, ValueError, yaml.YAMLError):
@@ -303,7 +321,7 @@ def usage(model: PreTrainedModel, name: str, task_type: str, pairs: bool) -> str
     pairs: whether it classifies pairs of texts
     """
     head = HEADS[task_type]
-    from_zoo = type(model).__module__.startswith("modeling.")
+    from_zoo = saved_class(model).__module__.startswith("modeling.")
     ways = []
     if from_zoo:
         ways += [("With this project's code (`import modeling`, from its folder or installed):", True, "")]

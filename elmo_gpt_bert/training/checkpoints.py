@@ -43,6 +43,7 @@ from elmo_gpt_bert.training.identity import (
     flatten_config,
     in_todays_words,
 )
+from elmo_gpt_bert.training.layers import saved_class
 from elmo_gpt_bert.training.machines import (
     broadcast,
     from_all,
@@ -99,7 +100,7 @@ class Progress:
     best_update: int | None = None
     best_scores: ScoresBySet = field(default_factory=dict)
     worse: int = 0  # evaluations in a row that were no better than the best
-    stopped: bool = False  # by early stopping
+    stopped: bool = False  # by early stopping, or by the time limit
     seconds: dict[str, float] = field(default_factory=dict)
 
     def note_scores(self, metric: str | None) -> bool:
@@ -189,8 +190,7 @@ class Checkpoints:
         the incomplete checkpoint, if it cannot be written.
         """
         path = self.path(progress.update)
-        if not self._is_finite():
-            raise DivergedError(f"a weight is not finite after update {progress.update}")
+        self.check_weights(progress.update)
         is_main = self.accelerator.is_main_process
         with self._new_folder(path) as temporary:
             self._save_state(temporary)
@@ -204,7 +204,7 @@ class Checkpoints:
     @contextlib.contextmanager
     def _new_folder(self, path: Path) -> Iterator[Path]:
         """Gives the folder that becomes `path`. A process that writes no weights gets one that only it sees."""
-        is_main, remedy = self.accelerator.is_main_process, self.how_to_resume()
+        is_main, remedy = self.accelerator.is_main_process, f"Make room. {self.how_to_resume()}"
         if is_main or sharding(self.accelerator):
             with new_folder(path, remedy, renames=is_main) as temporary:
                 yield temporary
@@ -235,19 +235,20 @@ class Checkpoints:
             if self.accelerator.is_main_process:
                 path.write_bytes(content)
 
-    def _is_finite(self) -> bool:
-        """Whether the weights on all processes are finite. Waits for the device only once."""
+    def check_weights(self, update: int) -> None:
+        """Raises FloatingPointError unless the weights on all processes are finite. Waits for the device only once."""
         broken = torch.zeros((), dtype=torch.long, device=self.accelerator.device)
         for parameter in self.model.parameters():
             part = getattr(parameter, "ds_tensor", parameter).detach()  # DeepSpeed's shard
             part = part.to_local() if hasattr(part, "to_local") else part  # FSDP's shard, a DTensor
             broken += (~torch.isfinite(part)).sum()
-        return self.accelerator.reduce(broken, "sum").item() == 0
+        if self.accelerator.reduce(broken, "sum").item():
+            raise DivergedError(f"a weight is not finite after update {update}")
 
     def _complete(self, temporary: Path, progress: Progress) -> None:
         """Adds configuration, tokenizer, progress.json and the checksums of all files."""
         config = self.model.config
-        config.architectures = [type(self.model).__name__.removeprefix("FSDP")]  # as save_pretrained names the class
+        config.architectures = [saved_class(self.model).__name__]
         config.save_pretrained(temporary)
         self.tokenizer.save_pretrained(temporary)
         record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}
@@ -318,16 +319,14 @@ class Checkpoints:
 
     def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
         """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
-        saved = in_todays_words(saved)
-        ignored = allowed_differences(self.identity, saved, path, update)
-        name = first_difference(
-            *({name: run[name] for name in run.keys() - ignored} for run in (self.identity, saved))
-        )
+        identity, saved = in_todays_words(self.identity), in_todays_words(saved)
+        ignored = allowed_differences(identity, saved, path, update) | FREE | self.plan.free
+        name = first_difference(*({name: run[name] for name in run.keys() - ignored} for run in (identity, saved)))
         if name is not None:
             product = "--per_device_train_batch_size x --gradient_accumulation_steps x processes"
             how = f" ({product})" if name == SAMPLES else ""
             raise InputError(
-                f"{path} is of a run with {name} {saved.get(name)}, not {self.identity.get(name)}{how}: --resume "
+                f"{path} is of a run with {name} {saved.get(name)}, not {identity.get(name)}{how}: --resume "
                 "continues the same run, another needs its own --output_dir"
             )
 

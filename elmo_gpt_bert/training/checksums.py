@@ -97,6 +97,11 @@ def listed_files(folder: Path) -> set[str]:
     return _loadable_files(folder) & _sums(_read_list(folder / SHA256SUMS)).keys()
 
 
+def loaded_names(listing: Path) -> set[str]:
+    """The names in a SHA256SUMS that a library would load from the folder itself."""
+    return {name for name in _sums(_read_list(listing)) if "/" not in name and LOADED_FILES.fullmatch(name)}
+
+
 def superseded_files(folder: Path, new: Path) -> set[str]:
     """The `listed_files` in `folder` that are not listed in the folder `new`."""
     return listed_files(folder) - _sums(_read_list(new / SHA256SUMS)).keys()

@@ -45,6 +45,8 @@ OVERRIDDEN_KEYS = {
     "warmup_steps": "warmup_ratio",
     "warmup_ratio": "warmup_steps",
     "eval_steps": "eval_strategy",
+    "save_steps": "save_strategy",
+    "save_strategy": "save_steps",
     "num_train_epochs": "max_steps",
     "max_steps": "budget_minutes",
     "budget_minutes": "max_steps",
@@ -53,6 +55,7 @@ OVERRIDDEN_KEYS = {
 CONFIGURATIONS = {"model_name_or_path"}  # flags whose value may be a configuration JSON of this project
 LISTS = {"report_to"}  # flags that take several values, separated by spaces or commas, or a YAML list
 
+NO_VALUE = ("", "~", "null", "Null", "NULL")  # how YAML writes that there is none
 FLAG = re.compile("--?[A-Za-z]")  # -1 and -.5 are values
 
 Settings = list[tuple[str, list[str]]]  # flags or keys as the user wrote them, each with its values
@@ -125,12 +128,16 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
     if argv and not FLAG.match(argv[0]):
         parser.error(f"{argv[0][:100]} stands where a flag must be, as in --seed 1")
     command_line = _split(argv)
+    surplus = [word for name, values in command_line for word in values[name not in parser.booleans :]]
+    if late := [word for word in surplus if word.endswith((".yaml", ".yml"))]:
+        parser.error(f"{late[0][:100]} stands after a flag: give the recipe first, before all flags")
     if {name for name, _ in command_line} & {"h", "help"}:
         parser.print_help()
         parser.exit()
     flags = _translate_settings(command_line, "argument ", "--", parser)
     for name in flags.keys() & OVERRIDDEN_KEYS.keys():
-        settings.pop(OVERRIDDEN_KEYS[name], None)
+        if flags[name] != ["steps"]:  # --save_strategy, which takes their number from the recipe
+            settings.pop(OVERRIDDEN_KEYS[name], None)
     parser.recipe_keys = frozenset(settings.keys() - flags.keys())
     words = [word for name, values in (settings | flags).items() for word in _flag(name, values)]
     namespace, unknown = parser.parse_known_args(words)
@@ -215,9 +222,10 @@ def _number(checkpoint: Path) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-class _RecipeLoader(yaml.SafeLoader):
-    """Loads the part of YAML that recipes need: a mapping of unique keys to values or lists of values.
+class _RecipeLoader(yaml.BaseLoader):
+    """Loads the part of YAML that recipes need: a mapping of unique keys to texts or lists of texts.
 
+    YAML's own types would change values: no is false, 1.10 is 1.1, and 2026_11_23 is a number.
     Aliases and nesting are refused before they are loaded: with them, a few bytes can become gigabytes.
     """
 
@@ -239,7 +247,7 @@ class _RecipeLoader(yaml.SafeLoader):
 
 
 def _read_recipe(parser: _Parser) -> Settings:
-    """The recipe's keys with their values as text, so that the parser of flags checks their types."""
+    """The recipe's keys with their values as text, whose types the parser of flags checks."""
     try:
         content = yaml.load(read_text(parser.recipe), _RecipeLoader)
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -249,15 +257,15 @@ def _read_recipe(parser: _Parser) -> Settings:
     settings: Settings = []
     for key, value in content.items():
         values = value if isinstance(value, list) and key in LISTS else [value]
-        if not values or any(item is None or isinstance(item, list) for item in values):
+        if not values or any(isinstance(item, list) or item in NO_VALUE for item in values):
             parser.error(f"{parser.recipe}: {_plain(key)} needs one value, not {reprlib.repr(value)}")
-        settings.append((_plain(key), [str(item) for item in values]))
+        settings.append((_plain(key), values))
     return settings
 
 
-def _plain(key: object) -> str:
+def _plain(key: str) -> str:
     """Shows a recipe's key on one short line. The name of a flag stays as it is."""
-    return str(key)[:60].encode("unicode_escape").decode()
+    return key[:60].encode("unicode_escape").decode()
 
 
 def _unknown(description: str, name: str, dashes: str, names: list[str]) -> str:

@@ -5,6 +5,7 @@ OUTPUT_DIR/curves.png    drawn at the end, if matplotlib is installed
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class History(GeneralTracker):
         super().__init__()
         self.output, self.earlier = output, read_log(output) if resumes else []
         self.records: list[dict[str, Any]] | None = None  # None: nothing has been logged in this process
+        self.is_complete = False  # whether the file has all records
+        self.has_warned = False
 
     @property
     def tracker(self) -> "History":
@@ -41,14 +44,28 @@ class History(GeneralTracker):
 
     @on_main_process
     def log(self, values: dict[str, float], step: int, **_: Any) -> None:
-        """Appends a line. The first one in this process replaces lines of later updates, which are made again."""
+        """Appends a line. The first one in this process replaces lines of later updates, which are made again.
+
+        A line that cannot be written, as on a full disk, ends no run: a later call writes it.
+        """
         record = {"update": step, **values}
-        path = self.output / LOG
         if self.records is None:
-            self.records = [*(line for line in self.earlier if line["update"] < step), record]
+            self.records = [line for line in self.earlier if line["update"] < step]
+        self.records.append(record)
+        try:
+            self._write(record)
+            self.is_complete = True
+        except FileError as error:
+            self.is_complete = False
+            if not self.has_warned:
+                print(f"{error}. The run goes on, and writes the missing lines as soon as it can", file=sys.stderr)
+            self.has_warned = True
+
+    def _write(self, record: dict[str, Any]) -> None:
+        path = self.output / LOG
+        if not self.is_complete:
             write_text(path, "".join(json.dumps(line) + "\n" for line in self.records))
             return
-        self.records.append(record)
         with writing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 

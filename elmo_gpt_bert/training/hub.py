@@ -1,6 +1,7 @@
 """Uploads folders to the Hub: which of their files, again where the Hub fails, and the scores for its benchmarks."""
 
 import glob
+import re
 import shlex
 import sys
 import time
@@ -15,6 +16,7 @@ from huggingface_hub import EvalResult, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import filter_repo_objects
 
+from elmo_gpt_bert.training.checksums import SHA256SUMS, loaded_names
 from elmo_gpt_bert.training.errors import FileError
 
 
@@ -27,6 +29,7 @@ PASSING = (408, 429)  # statuses of errors that may be gone at the next try, as 
 # also tries again, within half a minute, but not when it creates a repository.
 BEFORE, AFTER = (1, 5), (5, 20, 60, 180)
 CARD = "README.md"
+PREDICTIONS = re.compile(r"((nbest_)?predictions|null_odds)[^/]*")
 
 
 def pushed_files(folder: Path) -> dict[str, int]:
@@ -53,11 +56,18 @@ def push(name: str, folder: Path) -> None:
     """Uploads the `pushed_files` of a folder, then the `benchmark_results` of its card.
 
     Files that the repository has already are not sent again, so a push that was interrupted goes on when it is
-    repeated. Raises OSError with the command that does so.
+    repeated. The `_superseded_files` of an earlier push go in the same commit. Raises OSError with the command that
+    pushes again.
     """
     api, patterns = huggingface_hub.HfApi(), [glob.escape(file) for file in pushed_files(folder)]
     try:
-        url = _patiently(lambda: api.upload_folder(repo_id=name, folder_path=folder, allow_patterns=patterns), AFTER)
+        old = [glob.escape(file) for file in _patiently(lambda: _superseded_files(api, name), AFTER)]
+        url = _patiently(
+            lambda: api.upload_folder(
+                repo_id=name, folder_path=folder, allow_patterns=patterns, delete_patterns=old or None
+            ),
+            AFTER,
+        )
         for result in benchmark_results(folder):
             if (task := _patiently(lambda result=result: _benchmark_task(result), AFTER)) is not None:
                 content, path = result.entry(task).encode(), f".eval_results/{result.file}"
@@ -74,6 +84,16 @@ def push(name: str, folder: Path) -> None:
             f"Then: python push_to_hub.py {shlex.quote(str(folder))} --hub_model_id {shlex.quote(name)}"
         ) from error
     print(f"pushed to {url}")
+
+
+def _superseded_files(api: huggingface_hub.HfApi, name: str) -> list[str]:
+    """The files of an earlier push that must not stand beside another model: those it listed and loads, predictions.
+
+    The next push replaces those that it has, too. All other files are the user's.
+    """
+    files = api.list_repo_files(name)
+    listed = loaded_names(Path(api.hf_hub_download(name, SHA256SUMS))) if SHA256SUMS in files else set()
+    return [file for file in files if file in listed or PREDICTIONS.fullmatch(file)]
 
 
 # Errors

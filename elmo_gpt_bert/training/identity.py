@@ -58,7 +58,12 @@ def flatten_config(config: dict[str, Any], prefix: str = "config") -> dict[str, 
 
 
 def in_todays_words(saved: dict[str, Any]) -> dict[str, Any]:
-    """A saved identity, also one that has the number of processes, from when a run could not go on with another."""
+    """An identity in which --eval_strategy is what its default means, also where `saved` has the number of processes.
+
+    That is from when a run could not go on with another number.
+    """
+    if saved.get("eval_strategy", "") is None:
+        saved = saved | {"eval_strategy": "epoch" if saved.get("eval_steps") is None else "steps"}
     if "processes" not in saved:
         return saved
     earlier = ("processes", "per_device_train_batch_size", "gradient_accumulation_steps", "distribution")
@@ -127,5 +132,5 @@ def _difference(identity: dict[str, Any], saved: dict[str, Any], update: int) ->
 def _chose_at_its_end(run: dict[str, Any]) -> bool:
     """Whether the best model, or early stopping, depends on an evaluation that took place because the run ended."""
     chooses = run["load_best_model_at_end"] or run["early_stopping_patience"] is not None
-    by_steps = run["eval_strategy"] == "steps" or (run["eval_strategy"] is None and run["eval_steps"] is not None)
-    return chooses and run["updates"] % (run["eval_steps"] if by_steps else run["updates an epoch"]) != 0
+    unit = run["eval_steps"] if run["eval_strategy"] == "steps" else run["updates an epoch"]
+    return chooses and run["updates"] % unit != 0

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -34,7 +35,19 @@ from elmo_gpt_bert.training.errors import (
 from elmo_gpt_bert.training.files import acquire_lock
 from elmo_gpt_bert.training.history import History
 from elmo_gpt_bert.training.machines import from_all, name_of_process, on_main, processes_without
-from elmo_gpt_bert.training.output_folder import BATCH, RESULTS
+from elmo_gpt_bert.training.output_folder import (
+    BATCH,
+    CHECKPOINT,
+    HALF_WRITTEN,
+    RESULTS,
+    SEED,
+    remove_curves,
+    remove_results,
+)
+
+
+# The folder above that of the first of several seeds. Its earlier files go when that seed begins.
+_folder_of_seeds: ContextVar[Path | None] = ContextVar("_folder_of_seeds", default=None)
 
 
 @contextlib.contextmanager
@@ -213,13 +226,48 @@ def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
 def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
     """Starts the trackers of --report_to. TensorBoard writes to OUTPUT_DIR/runs; others name the run after OUTPUT_DIR.
 
+    The curves of an earlier run go, unless this one may go on from it: the tracker would show them as its own.
     Raises RuntimeError if a tracker cannot start, for example without a login or network.
     """
     names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
     config = {name: str(value) for name, value in public_arguments(args).items()}  # TensorBoard does not accept None
+    if accelerator.is_main_process and not args.resume:
+        remove_curves(Path(args.output_dir))
     try:
         accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
     except Exception as error:  # each tracker raises its own
         problem = " ".join(str(error).split())
         remedy = "WANDB_MODE=offline keeps wandb's curves here"
         raise LaunchError(f"--report_to {args.report_to}: {problem} {remedy}") from error
+
+
+def finish_trackers(accelerator: Accelerator) -> None:
+    """Finishes the trackers that have been started; a second call does nothing."""
+    trackers, accelerator.trackers = accelerator.trackers, []
+    for tracker in trackers:
+        tracker.finish()
+
+
+@contextlib.contextmanager
+def first_of_seeds(folder: Path) -> Iterator[None]:
+    """Within the context, `remove_earlier_results` also removes those in `folder`, which holds the seeds' folders."""
+    token = _folder_of_seeds.set(folder)
+    try:
+        yield
+    finally:
+        _folder_of_seeds.reset(token)
+
+
+def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None:
+    """Removes an earlier run's scores, predictions and saved outputs and, before a new training, its checkpoints.
+
+    Otherwise they would look like files of the new run. Call it when no check can refuse the run any more, so that a
+    wrong flag costs no results. The earlier model and its card stay until new ones replace them.
+    """
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        output, kinds = Path(args.output_dir), (SEED, CHECKPOINT, HALF_WRITTEN)
+        if (above := _folder_of_seeds.get()) is not None:
+            remove_results(above, *kinds, keep=output)
+            remove_curves(above)
+        remove_results(output, *(kinds if args.do_train and not args.resume else ()))

@@ -39,6 +39,11 @@ def make_divisible(model: PreTrainedModel) -> None:
     model.all_tied_weights_keys = model._tied_weights_keys = kept  # the second one of this instance only
 
 
+def saved_class(model: PreTrainedModel) -> type[PreTrainedModel]:
+    """The class that save_pretrained names: FSDP2 gives a model a subclass of FSDPModule and of its class."""
+    return next(kind for kind in type(model).__mro__ if not kind.__name__.startswith("FSDP"))
+
+
 def as_saved(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The weights as the model's folder has them: names and shapes of before `make_divisible`, tied ones once."""
     scalars, biases = getattr(model, "scalars", ()), getattr(model, "shared_biases", {})

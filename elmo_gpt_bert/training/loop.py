@@ -27,7 +27,7 @@ from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
 from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
-from elmo_gpt_bert.training.launching import start_trackers
+from elmo_gpt_bert.training.launching import remove_earlier_results, start_trackers
 from elmo_gpt_bert.training.layers import freeze_layers, make_divisible, reinitialize_layers
 from elmo_gpt_bert.training.optimization import build_optimizer, build_schedule, move_schedule
 from elmo_gpt_bert.training.plan import Stretch, sharding
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
 LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f"}
 LOG_FORMATS |= {"peak_share": ".3f", "joules": ",.0f"}  # others have four digits
+SAVE_STEPS = 500  # updates between two checkpoints with --save_strategy steps alone
 LOSSES_IN_MEAN = 20  # losses, one for each update, whose mean is compared with the lowest such mean so far
 
 
@@ -90,8 +91,7 @@ def train(
         goodness(scores, args.metric_for_best_model)
     if accelerator.device.type == "cpu":
         memory.keep_blocks()
-    with stop_signals() as signals:
-        trained = _Training(model, tokenizer, task, compute, signals, args, accelerator).run()
+    trained = _Training(model, tokenizer, task, compute, args, accelerator).run()
     memory.release()
     return trained
 
@@ -105,11 +105,10 @@ class _Training:
         tokenizer: PreTrainedTokenizerBase,
         task: Task,
         compute: Compute,
-        signals: list[int],
         args: RunArguments,
         accelerator: Accelerator,
     ) -> None:
-        self.task, self.compute, self.signals, self.args, self.accelerator = task, compute, signals, args, accelerator
+        self.task, self.compute, self.args, self.accelerator = task, compute, args, accelerator
         self.plan = task.build_plan(args, accelerator)
         self.total = self.plan.updates
         self.padding_options = padding_options(model, args.pad_to_max_length)
@@ -143,7 +142,9 @@ class _Training:
             self.move_schedule()
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
         start_trackers(args, accelerator)
-        self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
+        remove_earlier_results(args, accelerator)
+        total = self.total if self.plan.seconds is None else None
+        self.bar = tqdm(initial=self.progress.update, total=total, desc="train", disable=not sys.stderr.isatty())
 
     @property
     def finished(self) -> bool:
@@ -151,17 +152,20 @@ class _Training:
 
     def run(self) -> Trained:
         progress = self.progress
-        while not self.finished:
-            stretch = self.plan.stretch(progress.update)
-            self.model.train()
-            for losses, items in self.losses(stretch):
-                self.update(losses, items)
-                self.between_updates()
-                if self.finished:
-                    break
+        with stop_signals() as self.signals:
+            while not self.finished:
+                stretch = self.plan.stretch(progress.update)
+                self.model.train()
+                for losses, items in self.losses(stretch):
+                    self.update(losses, items)
+                    self.between_updates()
+                    if self.finished:
+                        break
         self.bar.close()
         if self.args.load_best_model_at_end and progress.best_update != progress.update:
             self.checkpoints.load(progress.best_update)
+        with self.divergence():
+            self.checkpoints.check_weights(progress.update)
         self.checkpoints.write_identity()
         self.clock.lap("train")
         return self.report()
@@ -260,23 +264,24 @@ class _Training:
             memory.release()
         if update % args.logging_steps == 0 or is_last:
             self.log()
-        strategy = args.eval_strategy or ("epoch" if args.eval_steps is None else "steps")
-        due = {"no": is_last, "steps": self.is_due(args.eval_steps, ends), "epoch": ends}
-        improved = self.evaluate() if self.task.evaluation_splits and due[strategy] else False
+        evaluates = is_last if args.eval_strategy == "no" else self.is_due(args.eval_strategy, args.eval_steps, ends)
+        improved = self.evaluate() if self.task.evaluation_splits and evaluates else False
         if ends:
             self.end_epoch()
-        save = {"no": False, "steps": self.is_due(args.save_steps, ends), "epoch": ends}
         self.progress.stopped |= is_last and update < self.total
         stop = self.must_stop()
-        is_best = args.load_best_model_at_end and improved
-        if save[args.save_strategy] or is_best or stop or (self.progress.stopped and args.save_strategy != "no"):
+        saves = self.is_due(args.save_strategy, args.save_steps, ends)
+        saves |= self.progress.stopped and args.save_strategy != "no"
+        if saves or stop or (args.load_best_model_at_end and improved):
             self.save()
         if stop:
-            raise Interrupted(f"stopped at update {update} of {self.total}. {self.checkpoints.how_to_resume()}")
+            raise Interrupted(f"stopped at update {update}{self.of_total}. {self.checkpoints.how_to_resume()}")
 
-    def is_due(self, steps: int | None, ends: bool) -> bool:
-        """Whether an action is due that takes place every `steps` updates, or at the end of each epoch by default."""
-        return ends if steps is None else self.progress.update % steps == 0 or self.is_last
+    def is_due(self, strategy: str | None, steps: int | None, ends: bool) -> bool:
+        """Whether to evaluate or save now by --X_strategy and --X_steps; ends: whether an epoch, or the run, does."""
+        if (strategy or ("epoch" if steps is None else "steps")) == "steps":
+            return self.progress.update % (steps or SAVE_STEPS) == 0 or self.is_last
+        return ends and strategy != "no"
 
     def read_losses(self) -> None:
         """Adds the losses of the latest updates to `progress`. Raises FloatingPointError if they have diverged."""
@@ -311,15 +316,24 @@ class _Training:
             )
 
     def diverged(self, problem: str) -> None:
-        """Raises FloatingPointError with the problem, its remedies and the last checkpoint."""
+        """Raises FloatingPointError with the problem, its remedies and, if there is one, the last checkpoint."""
         newest = self.checkpoints.newest
         last = "no checkpoint was saved"
         if newest is not None:
-            last = f"{self.checkpoints.path(newest)} is the last good checkpoint"
+            path = self.checkpoints.path(newest)
+            last = f"{path} is the last good checkpoint, for --model_name_or_path of another run"
         raise DivergedError(
-            f"{problem} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
-            f"--mixed_precision with a wider range; {last}, for --model_name_or_path of another run"
+            f"{problem}{self.of_total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
+            f"--mixed_precision with a wider range; {last}"
         )
+
+    @contextlib.contextmanager
+    def divergence(self) -> Iterator[None]:
+        """Within the context, a divergence is told as `diverged` does."""
+        try:
+            yield
+        except DivergedError as error:
+            self.diverged(str(error))
 
     def log(self) -> None:
         """Prints the mean loss since the last call, and sends it to the trackers."""
@@ -345,6 +359,11 @@ class _Training:
         """How far the run has come, as in "update 50/100"."""
         total = "" if self.plan.seconds is not None else f"/{self.total}"
         return f"update {self.progress.update}{total}"
+
+    @property
+    def of_total(self) -> str:
+        """For messages: the number of all updates, as in " of 100", unless the time limits them."""
+        return f" of {self.total}" if self.plan.seconds is None else ""
 
     def time_left(self) -> str:
         """As in "0:02:10 left", from the run's mean speed until now or from its time limit."""
@@ -396,10 +415,8 @@ class _Training:
     def save(self) -> None:
         self.read_losses()
         self.clock.lap("train")
-        try:
+        with self.divergence():
             self.checkpoints.save(self.progress)
-        except DivergedError as error:
-            self.diverged(str(error))
         self.clock.lap("save")
 
     def must_stop(self) -> bool:
@@ -407,7 +424,8 @@ class _Training:
         if self.accelerator.num_processes == 1:
             return bool(self.signals)
         # Reducing waits for the GPU, which logging does anyway.
-        if self.accelerator.device.type != "cpu" and self.progress.update % self.args.logging_steps:
+        logs = self.progress.update % self.args.logging_steps == 0 or self.finished
+        if self.accelerator.device.type != "cpu" and not logs:
             return False
         signals = torch.tensor(len(self.signals), device=self.accelerator.device)
         return bool(self.accelerator.reduce(signals, "sum").item())

@@ -4,6 +4,7 @@ OUTPUT_DIR/metrics.json, predictions*.*, outputs-*.safetensors     results
 OUTPUT_DIR/.results.json                                           the names of the files of results
 OUTPUT_DIR/.batch.json                                             the batch that the run began with, until its end
 OUTPUT_DIR/log.jsonl, curves.png                                   the lines of the log, with --report_to curves
+OUTPUT_DIR/runs/                                                   TensorBoard's files
 OUTPUT_DIR/config.json, model.safetensors, README.md, SHA256SUMS   the model folder
 OUTPUT_DIR/checkpoint-UPDATES/                                     what --resume reads
 OUTPUT_DIR/seed-N/                                                 with --seeds, the output folder of each run
@@ -24,6 +25,7 @@ IDENTITY = ".identity.json"
 RESULTS = ".results.json"
 BATCH = ".batch.json"
 LOG, CURVES = "log.jsonl", "curves.png"
+TENSORBOARD = ("runs/events.out.tfevents.*", "runs/*/events.out.tfevents.*", "runs/*/hparams.yml")
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)\.new")
 FSDP_PARTS, DEEPSPEED_PARTS = "pytorch_model_fsdp_0", "pytorch_model"  # folders of a checkpoint, named by accelerate
@@ -70,10 +72,18 @@ def _is_file_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", "..") and Path(name).name == name
 
 
-def remove_results(output: Path, *kinds: re.Pattern) -> None:
-    """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`."""
+def remove_results(output: Path, *kinds: re.Pattern, keep: Path | None = None) -> None:
+    """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`, but `keep`."""
     files = read_result_files(output)
     for name in (METRICS, *files.predictions, *files.outputs, RESULTS):
         (output / name).unlink(missing_ok=True)
     for path in [path for kind in kinds for path in matching_folders(output, kind)]:
-        remove_folder(path)
+        if path != keep:
+            remove_folder(path)
+
+
+def remove_curves(output: Path) -> None:
+    """Removes the log, the picture of its curves, and TensorBoard's files. All else in runs/ belongs to the user."""
+    for pattern in (LOG, CURVES, *TENSORBOARD):
+        for path in output.glob(pattern):
+            path.unlink()

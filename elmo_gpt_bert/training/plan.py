@@ -78,7 +78,9 @@ class Plan(ABC):
     loss_weights: tuple[float, ...] = (1.0,)
     gradient_scale: float = 1.0
     measures_peak: bool = False
-    free: frozenset[str] = frozenset({"per_device_train_batch_size", "gradient_accumulation_steps"})
+    free: frozenset[str] = frozenset(
+        {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
+    )
 
     @abstractmethod
     def stretch(self, update: int) -> Stretch:
@@ -118,6 +120,8 @@ class Plan(ABC):
 
 class EpochPlan(Plan):
     """Epochs of a data set, each in a new random order."""
+
+    free = Plan.free | {"data_dir", "train_file", "validation_file"}  # the data are compared, wherever they are
 
     def __init__(self, train_set: Dataset, collate: Collate, args: RunArguments, accelerator: Accelerator) -> None:
         self.train_set, self.collate, self.args, self.accelerator = train_set, collate, args, accelerator

@@ -20,26 +20,15 @@ from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
 from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.launching import finish_trackers
 from elmo_gpt_bert.training.layers import as_saved
-from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, METRICS, matching_folders, remove_results
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
 from elmo_gpt_bert.training.results import Results
 from elmo_gpt_bert.training.task import Description
 
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None:
-    """Removes an earlier run's scores, predictions and saved outputs and, before a new training, its checkpoints.
-
-    Otherwise they would look like files of the new run. Call it after the run has read all its inputs, so that a wrong
-    name costs no results. The earlier model and its card stay until new ones replace them.
-    """
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        checkpoints = (CHECKPOINT, HALF_WRITTEN) if args.do_train and not args.resume else ()
-        remove_results(Path(args.output_dir), *checkpoints)
 
 
 def write_results(
@@ -76,8 +65,7 @@ def write_results(
             "hardware": hardware(accelerator),
         }
         write_json(output / METRICS, record)
-    for tracker in accelerator.trackers:  # now that the model is safe
-        tracker.finish()
+    finish_trackers(accelerator)  # now that the model is safe
     if accelerator.is_main_process:
         print_results(entries, output)
     accelerator.wait_for_everyone()

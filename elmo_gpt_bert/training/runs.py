@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import sys
@@ -23,11 +24,11 @@ from elmo_gpt_bert.training.ensembles import average, members, save_outputs
 from elmo_gpt_bert.training.errors import FileError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import write_bytes
 from elmo_gpt_bert.training.global_batch import forget_global_batch, keep_global_batch
-from elmo_gpt_bert.training.launching import check_launch, lock_output_folder
+from elmo_gpt_bert.training.launching import check_launch, finish_trackers, lock_output_folder, remove_earlier_results
 from elmo_gpt_bert.training.loop import train
 from elmo_gpt_bert.training.machines import on_main
 from elmo_gpt_bert.training.output_folder import SEED, matching_folders, record_result_files
-from elmo_gpt_bert.training.reporting import remove_earlier_results, write_results
+from elmo_gpt_bert.training.reporting import write_results
 from elmo_gpt_bert.training.results import Results
 from elmo_gpt_bert.training.seeds import Run, run_seeds
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
@@ -101,8 +102,25 @@ def carry_out(
 
     Every process must call it. `clock` has counted the time until now.
     """
+    try:
+        return _carry_out(task, model, tokenizer, args, accelerator, clock)
+    except BaseException:  # another seed may follow in this process
+        with contextlib.suppress(FileError):  # the first error says more
+            finish_trackers(accelerator)
+        raise
+
+
+def _carry_out(
+    task: Task,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: RunArguments,
+    accelerator: Accelerator,
+    clock: Clock,
+) -> Results:
     compute = _build_compute(task, model, args, accelerator)
-    remove_earlier_results(args, accelerator)
+    if not args.do_train:  # otherwise `train` does, after its checks
+        remove_earlier_results(args, accelerator)
     write_outputs = partial(_write_outputs, task=task, model=model, args=args, accelerator=accelerator)
     results, evaluations = Results(), None
     if args.do_train:

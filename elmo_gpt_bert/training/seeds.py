@@ -1,6 +1,8 @@
 """Runs a script with several seeds, replaces runs that fail, keeps the best model and reports all scores."""
 
+import contextlib
 import dataclasses
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,16 +10,16 @@ from typing import Any
 from accelerate import PartialState
 
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
-from elmo_gpt_bert.training.cards import spread_card
+from elmo_gpt_bert.training.cards import with_spread
 from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import remove_folder, write_json, write_text
 from elmo_gpt_bert.training.global_batch import with_batch_of
 from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.launching import first_of_seeds
 from elmo_gpt_bert.training.machines import on_main
 from elmo_gpt_bert.training.output_folder import (
     CHECKPOINT,
     CURVES,
-    HALF_WRITTEN,
     IDENTITY,
     LOG,
     METRICS,
@@ -26,7 +28,6 @@ from elmo_gpt_bert.training.output_folder import (
     matching_folders,
     read_result_files,
     record_result_files,
-    remove_results,
 )
 from elmo_gpt_bert.training.reporting import move_model, print_results
 from elmo_gpt_bert.training.results import Results, SeedSpread, goodness, read_record
@@ -46,19 +47,18 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
     output, state = Path(args.output_dir), PartialState()
     runs: dict[int, Results] = {}
     replaced: dict[int, dict[str, Any]] = {}
-    if state.is_main_process and not args.resume:
-        # With --overwrite_output_dir: files of earlier runs would look like those of the new ones.
-        remove_results(output, SEED, CHECKPOINT, HALF_WRITTEN)
-    state.wait_for_everyone()
     seed = args.seed
     while len(runs) < args.seeds:
         state.print(f"seed {seed}")
-        results, problem = _attempt(run, args, seed, may_fail=len(replaced) < args.max_restarts)
+        begins = seed == args.seed and not args.resume
+        with first_of_seeds(output) if begins else contextlib.nullcontext():
+            results, problem = _attempt(run, args, seed, may_fail=len(replaced) < args.max_restarts)
         if problem:
             state.print(f"seed {seed} {problem}: replaced by another seed")
             replaced[seed] = {"error": problem} if results is None else results.flat()
         else:
             runs[seed] = results
+        gc.collect()  # mixed precision makes a cycle of accelerate's, which would keep the seed's model
         metric = args.metric_for_best_model
         best = max(runs, key=lambda other: goodness(runs[other].validation, metric), default=None)
         if state.is_main_process:
@@ -124,8 +124,11 @@ def _read_finished(folder: Path, args: RunArguments) -> Results | None:
 def _write_finished_identity(folder: Path, args: RunArguments) -> None:
     """Copies the identity of a finished seed to another seed's `folder`, whose training compares it with its own.
 
-    Without --resume, or if no seed has finished, it is {}.
+    Without --resume, or if no seed has finished, it is {}. One that an earlier command wrote stays until this seed
+    has finished: training may still be refused.
     """
+    if not args.resume and (folder / IDENTITY).is_file():
+        return
     paths = [other / IDENTITY for other in matching_folders(folder.parent, SEED) if other != folder]
     identities = [path.read_text(encoding="utf-8") for path in paths if args.resume and path.is_file()]
     write_text(folder / IDENTITY, next((identity for identity in identities if identity != "{}"), "{}"))
@@ -166,13 +169,15 @@ def _move_best_run(
             "--output_dir, or repeat the earlier command"
         )
     record = read_record(folder / METRICS)
+    card = (output if was_moved else folder) / "README.md"
+    text = card.read_text(encoding="utf-8") if card.is_file() else None
     if not was_moved:
-        card = (folder / "README.md").read_text(encoding="utf-8")
         files = read_result_files(folder)
         record_result_files(output, predictions=files.predictions)
         staying = {METRICS, RESULTS, "README.md", ".lock", IDENTITY, LOG, CURVES, *files.outputs}
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
-        write_text(output / "README.md", card + spread_card(best, spread, runs[best], len(runs)))
+    if text is not None:  # the user may have removed it
+        write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))
     for path in matching_folders(output, SEED):
         for checkpoint in matching_folders(path, CHECKPOINT):
             remove_folder(checkpoint)

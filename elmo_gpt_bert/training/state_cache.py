@@ -16,6 +16,7 @@ import hashlib
 import inspect
 import json
 import sys
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,14 +24,14 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device, tqdm
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from safetensors import safe_open
 
 from elmo_gpt_bert.training.batches import Collate
 from elmo_gpt_bert.training.digests import digest, model_digest
 from elmo_gpt_bert.training.errors import InputError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import load_tensors, save_tensors, writing
-from elmo_gpt_bert.training.machines import processes_without
+from elmo_gpt_bert.training.machines import on_main, processes_without
 
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ STATES = "layer_states"
 CACHE = Parameter("state_cache")
 SHARE = "choose a folder that all machines see, or leave out the cache"
 FILE = 256  # examples in a file
+PATIENCE = 5.0  # seconds until all processes ask again whether another run has finished its states
 
 
 def cache_states(
@@ -139,14 +141,31 @@ def _write_missing(
             folder.mkdir(parents=True, exist_ok=True)
         if without := processes_without(folder):
             raise InputError(CACHE, f" {folder.parent} is not shared: process {without[0]} does not see it: ", SHARE)
-        with FileLock(folder / ".lock") if accelerator.is_main_process else contextlib.nullcontext():
-            accelerator.wait_for_everyone()
+        lock = FileLock(folder / ".lock")
+        _acquire(lock, accelerator)
+        try:
             share = list(paths.items())[accelerator.process_index :: accelerator.num_processes]
             missing = [(path, part) for path, part in share if not _is_whole(path, sum(lengths[i] for i in part))]
             for path, part in tqdm(missing, desc="states", leave=False, disable=not sys.stderr.isatty()):
                 states = _compute(base, data_set.select(part), collate, batch_size, accelerator)
                 save_tensors({STATES: states.numpy()}, path, remedy=remedy)
             accelerator.wait_for_everyone()
+        finally:
+            lock.release()
+
+
+def _acquire(lock: FileLock, accelerator: Accelerator) -> None:
+    """Locks on the main process. All of them ask again every few seconds, so that none waits at one place too long."""
+
+    def acquire(seconds: float) -> bool:
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=seconds)
+        return lock.is_locked
+
+    if not on_main(partial(acquire, 0)):
+        accelerator.print(f"waits for another run that writes {Path(lock.lock_file).parent}")
+        while not on_main(partial(acquire, PATIENCE)):
+            pass
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ class Description:
 
     task_type: str  # the Hub's name of the task
     dataset_type: str = "text"
-    dataset_name: str = "files of our own"
+    dataset_name: str = "the user's own files"
     dataset_config: str | None = None
     dataset_split: str | None = None
     language: str | None = None  # of the texts; None if it is unknown
