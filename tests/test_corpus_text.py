@@ -6,6 +6,7 @@ import json
 import lzma
 import random
 import re
+import time
 
 import pyarrow
 import pytest
@@ -147,6 +148,7 @@ def test_a_parquet_column_without_text_is_one_error(tmp_path, values, problem):
     "sentences",
     [
         ["Mr. Smith met J. R. Tolkien.", "He said “Hi!”", "Then No. 5 left."],
+        ["He met\u00a0Mr. Smith and\tMr. Jones.", "They\u3000left."],
         ["It was I.", "Nobody in the U.S. Army saw e.g. Tom, 3.5 in. tall."],
         ["'Tis so...", "“And more?” asked he.", "(Yes.)", "No.", "Never!?", "3 went."],
         ["我来了。", "你呢？", "「好。」", "他说。"],
@@ -162,6 +164,12 @@ def test_sentences_end_at_marks_before_a_capital_but_not_after_abbreviations(sen
 def test_a_line_always_ends_a_sentence_and_with_lines_nothing_else_does():
     assert split_sentences("One\ntwo. Three.\n\n four ") == ["One", "two.", "Three.", "four"]
     assert split_sentences("One\ntwo . Three .\r\n\n four ", "lines") == ["One", "two . Three .", "four"]
+
+
+def test_a_long_row_of_dots_is_read_in_a_moment():
+    line, begin = "Contents " + "." * 40_000 + "x", time.process_time()
+    assert split_sentences(line) == [line]
+    assert time.process_time() - begin < 3
 
 
 def test_splitting_loses_nothing_but_white_space():

@@ -172,8 +172,9 @@ def _check_column(schema: pyarrow.Schema, column: str, path: Path) -> None:
 # Sentences
 
 # The end of a sentence: its marks, and the quotes and brackets that they close. White space follows, and then a
-# capital, a digit or an opening mark. After the full stops of Chinese and Japanese, none of these is needed.
-END = re.compile(r"""([.!?…]+)["'”’»)\]]*\s+(?=[^\W_]|["'“‘«(\[—–-])|[。！？]+[」』”’）]*\s*""")
+# capital, a digit or an opening mark. After the full stops of Chinese and Japanese, none of these is needed. The marks
+# are looked at from their first one only, so that a long row of dots takes no longer than other text.
+END = re.compile(r"""(?<![.!?…])([.!?…]+)["'”’»)\]]*\s+(?=[^\W_]|["'“‘«(\[—–-])|[。！？]+[」』”’）]*\s*""")
 OPENING = frozenset("\"'“‘«([—–-")
 
 # No sentence ends after these with a period, nor after an initial ("J. Smith") or letters with periods ("U.S. Army").
@@ -186,6 +187,7 @@ TITLES = frozenset(
 )
 NUMBERED = frozenset(re.findall(r"\w+", "no nos vol vols fig figs p pp ch chap sec art op eq"))  # before a digit only
 INITIAL = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
+LONGEST = 64  # characters of an abbreviation
 
 
 def split_sentences(text: str, sentences: Sentences = "split") -> list[str]:
@@ -216,7 +218,7 @@ def _ends_sentence(line: str, match: re.Match) -> bool:
         return False
     if match[1] != "." or not line[match.start() + 1].isspace():
         return True
-    word = line[line.rfind(" ", 0, match.start()) + 1 : match.start()].lstrip("\"'“‘«([—–-")
+    word = re.split(r"\s", line[max(0, match.start() - LONGEST) : match.start()])[-1].lstrip("\"'“‘«([—–-")
     if INITIAL.fullmatch(word):
         return word == "I"
     return word.lower() not in TITLES and not (word.lower() in NUMBERED and following.isdigit())
