@@ -81,6 +81,7 @@ OBJECTIVES = {
 }
 TASK_TYPES = {"masked_lm": "fill-mask", "causal_lm": "text-generation", "bilm": "feature-extraction"}
 LENGTHS = {"masked_lm": 128, "causal_lm": 128, "bilm": 20}  # the default of --max_seq_length
+HELD_OUT_SEED = 42  # of the masks and pairs of held-out text, so that runs with different --seed are compared on the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,19 +354,20 @@ def build_objective(
     training: for an evaluation, the objective in training, if there is one
     """
     trains = rows is not None
+    seed = args.seed if trains else HELD_OUT_SEED
     if kind == "bilm":
         rows = rows or max(1, min(args.per_device_eval_batch_size, corpus.num_tokens // length))
         sampled = model.config.num_sampled if trains else 0
-        return BiLM(corpus, rows, length, args.seed, sampled, shuffle=trains, training=training)
+        return BiLM(corpus, rows, length, seed, sampled, shuffle=trains, training=training)
     check_length(length, model, tokenizer)
     if kind == "causal_lm":
-        return CausalLM(corpus, length, args.seed, shuffle=trains, pad_token_id=tokenizer.pad_token_id)
+        return CausalLM(corpus, length, seed, shuffle=trains, pad_token_id=tokenizer.pad_token_id)
     return MaskedLM(
         corpus,
         Vocabulary.of(tokenizer),
         length,
         args.segments,
-        args.seed,
+        seed,
         shuffle=trains,
         whole_words=args.whole_word_mask,
         shares=args.shares,

@@ -295,6 +295,14 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
     assert metrics["eval_bits_per_byte"] == pytest.approx(total / math.log(2) / size, rel=0.02)
 
 
+def test_runs_with_different_seeds_are_measured_on_the_same_masks_and_pairs(tmp_path):
+    argv = [*flags(tmp_path, "next_sentence"), "--max_steps", "1", "--learning_rate", "0", "--output_dir"]
+    run_pretraining.main([*argv, str(tmp_path / "model"), "--do_eval", "false"])
+    argv += [str(tmp_path / "out"), "--model_name_or_path", str(tmp_path / "model"), "--overwrite_output_dir"]
+    losses = [run_pretraining.main([*argv, "--seed", seed])["eval_loss"] for seed in ("42", "43")]
+    assert losses[0] == losses[1]
+
+
 def test_a_loss_that_is_not_finite_is_no_perplexity(tmp_path, monkeypatch):
     def diverged(self, model, batch, options):
         return compute(self, model, batch, options) * (1 if model.training else math.nan)
