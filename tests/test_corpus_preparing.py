@@ -153,6 +153,19 @@ def test_a_validation_file_is_the_held_out_text(tmp_path, texts):
         TextSource(**files, validation_split_percentage=5.0)
 
 
+def test_a_file_that_is_named_twice_is_read_once_and_none_is_held_out_and_trained_on(tmp_path, texts):
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    prepared = run(tmp_path / "twice", TextSource(f"{tmp_path}/a.txt,{tmp_path}/*.txt", validation_split_percentage=0))
+    assert len(prepared.train.documents) == 17
+    both = TextSource(f"{tmp_path}/*", validation_file=f"{tmp_path}/b.jsonl")
+    with pytest.raises(InputError, match="^validation_file .*b.jsonl is among the files to train on: leave it out"):
+        run(tmp_path / "out", both)
+    shutil.copy(tmp_path / "b.jsonl", tmp_path / "copy.jsonl")
+    copied = TextSource(f"{tmp_path}/a.txt,{tmp_path}/b.jsonl", validation_file=f"{tmp_path}/copy.jsonl")
+    with pytest.raises(InputError, match="the held-out text .*copy.jsonl is a copy of .*b.jsonl, which is trained on"):
+        run(tmp_path / "out", copied)
+
+
 def test_documents_and_sentences_without_tokens_vanish(tmp_path):
     (tmp_path / "a.txt").write_text("One.\n\u200b\nTwo.\n\n\u200b\n\n\u200b\nThree.", encoding="utf-8")
     tokenizer = BertTokenizer({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, ".": 5})

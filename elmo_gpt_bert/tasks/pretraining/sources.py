@@ -55,13 +55,20 @@ class TextSource:
             raise InputError(VALIDATION_FILE, " is the held-out text: leave out ", PERCENTAGE)
 
     def files(self, folder: Path) -> dict[str, list[Path]]:
-        """The files of each split. Those of a data set of the Hub are first written to `folder`."""
+        """The files of each split. Those of a data set of the Hub are first written to `folder`.
+
+        Raises ValueError for a file of both splits, and OSError for one that is missing.
+        """
         if self.dataset_name is not None:
             files = download(self, folder)
         else:
             files = {"train": find_files(self.train_file, TRAIN_FILE)}
         if self.validation_file is not None:
             files["validation"] = find_files(self.validation_file, VALIDATION_FILE)
+            trained = {file.resolve() for file in files["train"]}
+            for file in files["validation"]:
+                if file.resolve() in trained:
+                    raise InputError(VALIDATION_FILE, f" {file} is among the files to train on: leave it out of one")
         elif self.validation_split_percentage:
             files.pop("validation", None)
         return files
@@ -163,8 +170,16 @@ def _texts(dataset: Any, source: TextSource) -> Iterator[str]:
 
 
 def describe(files: Mapping[str, list[Path]]) -> dict[str, list[dict]]:
-    """The name, size, time and SHA-256 of each file of the splits."""
-    return {split: [_describe(file) for file in paths] for split, paths in files.items()}
+    """The name, size, time and SHA-256 of each file of the splits.
+
+    Raises ValueError for held-out text that is a copy of training text.
+    """
+    described = {split: [_describe(file) for file in paths] for split, paths in files.items()}
+    trained = {record["sha256"]: file for file, record in zip(files["train"], described["train"], strict=True)}
+    for file, record in zip(files.get("validation", ()), described.get("validation", ()), strict=True):
+        if record["size"] and (copy := trained.get(record["sha256"])):
+            raise InputError(f"the held-out text {file} is a copy of {copy}, which is trained on: leave one out")
+    return described
 
 
 def _describe(file: Path) -> dict[str, Any]:

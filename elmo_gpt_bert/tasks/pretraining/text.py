@@ -37,7 +37,8 @@ LONGEST_DOCUMENT = 1 << 24
 def find_files(names: str, parameter: Parameter) -> list[Path]:
     """The files that a flag names: paths and patterns such as "books/*.txt", with commas between them.
 
-    The files of a pattern are sorted by their paths. Raises FileNotFoundError where nothing has the name.
+    The files of a pattern are sorted by their paths. A file that is named twice counts once. Raises FileNotFoundError
+    where nothing has the name.
     """
     if Path(names).is_file():
         return [Path(names)]  # whose name may have commas and brackets
@@ -52,7 +53,7 @@ def find_files(names: str, parameter: Parameter) -> list[Path]:
         files += matches
     if not files:
         raise InputError(parameter, f" {plain(names)!r} names no file")
-    return files
+    return [*{file.resolve(): file for file in reversed(files)}.values()][::-1]
 
 
 def read_documents(path: Path, documents: Documents = "blank_lines", column: str = "text") -> Iterator[str]:
