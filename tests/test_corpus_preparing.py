@@ -19,7 +19,8 @@ import pyarrow
 import pytest
 from filelock import FileLock
 from pyarrow import parquet
-from transformers import BertTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 import modeling
 from elmo_gpt_bert.tasks.pretraining import preparing, sources, writing
@@ -122,6 +123,25 @@ def encode(tokenizer, corpus: Corpus, text: str, sentences: str = "split") -> li
     return [
         table[tuple(row)] for piece in pieces for row in tokenizer.convert_tokens_to_ids(tokenizer.tokenize(piece))
     ]
+
+
+def test_a_tokenizer_that_sees_white_space_reads_the_space_between_sentences(tmp_path, source, texts):
+    tokenizer = byte_pairs(texts)
+    prepared = run(tmp_path / "out", source, tokenizer=tokenizer)
+    for corpus in (prepared.train, prepared.validation):
+        decoded = [tokenizer.decode(document) for document in units(corpus, corpus.documents)]
+        assert {*decoded} <= {" ".join(split_sentences(text)) for text in texts}
+        assert corpus.num_bytes == sum(len(text.encode()) for text in decoded)
+
+
+def byte_pairs(texts: list[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer as GPT-2 has it."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet))
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
 @pytest.mark.parametrize("config", [BERT, GPT, ELMO], ids=lambda config: config.model_type)

@@ -169,6 +169,10 @@ class Encoder:
     """Turns sentences into numbers: those of subwords by the tokenizer, those of words by a table.
 
     Names of special tokens in a text are read as text.
+
+    Attributes:
+        separator: what goes before each sentence of a document but the first: a space for tokenizers whose tokens tell
+            whether a word follows white space, such as byte-level BPE, and nothing for the others.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, words: Sequence[str] | None = None):
@@ -181,6 +185,11 @@ class Encoder:
             self.backend.encode_special_tokens = True
             self.backend.no_truncation()
             self.backend.no_padding()
+        self.separator = " " if words is None and self._sees_spaces() else ""
+
+    def _sees_spaces(self) -> bool:
+        whole, first, second = self.encode(["a. B", "a.", "B"])
+        return whole != first + second
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The numbers of each sentence. Raises KeyError for a word that is not in the table."""
