@@ -494,7 +494,7 @@ def test_a_data_set_is_streamed_once_and_goes_on_after_its_last_whole_file(tmp_p
     assert sources.download(source, tmp_path / "out/text") == {"train": parts}
     assert [row for part in parts for row in parquet.read_table(part)["body"].to_pylist()] == texts
     assert [part.stat().st_mtime_ns for part in parts[:-1]] == times
-    with pytest.raises(InputError, match="text holds another data set: remove it, or choose another folder"):
+    with pytest.raises(InputError, match="text holds another data set or other splits: remove it, or choose another"):
         sources.download(dataclasses.replace(source, text_column="text"), tmp_path / "out/text")
     (hub / "train.parquet").unlink()
     assert run(tmp_path / "out", source).train.digest == corpus.digest
@@ -512,8 +512,37 @@ def test_a_data_set_with_held_out_text_of_its_own_is_not_split(tmp_path, texts):
     assert sorted(path.name for path in (tmp_path / "out/text").iterdir() if path.is_dir()) == ["train", "validation"]
     prepared = run(tmp_path / "split", dataclasses.replace(source, validation_split_percentage=50.0))
     assert len(prepared.train.documents) + len(prepared.validation.documents) == 30
+    prepared = run(tmp_path / "all", dataclasses.replace(source, validation_split_percentage=0.0))
+    assert len(prepared.train.documents) == 30 and prepared.validation is None
     with pytest.raises(InputError, match="row 0 lacks the column body .of text.. Name the text's with text_column"):
         run(tmp_path / "other", dataclasses.replace(source, text_column="body"))
+
+
+def test_a_download_of_other_splits_is_not_taken_for_the_one_that_is_asked_for(tmp_path, texts):
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "validation"):
+        parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "hub" / f"{split}.parquet")
+    source = TextSource(dataset_name=str(tmp_path / "hub"))
+    folder = tmp_path / "text"
+    assert [*sources.download(dataclasses.replace(source, validation_split_percentage=5.0), folder)] == ["train"]
+    with pytest.raises(InputError, match="text holds another data set or other splits"):
+        sources.download(source, folder)
+    record = folder / "source.json"
+    before = {name: value for name, value in json.loads(record.read_text()).items() if name != "splits"}
+    record.write_text(json.dumps(before))  # as versions before this one wrote it
+    assert [*sources.download(source, folder)] == ["train"]
+
+
+def test_the_row_of_a_data_set_is_numbered_from_its_first_one_also_when_the_download_goes_on(
+    tmp_path, texts, monkeypatch
+):
+    (tmp_path / "hub").mkdir()
+    rows = [*texts[:20], None, *texts[20:]]
+    parquet.write_table(pyarrow.table({"text": rows}), tmp_path / "hub" / "train.parquet")
+    monkeypatch.setattr(sources, "STREAMED", 300)
+    for _ in range(2):
+        with pytest.raises(InputError, match="row 20 has None in the column text"):
+            sources.download(TextSource(dataset_name=str(tmp_path / "hub")), tmp_path / "text")
 
 
 def write_as_datatrove(path: Path, rows: list[list[int]], size: int) -> None:
