@@ -42,6 +42,7 @@ from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.evaluation import HeldOut, compute_losses, score
 from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
+from elmo_gpt_bert.tasks.pretraining.pairs import share_of_following
 from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from elmo_gpt_bert.tasks.pretraining.preparing import PreparedText, prepare
 from elmo_gpt_bert.tasks.pretraining.sources import TextSource
@@ -241,6 +242,12 @@ def prepare_text(
                 f"{type(config).__name__} does not read the tokens of {type(tokenizer).__name__}: give another "
                 "--tokenizer_name, or leave it out for one that is made from the text"
             )
+        words = getattr(tokenizer, "targets", None) or ()
+        if args.model_name_or_path.endswith(".json") and len(words) > (size := getattr(config, size_field(config))):
+            raise InputError(
+                f"--tokenizer_name {args.tokenizer_name} has {len(words)} words, the model {args.model_name_or_path} "
+                f"only {size}: choose another tokenizer, or give --config_overrides {size_field(config)}={len(words)}"
+            )
     has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
@@ -314,6 +321,9 @@ def build_task(
     if args.final_seq_length is not None:
         first = round(args.max_steps * (1 - args.final_share))
         phases.append(Phase(build(text.train, args.final_seq_length, rows), first))
+    if kind == "masked_lm" and args.segments == "next_sentence":
+        share = share_of_following(text.train, phases[0].objective.rows)
+        accelerator.print(f"pairs: the second segment follows in {100 * share:.0f} % of them")
     data, features = {"train": text.train}, {}
     if args.do_eval and text.validation is not None:
         data["validation"] = text.validation

@@ -115,6 +115,16 @@ def test_two_processes_evaluate_as_one(trained, tmp_path):
         assert metrics[name] == pytest.approx(one[name], rel=1e-5)
 
 
+def test_two_processes_evaluate_a_bilm_in_training_as_one(tmp_path):
+    argv = [*flags(tmp_path, "bilm", **WITHOUT_DROPOUT["bilm"]), "--max_steps", "8", "--max_grad_norm", "1"]
+    argv += ["--save_strategy", "no", "--output_dir"]
+    one = run_pretraining.main([*argv, str(tmp_path / "one")])
+    two = [*argv, str(tmp_path / "two"), "--per_device_train_batch_size", "2", "--per_device_eval_batch_size", "8"]
+    assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
+    metrics = json.loads((tmp_path / "two" / "metrics.json").read_text())
+    assert metrics["eval_loss"] == pytest.approx(one["eval_loss"], rel=2e-6)
+
+
 def test_a_trained_model_is_scored_on_pairs_and_fine_tuned(trained, tmp_path):
     _, folder, _ = trained
     model = ["--model_name_or_path", str(folder / "out"), "--output_dir"]
@@ -326,6 +336,16 @@ def test_what_needs_held_out_text_is_refused_without_it_before_the_training(tmp_
     argv[place : place + 2] = ["--validation_split_percentage", "0"]
     with pytest.raises(ValueError, match=f"--{flag}.* needs held-out text, and no document is held out"):
         run_pretraining.main([*argv, f"--{flag}", value])
+
+
+def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(tmp_path):
+    argv = [*flags(tmp_path, "bilm", lm_vocab_size=4), "--output_dir", str(tmp_path / "out"), "--max_steps", "1"]
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\nboat\n")
+    ElmoTokenizer(str(tmp_path / "vocab.txt"), max_characters_per_token=12).save_pretrained(tmp_path / "words")
+    problem = "has 5 words, the model .*bilm.json only 4: .* --config_overrides lm_vocab_size=5"
+    with pytest.raises(ValueError, match=problem):
+        run_pretraining.main([*argv, "--tokenizer_name", str(tmp_path / "words")])
+    assert not (tmp_path / "corpus-bilm").exists()
 
 
 @pytest.mark.parametrize(
