@@ -81,6 +81,7 @@ OBJECTIVES = {
     "bilm": AutoModelForPreTraining,
 }
 TASK_TYPES = {"masked_lm": "fill-mask", "causal_lm": "text-generation", "bilm": "feature-extraction"}
+MASKING = ("segments", "mlm_probability", "mask_share", "random_share", "whole_word_mask")  # flags of a masked LM
 LENGTHS = {"masked_lm": 128, "causal_lm": 128, "bilm": 20}  # the default of --max_seq_length
 HELD_OUT_SEED = 42  # of the masks and pairs of held-out text, so that runs with different --seed are compared on the same
 
@@ -170,6 +171,10 @@ class PretrainingArguments(RunArguments):
                 raise InputError("with --budget_minutes the learning rate follows the time: give --warmup_ratio")
         if self.final_seq_length is not None and self.max_steps <= 0:
             raise InputError("--final_seq_length begins after a share of the updates: give their number, --max_steps")
+        if self.final_seq_length is None and self.final_share != PretrainingArguments.final_share:
+            raise InputError(f"--final_share {self.final_share} is the share of --final_seq_length: give that, too")
+        if self.final_seq_length is not None and self.final_share == 0:
+            raise InputError("--final_share 0 leaves no update for --final_seq_length: leave both out, or raise it")
 
 
 @dataclass
@@ -221,6 +226,7 @@ def run(args: PretrainingArguments, corpus: Path) -> Results:
     clock.lap("start")
     config = load_config(args.source)
     kind = choose_objective(config, args)
+    check_flags(kind, args)
     text = prepare_text(corpus, config, args, accelerator)
     clock.lap("tokenize")
     model = load_language_model(kind, text, config, args)
@@ -302,6 +308,18 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
     return args.objective or possible[0]
 
 
+def check_flags(kind: str, args: PretrainingArguments) -> None:
+    """Raises ValueError for flags that mean nothing for the objective."""
+    if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
+        raise InputError(
+            "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"
+        )
+    for name in MASKING if kind != "masked_lm" else ():
+        if getattr(args, name) != getattr(PretrainingArguments, name):
+            value = getattr(args, name)
+            raise InputError(f"--{name} {value} is of a masked_lm, but this model learns {kind}: leave it out")
+
+
 def build_task(
     kind: str, text: PreparedText, model: PreTrainedModel, args: PretrainingArguments, accelerator: Accelerator
 ) -> LanguageModelling:
@@ -313,10 +331,6 @@ def build_task(
         _check_needs_no_evaluation(args)
     build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
     rows = samples_of_update(args, accelerator.num_processes)
-    if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
-        raise InputError(
-            "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"
-        )
     phases = [Phase(build(text.train, args.max_seq_length or LENGTHS[kind], rows))]
     if args.final_seq_length is not None:
         first = round(args.max_steps * (1 - args.final_share))

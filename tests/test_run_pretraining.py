@@ -354,6 +354,15 @@ def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(
         (["--do_predict"], "--do_predict has no meaning in pre-training"),
         (["--budget_minutes", "1", "--max_steps", "3"], "--budget_minutes and --max_steps both end the run"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
+        (["--final_share", "0.5"], "--final_share 0.5 is the share of --final_seq_length: give that"),
+        (
+            ["--final_share", "0", "--final_seq_length", "31", "--max_steps", "9"],
+            "--final_share 0 leaves no update for --final_seq_length",
+        ),
+        (
+            ["--config_overrides", "is_decoder=true", "--whole_word_mask"],
+            "--whole_word_mask True is of a masked_lm, but this model learns causal_lm: leave it out",
+        ),
         (["--mask_share", "0.8", "--random_share", "0.3"], "--mask_share and --random_share are 0.8 and 0.3"),
         (["--dataset_name", "some/text"], "from --train_file or --dataset_name: give one of them"),
         (["--tokenizer_name", "words"], "ZooBertConfig does not read the tokens of ElmoTokenizer"),
