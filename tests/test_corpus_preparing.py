@@ -419,6 +419,22 @@ def test_a_text_that_changed_is_one_error_and_one_that_moved_is_not(tmp_path, fo
         run(folder, dataclasses.replace(source, train_file="none.txt"))
 
 
+def test_a_text_that_was_copied_is_compared_once(tmp_path, folder, source, monkeypatch):
+    digests = []
+    monkeypatch.setattr(sources, "file_digest", lambda path: digests.append(path.name) or files.file_digest(path))
+    os.utime(tmp_path / "a.txt", (1, 1))
+
+    def read_only(*_):
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "write_json", read_only)
+        run(folder, source)
+    for _ in range(2):
+        run(folder, source)
+    assert digests == ["a.txt"] * 2
+
+
 @pytest.mark.parametrize(
     "changes, problem",
     [

@@ -191,8 +191,11 @@ def _describe(file: Path) -> dict[str, Any]:
     return {"name": file.name, "size": status.st_size, "mtime": status.st_mtime_ns, "sha256": file_digest(file)}
 
 
-def changed_file(files: Mapping[str, list[Path]], described: Mapping[str, list[dict]]) -> str | None:
-    """What differs between the files and those that were described, or None. Only files of another time are read."""
+def changed_file(files: Mapping[str, list[Path]], described: dict[str, list[dict]]) -> str | None:
+    """What differs between the files and those that were described, or None.
+
+    Only files of another time are read. If their content is the same, the description gets the time.
+    """
     for split in {*files, *described}:
         paths, records = files.get(split, []), described.get(split, [])
         names, former = [path.name for path in paths], [record["name"] for record in records]
@@ -206,6 +209,7 @@ def changed_file(files: Mapping[str, list[Path]], described: Mapping[str, list[d
                 is_same = file_digest(path) == record["sha256"]
             if not is_same:
                 return f"the file {path}"
+            record["mtime"] = status.st_mtime_ns
     return None
 
 
