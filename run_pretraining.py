@@ -305,6 +305,11 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
         raise InputError(f"{type(config).__name__} has no head for a language model: choose another model")
     if args.objective is not None and args.objective not in possible:
         raise InputError(f"--objective {args.objective}: {type(config).__name__} learns {' or '.join(possible)}")
+    if args.objective == "causal_lm" and "masked_lm" in possible and not getattr(config, "is_decoder", True):
+        raise InputError(
+            "--objective causal_lm: the model sees the words that it is to predict: give --config_overrides "
+            "is_decoder=true, too"
+        )
     return args.objective or possible[0]
 
 

@@ -70,6 +70,12 @@ def test_empty_documents_vanish_and_blank_lines_of_white_space_separate(tmp_path
     assert stripped(write(tmp_path / "empty.txt", b"")) == []
 
 
+def test_lines_may_end_with_a_carriage_return_alone(tmp_path):
+    assert stripped(write(tmp_path / "page.txt", PLAIN.replace(b"\n", b"\r"))) == DOCUMENTS
+    mixed = write(tmp_path / "mixed.txt", b"One\rtwo.\r\n\r\nThree.")
+    assert stripped(mixed) == ["One\rtwo.", "Three."]
+
+
 def test_a_document_beyond_the_limit_is_cut_at_the_end_of_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "LONGEST_DOCUMENT", 20)
     lines = [f"line {number}" for number in range(9)]
@@ -108,6 +114,7 @@ def test_a_name_without_a_file_is_one_error(tmp_path, name, problem):
         ("a.txt", b"fine\n\nso f\xe9te", "a.txt: byte 10 is not UTF-8"),
         ("a.txt", "fine".encode("utf-16-le"), "a.txt: byte 1 is NUL.* UTF-16"),
         ("a.txt.gz", gzip.compress(b"fine\n\n\xff", mtime=0), "a.txt.gz: byte 6 is not UTF-8"),
+        ("a.txt", b"\xef\xbb\xbffine \xe9", "a.txt: byte 8 is not UTF-8"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": "f\xe9te"}', "a.jsonl: byte 28 is not UTF-8"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": ', "a.jsonl:2: not JSON"),
         ("a.jsonl", b'\n["fine"]', "a.jsonl:2: not a JSON object"),

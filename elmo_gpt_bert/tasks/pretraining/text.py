@@ -85,8 +85,9 @@ def _decode(content: bytes, path: Path, offset: int) -> str:
     try:
         text = content.decode("utf-8-sig" if offset == 0 else "utf-8")
     except UnicodeDecodeError as error:
+        place = offset + len(content) - len(error.object) + error.start  # the object lacks a byte order mark
         raise InputError(
-            f"{path}: byte {offset + error.start} is not UTF-8 ({error.reason}): convert the file, e.g. with iconv"
+            f"{path}: byte {place} is not UTF-8 ({error.reason}): convert the file, e.g. with iconv"
         ) from error
     if "\0" in text:
         place = offset + content.index(b"\0")
@@ -96,7 +97,7 @@ def _decode(content: bytes, path: Path, offset: int) -> str:
 
 def _plain_texts(file: BinaryIO, path: Path, blank_lines: bool) -> Iterator[str]:
     lines, begin, size = [], 0, 0  # of the document: its lines, its first byte, its number of bytes
-    for line in file:
+    for line in _lines(file):
         ends = line.isspace() and blank_lines
         if not ends:
             lines.append(line)
@@ -105,6 +106,13 @@ def _plain_texts(file: BinaryIO, path: Path, blank_lines: bool) -> Iterator[str]
             yield _decode(b"".join(lines), path, begin)
             lines, begin, size = [], begin + size, 0
     yield _decode(b"".join(lines), path, begin)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, which end with LF, with CR LF or, in a file without LF, with CR."""
+    for number, line in enumerate(file):
+        is_all = number == 0 and not line.endswith(b"\n")
+        yield from line.replace(b"\r", b"\n").splitlines(keepends=True) if is_all else (line,)
 
 
 def _json_texts(file: BinaryIO, path: Path, column: str) -> Iterator[str]:
