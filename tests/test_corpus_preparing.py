@@ -23,12 +23,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 import modeling
-from elmo_gpt_bert.tasks.pretraining import preparing, sources, writing
+from elmo_gpt_bert.tasks.pretraining import preparing, sources, vocabulary, writing
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.preparing import prepare
 from elmo_gpt_bert.tasks.pretraining.sources import TextSource, is_held_out
-from elmo_gpt_bert.tasks.pretraining.text import split_sentences
-from elmo_gpt_bert.tasks.pretraining.vocabulary import word_vocabulary
+from elmo_gpt_bert.tasks.pretraining.text import pieces, split_sentences
+from elmo_gpt_bert.tasks.pretraining.vocabulary import train_subwords, word_vocabulary
 from elmo_gpt_bert.training import files
 from elmo_gpt_bert.training.errors import FileError, InputError, UserError
 from modeling import ElmoConfig, ElmoTokenizer, ZooBertConfig, ZooGPTConfig
@@ -218,6 +218,18 @@ def test_word_pieces_begin_with_the_special_tokens_and_depend_on_the_training_te
     assert "Z" in cased.get_vocab() and "Z" not in tokenizer.get_vocab()
     with pytest.raises(UserError, match="^do_lower_case: ZooGPTTokenizer has no such choice"):
         run(tmp_path / "gpt", source, GPT, do_lower_case=False)
+
+
+@pytest.mark.parametrize("config", [BERT, GPT], ids=lambda config: config.model_type)
+def test_the_pieces_do_not_depend_on_how_many_strings_are_in_memory_at_once(source, config, monkeypatch):
+    def texts():
+        return pieces(source.read(source.files(Path())["train"]), PIECE)
+
+    whole = train_subwords(config, texts)
+    monkeypatch.setattr(vocabulary, "DISTINCT", 4)
+    lists = [*vocabulary._distinct(texts())]
+    assert len(lists) > 9 and max(map(len, lists)) < 100
+    assert train_subwords(config, texts).get_vocab() == whole.get_vocab()
 
 
 def test_byte_pairs_are_in_the_format_of_gpt(tmp_path, source):
