@@ -165,6 +165,12 @@ def test_equal_documents_are_held_out_together_and_never_trained_on(tmp_path):
     assert len(prepared.train.documents) + len(prepared.validation.documents) == len(texts)
 
 
+def test_the_text_for_a_tokenizer_is_read_without_the_files_of_held_out_text(tmp_path, texts):
+    source = TextSource(str(tmp_path / "a.txt"), validation_file=str(tmp_path / "gone.txt"))
+    reader = writing.Reader(source, {"train": [tmp_path / "a.txt"], "validation": [tmp_path / "gone.txt"]}, PIECE)
+    assert [text.strip() for batch in reader.training_texts() for text in batch] == texts[:17]
+
+
 def test_a_validation_file_is_the_held_out_text(tmp_path, texts):
     files = {"train_file": str(tmp_path / "a.txt"), "validation_file": str(tmp_path / "b.jsonl")}
     prepared = run(tmp_path / "out", TextSource(**files))

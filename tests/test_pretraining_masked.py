@@ -418,7 +418,7 @@ def test_the_share_of_pairs_that_follow_is_half_of_the_rows_with_two_sentences(c
 def test_whole_words_need_marked_continuations(corpus):
     plain = Vocabulary(CLS, SEP, MASK, PAD, SIZE, np.zeros(SIZE, bool))
     with pytest.raises(UserError, match="whole_words needs a vocabulary that marks the continuation of words by ##"):
-        MaskedLM(corpus, plain, 24, whole_words=True)
+        MaskedLM(corpus, plain, 24, "full_sentences", whole_words=True)
 
 
 def test_the_vocabulary_is_the_tokenizers(tmp_path):

@@ -91,6 +91,7 @@ class MaskedLM(Objective):
 
     Args:
         length: of a row, with its special tokens.
+        segments: the kind of rows, one of `Segments`.
         seed: of the order, the masks and the pairs.
         shuffle: False takes the rows as they lie in the corpus, with the same masks and pairs in each epoch.
         whole_words: whether all tokens of a word are chosen, or none.
@@ -107,7 +108,7 @@ class MaskedLM(Objective):
         corpus: Corpus,
         vocabulary: Vocabulary,
         length: int,
-        segments: str = Segments.NEXT_SENTENCE,
+        segments: str,
         seed: int = 0,
         shuffle: bool = True,
         whole_words: bool = False,

@@ -113,8 +113,8 @@ class BiLM(Objective):
 
         Returns:
             input_ids and reverse_input_ids (N, steps, K) and labels and reverse_labels (N, steps); with sampled words,
-            sampled_words (2, num_sampled) and num_draws (2,), the same for all rows of the window; the number of each
-            row (N,); and the number of each row's window (N,), counted from the beginning of the training.
+            sampled_words (2, num_sampled) and num_draws (2,), the same for all rows of the window; rows (N,), their
+            numbers; and windows (N,), the number of the window, counted from the beginning of the training.
         """
         windows, rows = np.divmod(np.asarray(samples, np.int64), self.rows)
         if len(np.unique(windows)) != 1:
@@ -180,9 +180,10 @@ class BiLM(Objective):
         elmo = extract_model_from_parallel(model).base_model
         return elmo.initial_hidden, elmo.initial_cell
 
-    def begin_evaluation(self) -> None:
+    def begin_evaluation(self, device: torch.device) -> None:
         """Gives all processes the state of the training's first stream, which the first of them computes."""
         if self.training is not None and self.training.states is not None:
+            self.training.states = tuple(part.to(device) for part in self.training.states)
             for part in self.training.states:
                 part[0] = broadcast(part[0].contiguous())
 

@@ -58,9 +58,9 @@ class Reader:
     def training_texts(self) -> Iterator[list[str]]:
         """The training documents without those held out, in pieces."""
         share = self.source.share(self.files)
-        for piece in self.pieces("train the tokenizer"):
-            if piece.split == "train":
-                yield [text for text in piece.texts if not is_held_out(text, share)]
+        training = dataclasses.replace(self, files={"train": self.files["train"]})
+        for piece in training.pieces("train the tokenizer"):
+            yield [text for text in piece.texts if not is_held_out(text, share)]
 
 
 @dataclasses.dataclass(frozen=True)
