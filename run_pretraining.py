@@ -83,7 +83,7 @@ OBJECTIVES = {
 TASK_TYPES = {"masked_lm": "fill-mask", "causal_lm": "text-generation", "bilm": "feature-extraction"}
 MASKING = ("segments", "mlm_probability", "mask_share", "random_share", "whole_word_mask")  # flags of a masked LM
 LENGTHS = {"masked_lm": 128, "causal_lm": 128, "bilm": 20}  # the default of --max_seq_length
-HELD_OUT_SEED = 42  # of the masks and pairs of held-out text, so that runs with different --seed are compared on the same
+HELD_OUT_SEED = 42  # of the masks and pairs of held-out text: the same for every --seed, so that their runs compare
 
 
 @dataclass(frozen=True, kw_only=True)
