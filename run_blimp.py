@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from accelerate import Accelerator
 from datasets import DatasetDict
+from transformers import AutoModelForMaskedLM
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
@@ -172,6 +173,8 @@ def run(args: BlimpArguments) -> Results:
     of_blimp, data = is_blimp(data["validation"]), first_examples(data, limits)
     columns = phenomena(data["validation"])
     head = choose_head(config, tokenizer, args.source)
+    if args.pll != BlimpArguments.pll and head is not AutoModelForMaskedLM:
+        raise InputError(f"--pll {args.pll} is for masked models, not {type(config).__name__}: leave it out")
     model = load_model(head, args.source, config, tokenizer, train=False, remedy=REMEDY)
     scorer = make_scorer(head, model, tokenizer, args.pll)
     size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} pairs"

@@ -42,6 +42,7 @@ from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.evaluation import HeldOut, compute_losses, score
 from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
+from elmo_gpt_bert.tasks.pretraining.pairs import share_of_following
 from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from elmo_gpt_bert.tasks.pretraining.preparing import PreparedText, prepare
 from elmo_gpt_bert.tasks.pretraining.sources import TextSource
@@ -80,7 +81,9 @@ OBJECTIVES = {
     "bilm": AutoModelForPreTraining,
 }
 TASK_TYPES = {"masked_lm": "fill-mask", "causal_lm": "text-generation", "bilm": "feature-extraction"}
+MASKING = ("segments", "mlm_probability", "mask_share", "random_share", "whole_word_mask")  # flags of a masked LM
 LENGTHS = {"masked_lm": 128, "causal_lm": 128, "bilm": 20}  # the default of --max_seq_length
+HELD_OUT_SEED = 42  # of the masks and pairs of held-out text: the same for every --seed, so that their runs compare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +171,10 @@ class PretrainingArguments(RunArguments):
                 raise InputError("with --budget_minutes the learning rate follows the time: give --warmup_ratio")
         if self.final_seq_length is not None and self.max_steps <= 0:
             raise InputError("--final_seq_length begins after a share of the updates: give their number, --max_steps")
+        if self.final_seq_length is None and self.final_share != PretrainingArguments.final_share:
+            raise InputError(f"--final_share {self.final_share} is the share of --final_seq_length: give that, too")
+        if self.final_seq_length is not None and self.final_share == 0:
+            raise InputError("--final_share 0 leaves no update for --final_seq_length: leave both out, or raise it")
 
 
 @dataclass
@@ -219,6 +226,7 @@ def run(args: PretrainingArguments, corpus: Path) -> Results:
     clock.lap("start")
     config = load_config(args.source)
     kind = choose_objective(config, args)
+    check_flags(kind, args)
     text = prepare_text(corpus, config, args, accelerator)
     clock.lap("tokenize")
     model = load_language_model(kind, text, config, args)
@@ -239,6 +247,12 @@ def prepare_text(
             raise InputError(
                 f"{type(config).__name__} does not read the tokens of {type(tokenizer).__name__}: give another "
                 "--tokenizer_name, or leave it out for one that is made from the text"
+            )
+        words = getattr(tokenizer, "targets", None) or ()
+        if args.model_name_or_path.endswith(".json") and len(words) > (size := getattr(config, size_field(config))):
+            raise InputError(
+                f"--tokenizer_name {args.tokenizer_name} has {len(words)} words, the model {args.model_name_or_path} "
+                f"only {size}: choose another tokenizer, or give --config_overrides {size_field(config)}={len(words)}"
             )
     has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
     lower_case = args.do_lower_case if has_case else None
@@ -291,7 +305,24 @@ def choose_objective(config: PreTrainedConfig, args: PretrainingArguments) -> st
         raise InputError(f"{type(config).__name__} has no head for a language model: choose another model")
     if args.objective is not None and args.objective not in possible:
         raise InputError(f"--objective {args.objective}: {type(config).__name__} learns {' or '.join(possible)}")
+    if args.objective == "causal_lm" and "masked_lm" in possible and not getattr(config, "is_decoder", True):
+        raise InputError(
+            "--objective causal_lm: the model sees the words that it is to predict: give --config_overrides "
+            "is_decoder=true, too"
+        )
     return args.objective or possible[0]
+
+
+def check_flags(kind: str, args: PretrainingArguments) -> None:
+    """Raises ValueError for flags that mean nothing for the objective."""
+    if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
+        raise InputError(
+            "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"
+        )
+    for name in MASKING if kind != "masked_lm" else ():
+        if getattr(args, name) != getattr(PretrainingArguments, name):
+            value = getattr(args, name)
+            raise InputError(f"--{name} {value} is of a masked_lm, but this model learns {kind}: leave it out")
 
 
 def build_task(
@@ -305,14 +336,13 @@ def build_task(
         _check_needs_no_evaluation(args)
     build = partial(build_objective, kind, model=model, tokenizer=text.tokenizer, args=args)
     rows = samples_of_update(args, accelerator.num_processes)
-    if kind == "bilm" and (args.batch_ramp_steps or args.final_seq_length):
-        raise InputError(
-            "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"
-        )
     phases = [Phase(build(text.train, args.max_seq_length or LENGTHS[kind], rows))]
     if args.final_seq_length is not None:
         first = round(args.max_steps * (1 - args.final_share))
         phases.append(Phase(build(text.train, args.final_seq_length, rows), first))
+    if kind == "masked_lm" and args.segments == "next_sentence":
+        share = share_of_following(text.train, phases[0].objective.rows)
+        accelerator.print(f"pairs: the second segment follows in {100 * share:.0f} % of them")
     data, features = {"train": text.train}, {}
     if args.do_eval and text.validation is not None:
         data["validation"] = text.validation
@@ -353,19 +383,20 @@ def build_objective(
     training: for an evaluation, the objective in training, if there is one
     """
     trains = rows is not None
+    seed = args.seed if trains else HELD_OUT_SEED
     if kind == "bilm":
         rows = rows or max(1, min(args.per_device_eval_batch_size, corpus.num_tokens // length))
         sampled = model.config.num_sampled if trains else 0
-        return BiLM(corpus, rows, length, args.seed, sampled, shuffle=trains, training=training)
+        return BiLM(corpus, rows, length, seed, sampled, shuffle=trains, training=training)
     check_length(length, model, tokenizer)
     if kind == "causal_lm":
-        return CausalLM(corpus, length, args.seed, shuffle=trains, pad_token_id=tokenizer.pad_token_id)
+        return CausalLM(corpus, length, seed, shuffle=trains, pad_token_id=tokenizer.pad_token_id)
     return MaskedLM(
         corpus,
         Vocabulary.of(tokenizer),
         length,
         args.segments,
-        args.seed,
+        seed,
         shuffle=trains,
         whole_words=args.whole_word_mask,
         shares=args.shares,

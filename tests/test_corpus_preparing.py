@@ -19,15 +19,16 @@ import pyarrow
 import pytest
 from filelock import FileLock
 from pyarrow import parquet
-from transformers import BertTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 import modeling
-from elmo_gpt_bert.tasks.pretraining import preparing, sources, writing
+from elmo_gpt_bert.tasks.pretraining import preparing, sources, vocabulary, writing
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.preparing import prepare
 from elmo_gpt_bert.tasks.pretraining.sources import TextSource, is_held_out
-from elmo_gpt_bert.tasks.pretraining.text import split_sentences
-from elmo_gpt_bert.tasks.pretraining.vocabulary import word_vocabulary
+from elmo_gpt_bert.tasks.pretraining.text import pieces, split_sentences
+from elmo_gpt_bert.tasks.pretraining.vocabulary import train_subwords, word_vocabulary
 from elmo_gpt_bert.training import files
 from elmo_gpt_bert.training.errors import FileError, InputError, UserError
 from modeling import ElmoConfig, ElmoTokenizer, ZooBertConfig, ZooGPTConfig
@@ -124,6 +125,25 @@ def encode(tokenizer, corpus: Corpus, text: str, sentences: str = "split") -> li
     ]
 
 
+def test_a_tokenizer_that_sees_white_space_reads_the_space_between_sentences(tmp_path, source, texts):
+    tokenizer = byte_pairs(texts)
+    prepared = run(tmp_path / "out", source, tokenizer=tokenizer)
+    for corpus in (prepared.train, prepared.validation):
+        decoded = [tokenizer.decode(document) for document in units(corpus, corpus.documents)]
+        assert {*decoded} <= {" ".join(split_sentences(text)) for text in texts}
+        assert corpus.num_bytes == sum(len(text.encode()) for text in decoded)
+
+
+def byte_pairs(texts: list[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer as GPT-2 has it."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet))
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
 @pytest.mark.parametrize("config", [BERT, GPT, ELMO], ids=lambda config: config.model_type)
 def test_the_files_do_not_depend_on_the_number_of_processes(tmp_path, source, config):
     run(tmp_path / "one", source, config)
@@ -145,12 +165,31 @@ def test_equal_documents_are_held_out_together_and_never_trained_on(tmp_path):
     assert len(prepared.train.documents) + len(prepared.validation.documents) == len(texts)
 
 
+def test_the_text_for_a_tokenizer_is_read_without_the_files_of_held_out_text(tmp_path, texts):
+    source = TextSource(str(tmp_path / "a.txt"), validation_file=str(tmp_path / "gone.txt"))
+    reader = writing.Reader(source, {"train": [tmp_path / "a.txt"], "validation": [tmp_path / "gone.txt"]}, PIECE)
+    assert [text.strip() for batch in reader.training_texts() for text in batch] == texts[:17]
+
+
 def test_a_validation_file_is_the_held_out_text(tmp_path, texts):
     files = {"train_file": str(tmp_path / "a.txt"), "validation_file": str(tmp_path / "b.jsonl")}
     prepared = run(tmp_path / "out", TextSource(**files))
     assert (len(prepared.train.documents), len(prepared.validation.documents)) == (17, 25)
     with pytest.raises(UserError, match="leave out validation_split_percentage"):
         TextSource(**files, validation_split_percentage=5.0)
+
+
+def test_a_file_that_is_named_twice_is_read_once_and_none_is_held_out_and_trained_on(tmp_path, texts):
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    prepared = run(tmp_path / "twice", TextSource(f"{tmp_path}/a.txt,{tmp_path}/*.txt", validation_split_percentage=0))
+    assert len(prepared.train.documents) == 17
+    both = TextSource(f"{tmp_path}/*", validation_file=f"{tmp_path}/b.jsonl")
+    with pytest.raises(InputError, match="^validation_file .*b.jsonl is among the files to train on: leave it out"):
+        run(tmp_path / "out", both)
+    shutil.copy(tmp_path / "b.jsonl", tmp_path / "copy.jsonl")
+    copied = TextSource(f"{tmp_path}/a.txt,{tmp_path}/b.jsonl", validation_file=f"{tmp_path}/copy.jsonl")
+    with pytest.raises(InputError, match="the held-out text .*copy.jsonl is a copy of .*b.jsonl, which is trained on"):
+        run(tmp_path / "out", copied)
 
 
 def test_documents_and_sentences_without_tokens_vanish(tmp_path):
@@ -185,6 +224,18 @@ def test_word_pieces_begin_with_the_special_tokens_and_depend_on_the_training_te
     assert "Z" in cased.get_vocab() and "Z" not in tokenizer.get_vocab()
     with pytest.raises(UserError, match="^do_lower_case: ZooGPTTokenizer has no such choice"):
         run(tmp_path / "gpt", source, GPT, do_lower_case=False)
+
+
+@pytest.mark.parametrize("config", [BERT, GPT], ids=lambda config: config.model_type)
+def test_the_pieces_do_not_depend_on_how_many_strings_are_in_memory_at_once(source, config, monkeypatch):
+    def texts():
+        return pieces(source.read(source.files(Path())["train"]), PIECE)
+
+    whole = train_subwords(config, texts)
+    monkeypatch.setattr(vocabulary, "DISTINCT", 4)
+    lists = [*vocabulary._distinct(texts())]
+    assert len(lists) > 9 and max(map(len, lists)) < 100
+    assert train_subwords(config, texts).get_vocab() == whole.get_vocab()
 
 
 def test_byte_pairs_are_in_the_format_of_gpt(tmp_path, source):
@@ -386,6 +437,22 @@ def test_a_text_that_changed_is_one_error_and_one_that_moved_is_not(tmp_path, fo
         run(folder, dataclasses.replace(source, train_file="none.txt"))
 
 
+def test_a_text_that_was_copied_is_compared_once(tmp_path, folder, source, monkeypatch):
+    digests = []
+    monkeypatch.setattr(sources, "file_digest", lambda path: digests.append(path.name) or files.file_digest(path))
+    os.utime(tmp_path / "a.txt", (1, 1))
+
+    def read_only(*_):
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "write_json", read_only)
+        run(folder, source)
+    for _ in range(2):
+        run(folder, source)
+    assert digests == ["a.txt"] * 2
+
+
 @pytest.mark.parametrize(
     "changes, problem",
     [
@@ -461,7 +528,7 @@ def test_a_data_set_is_streamed_once_and_goes_on_after_its_last_whole_file(tmp_p
     assert sources.download(source, tmp_path / "out/text") == {"train": parts}
     assert [row for part in parts for row in parquet.read_table(part)["body"].to_pylist()] == texts
     assert [part.stat().st_mtime_ns for part in parts[:-1]] == times
-    with pytest.raises(InputError, match="text holds another data set: remove it, or choose another folder"):
+    with pytest.raises(InputError, match="text holds another data set or other splits: remove it, or choose another"):
         sources.download(dataclasses.replace(source, text_column="text"), tmp_path / "out/text")
     (hub / "train.parquet").unlink()
     assert run(tmp_path / "out", source).train.digest == corpus.digest
@@ -479,8 +546,37 @@ def test_a_data_set_with_held_out_text_of_its_own_is_not_split(tmp_path, texts):
     assert sorted(path.name for path in (tmp_path / "out/text").iterdir() if path.is_dir()) == ["train", "validation"]
     prepared = run(tmp_path / "split", dataclasses.replace(source, validation_split_percentage=50.0))
     assert len(prepared.train.documents) + len(prepared.validation.documents) == 30
+    prepared = run(tmp_path / "all", dataclasses.replace(source, validation_split_percentage=0.0))
+    assert len(prepared.train.documents) == 30 and prepared.validation is None
     with pytest.raises(InputError, match="row 0 lacks the column body .of text.. Name the text's with text_column"):
         run(tmp_path / "other", dataclasses.replace(source, text_column="body"))
+
+
+def test_a_download_of_other_splits_is_not_taken_for_the_one_that_is_asked_for(tmp_path, texts):
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "validation"):
+        parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "hub" / f"{split}.parquet")
+    source = TextSource(dataset_name=str(tmp_path / "hub"))
+    folder = tmp_path / "text"
+    assert [*sources.download(dataclasses.replace(source, validation_split_percentage=5.0), folder)] == ["train"]
+    with pytest.raises(InputError, match="text holds another data set or other splits"):
+        sources.download(source, folder)
+    record = folder / "source.json"
+    before = {name: value for name, value in json.loads(record.read_text()).items() if name != "splits"}
+    record.write_text(json.dumps(before))  # as versions before this one wrote it
+    assert [*sources.download(source, folder)] == ["train"]
+
+
+def test_the_row_of_a_data_set_is_numbered_from_its_first_one_also_when_the_download_goes_on(
+    tmp_path, texts, monkeypatch
+):
+    (tmp_path / "hub").mkdir()
+    rows = [*texts[:20], None, *texts[20:]]
+    parquet.write_table(pyarrow.table({"text": rows}), tmp_path / "hub" / "train.parquet")
+    monkeypatch.setattr(sources, "STREAMED", 300)
+    for _ in range(2):
+        with pytest.raises(InputError, match="row 20 has None in the column text"):
+            sources.download(TextSource(dataset_name=str(tmp_path / "hub")), tmp_path / "text")
 
 
 def write_as_datatrove(path: Path, rows: list[list[int]], size: int) -> None:

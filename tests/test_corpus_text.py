@@ -6,6 +6,7 @@ import json
 import lzma
 import random
 import re
+import time
 
 import pyarrow
 import pytest
@@ -69,6 +70,12 @@ def test_empty_documents_vanish_and_blank_lines_of_white_space_separate(tmp_path
     assert stripped(write(tmp_path / "empty.txt", b"")) == []
 
 
+def test_lines_may_end_with_a_carriage_return_alone(tmp_path):
+    assert stripped(write(tmp_path / "page.txt", PLAIN.replace(b"\n", b"\r"))) == DOCUMENTS
+    mixed = write(tmp_path / "mixed.txt", b"One\rtwo.\r\n\r\nThree.")
+    assert stripped(mixed) == ["One\rtwo.", "Three."]
+
+
 def test_a_document_beyond_the_limit_is_cut_at_the_end_of_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "LONGEST_DOCUMENT", 20)
     lines = [f"line {number}" for number in range(9)]
@@ -107,6 +114,7 @@ def test_a_name_without_a_file_is_one_error(tmp_path, name, problem):
         ("a.txt", b"fine\n\nso f\xe9te", "a.txt: byte 10 is not UTF-8"),
         ("a.txt", "fine".encode("utf-16-le"), "a.txt: byte 1 is NUL.* UTF-16"),
         ("a.txt.gz", gzip.compress(b"fine\n\n\xff", mtime=0), "a.txt.gz: byte 6 is not UTF-8"),
+        ("a.txt", b"\xef\xbb\xbffine \xe9", "a.txt: byte 8 is not UTF-8"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": "f\xe9te"}', "a.jsonl: byte 28 is not UTF-8"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": ', "a.jsonl:2: not JSON"),
         ("a.jsonl", b'\n["fine"]', "a.jsonl:2: not a JSON object"),
@@ -147,6 +155,7 @@ def test_a_parquet_column_without_text_is_one_error(tmp_path, values, problem):
     "sentences",
     [
         ["Mr. Smith met J. R. Tolkien.", "He said “Hi!”", "Then No. 5 left."],
+        ["He met\u00a0Mr. Smith and\tMr. Jones.", "They\u3000left."],
         ["It was I.", "Nobody in the U.S. Army saw e.g. Tom, 3.5 in. tall."],
         ["'Tis so...", "“And more?” asked he.", "(Yes.)", "No.", "Never!?", "3 went."],
         ["我来了。", "你呢？", "「好。」", "他说。"],
@@ -162,6 +171,12 @@ def test_sentences_end_at_marks_before_a_capital_but_not_after_abbreviations(sen
 def test_a_line_always_ends_a_sentence_and_with_lines_nothing_else_does():
     assert split_sentences("One\ntwo. Three.\n\n four ") == ["One", "two.", "Three.", "four"]
     assert split_sentences("One\ntwo . Three .\r\n\n four ", "lines") == ["One", "two . Three .", "four"]
+
+
+def test_a_long_row_of_dots_is_read_in_a_moment():
+    line, begin = "Contents " + "." * 40_000 + "x", time.process_time()
+    assert split_sentences(line) == [line]
+    assert time.process_time() - begin < 3
 
 
 def test_splitting_loses_nothing_but_white_space():

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertTo
 from elmo_gpt_bert.tasks.pretraining import masked
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary, choose_tokens, choose_words
-from elmo_gpt_bert.tasks.pretraining.pairs import draw_pairs, truncate_pairs
+from elmo_gpt_bert.tasks.pretraining.pairs import draw_pairs, share_of_following, truncate_pairs
 from elmo_gpt_bert.tasks.pretraining.rows import Segments, open_rows, target_lengths
 from elmo_gpt_bert.training.errors import UserError
 from modeling import ZooBertConfig, ZooBertForMaskedLM, ZooBertForPreTraining
@@ -404,10 +404,21 @@ def test_impossible_shares_are_refused():
     assert Shares(mask=0.8, random=1 - 0.8 + 1e-16)
 
 
+def test_the_share_of_pairs_that_follow_is_half_of_the_rows_with_two_sentences(corpus, tmp_path):
+    objective = MaskedLM(corpus, VOCABULARY, 30, Segments.NEXT_SENTENCE)
+    follows = np.mean([whole_epoch(objective, epoch)["next_sentence_label"] == 0 for epoch in range(100)])
+    assert 0 < share_of_following(corpus, objective.rows) < 0.5
+    assert share_of_following(corpus, objective.rows) == pytest.approx(follows, abs=0.02)
+    single = write_corpus(tmp_path / "single", [[[FIRST, FIRST]], [[FIRST]]], SIZE)
+    with pytest.raises(UserError, match="^segments=next_sentence predicts .*, but no row of the training text"):
+        MaskedLM(single, VOCABULARY, 30, Segments.NEXT_SENTENCE)
+    MaskedLM(single, VOCABULARY, 30, Segments.NEXT_SENTENCE, shuffle=False)
+
+
 def test_whole_words_need_marked_continuations(corpus):
     plain = Vocabulary(CLS, SEP, MASK, PAD, SIZE, np.zeros(SIZE, bool))
     with pytest.raises(UserError, match="whole_words needs a vocabulary that marks the continuation of words by ##"):
-        MaskedLM(corpus, plain, 24, whole_words=True)
+        MaskedLM(corpus, plain, 24, "full_sentences", whole_words=True)
 
 
 def test_the_vocabulary_is_the_tokenizers(tmp_path):

@@ -38,9 +38,9 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(streams, "PIECE", 19)
 
 
-def word_corpus(folder, documents) -> Corpus:
+def word_corpus(folder, documents, split: str = "train") -> Corpus:
     characters = ByteSpelling(K).rows(["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(3, WORDS))])
-    return write_corpus(folder, documents, VOCABULARY, characters.astype(np.uint16))
+    return write_corpus(folder, documents, VOCABULARY, characters.astype(np.uint16), split=split)
 
 
 def sentences_of(corpus: Corpus) -> list[list[int]]:
@@ -391,6 +391,9 @@ def test_samples_of_several_windows_and_texts_that_do_not_do_are_one_clear_error
         ValueError, match="the training text in .* too few for 90 rows of 20: give more, or lower rows or steps"
     ):
         BiLM(corpus, rows=90, steps=20)
+    held_out = word_corpus(tmp_path / "held_out", [[[3, 4]]], split="validation")
+    with pytest.raises(ValueError, match="the held-out text in .* too few for 20: hold out more by validation_file"):
+        BiLM(held_out, rows=1, steps=20)
     with pytest.raises(ValueError, match="has no words with ends of sentences: prepare it with ELMo's tokenizer"):
         BiLM(write_corpus(tmp_path / "subwords", random_documents(9, 50), 50), rows=1, steps=4)
     with pytest.raises(ValueError, match="has the states of 1 streams, but this run has 3: keep the product"):

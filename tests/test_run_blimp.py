@@ -162,6 +162,11 @@ def test_flags_that_contradict_each_other_are_one_line(extra, message, flags, ca
     assert message in line
 
 
+def test_how_tokens_are_masked_is_no_flag_for_a_model_that_masks_none(flags):
+    with pytest.raises(UserError, match="--pll within_word_l2r is for masked models, not ZooGPTConfig: leave it out"):
+        run_blimp.main([*flags, "--pll", "within_word_l2r"])
+
+
 def test_results_are_not_written_over_the_model_or_over_other_results(flags, tmp_path, capsys):
     with pytest.raises(SystemExit):
         run_blimp.main([*flags, "--output_dir", str(tmp_path / "gpt"), "--overwrite_output_dir"])

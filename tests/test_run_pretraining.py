@@ -116,6 +116,16 @@ def test_two_processes_evaluate_as_one(trained, tmp_path):
         assert metrics[name] == pytest.approx(one[name], rel=1e-5)
 
 
+def test_two_processes_evaluate_a_bilm_in_training_as_one(tmp_path):
+    argv = [*flags(tmp_path, "bilm", **WITHOUT_DROPOUT["bilm"]), "--max_steps", "8", "--max_grad_norm", "1"]
+    argv += ["--save_strategy", "no", "--output_dir"]
+    one = run_pretraining.main([*argv, str(tmp_path / "one")])
+    two = [*argv, str(tmp_path / "two"), "--per_device_train_batch_size", "2", "--per_device_eval_batch_size", "8"]
+    assert wait(fork(partial(run_pretraining.main, two), 2)) == [0, 0]
+    metrics = json.loads((tmp_path / "two" / "metrics.json").read_text())
+    assert metrics["eval_loss"] == pytest.approx(one["eval_loss"], rel=2e-6)
+
+
 def test_a_trained_model_is_scored_on_pairs_and_fine_tuned(trained, tmp_path):
     _, folder, _ = trained
     model = ["--model_name_or_path", str(folder / "out"), "--output_dir"]
@@ -303,6 +313,14 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
     assert metrics["eval_bits_per_byte"] == pytest.approx(total / math.log(2) / size, rel=0.02)
 
 
+def test_runs_with_different_seeds_are_measured_on_the_same_masks_and_pairs(tmp_path):
+    argv = [*flags(tmp_path, "next_sentence"), "--max_steps", "1", "--learning_rate", "0", "--output_dir"]
+    run_pretraining.main([*argv, str(tmp_path / "model"), "--do_eval", "false"])
+    argv += [str(tmp_path / "out"), "--model_name_or_path", str(tmp_path / "model"), "--overwrite_output_dir"]
+    losses = [run_pretraining.main([*argv, "--seed", seed])["eval_loss"] for seed in ("42", "43")]
+    assert losses[0] == losses[1]
+
+
 def test_a_loss_that_is_not_finite_is_no_perplexity(tmp_path, monkeypatch):
     def diverged(self, model, batch, options):
         return compute(self, model, batch, options) * (1 if model.training else math.nan)
@@ -328,15 +346,35 @@ def test_what_needs_held_out_text_is_refused_without_it_before_the_training(tmp_
         run_pretraining.main([*argv, f"--{flag}", value])
 
 
+def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(tmp_path):
+    argv = [*flags(tmp_path, "bilm", lm_vocab_size=4), "--output_dir", str(tmp_path / "out"), "--max_steps", "1"]
+    (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\nboat\n")
+    ElmoTokenizer(str(tmp_path / "vocab.txt"), max_characters_per_token=12).save_pretrained(tmp_path / "words")
+    problem = "has 5 words, the model .*bilm.json only 4: .* --config_overrides lm_vocab_size=5"
+    with pytest.raises(ValueError, match=problem):
+        run_pretraining.main([*argv, "--tokenizer_name", str(tmp_path / "words")])
+    assert not (tmp_path / "corpus-bilm").exists()
+
+
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
         (["--do_predict"], "--do_predict has no meaning in pre-training"),
         (["--budget_minutes", "1", "--max_steps", "3"], "--budget_minutes and --max_steps both end the run"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
+        (["--final_share", "0.5"], "--final_share 0.5 is the share of --final_seq_length: give that"),
+        (
+            ["--final_share", "0", "--final_seq_length", "31", "--max_steps", "9"],
+            "--final_share 0 leaves no update for --final_seq_length",
+        ),
+        (
+            ["--config_overrides", "is_decoder=true", "--whole_word_mask"],
+            "--whole_word_mask True is of a masked_lm, but this model learns causal_lm: leave it out",
+        ),
         (["--mask_share", "0.8", "--random_share", "0.3"], "--mask_share and --random_share are 0.8 and 0.3"),
         (["--dataset_name", "some/text"], "from --train_file or --dataset_name: give one of them"),
         (["--tokenizer_name", "words"], "ZooBertConfig does not read the tokens of ElmoTokenizer"),
+        (["--objective", "causal_lm"], "sees the words that .*: give --config_overrides is_decoder=true, too"),
         (["--objective", "bilm"], "--objective bilm: ZooBertConfig learns masked_lm or causal_lm"),
         (["--max_seq_length", "41"], "--max_seq_length 41 is more than the model's 40 positions"),
         (["--train_file", "nowhere/*.txt"], "--train_file nowhere/.*: no file matches this pattern"),

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from unittest.mock import patch
@@ -18,7 +19,7 @@ import run_vectors
 from elmo_gpt_bert.tasks.pretraining.sources import TextSource, is_held_out
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
 from elmo_gpt_bert.tasks.vectors import glove
-from elmo_gpt_bert.tasks.vectors.data import read_text
+from elmo_gpt_bert.tasks.vectors.data import _with_vocabulary, read_text
 from elmo_gpt_bert.tasks.vectors.glove import Glove, count_neighbours, make_batches, train_glove
 from elmo_gpt_bert.tasks.vectors.models import embed_words
 from elmo_gpt_bert.tasks.vectors.similarity import read_pairs, score
@@ -85,6 +86,20 @@ def test_the_text_ends_after_so_many_words_even_within_a_sentence(file):
     size = len(sentences[0]) + 2
     text = read_text(source(file), max_words=size)
     assert [*text.sentences()] == [sentences[0], sentences[1][:2]] and text.total == size
+
+
+def test_the_vocabulary_takes_few_bytes_a_word_beside_those_of_the_text():
+    numbers = np.random.default_rng(0).integers(0, 999, 3_000_000, np.int32)
+    numbers[:50], ends = 999, np.arange(0, len(numbers) + 1, 20)  # the first sentences become empty
+    distinct = [str(number) for number in range(1000)]
+    kept = numbers != 999
+    tracemalloc.start()
+    text = _with_vocabulary(distinct, numbers, ends, min_count=51, vocab_size=None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * len(numbers)
+    assert len(text.numbers) == kept.sum()
+    np.testing.assert_array_equal(text.ends, np.append(0, np.cumsum(kept))[ends])
 
 
 def test_documents_that_pre_training_holds_out_and_capitals_can_be_left_out(file):
@@ -177,6 +192,18 @@ def test_each_method_is_the_one_that_it_is_called(method, predicts_neighbours, f
     model = train_word2vec(read_text(source(file)), method, 6, 2, 1, 0.05, 1, 1, 10, lambda line: None)
     assert (model.sg, hasattr(model.wv, "vectors_ngrams")) == (predicts_neighbours, method == "fasttext")
     assert (model.vector_size, model.window, model.alpha, model.negative) == (6, 2, 0.05, 5)
+
+
+def test_a_text_in_one_line_is_read_to_its_end(tmp_path):
+    lines = [" ".join([name] * 10_000) for name in ("early", "late", "last")]
+    trained = []
+    for number, text in enumerate((" ".join(lines), "\n".join(lines))):
+        path = tmp_path / f"{number}.txt"
+        path.write_text(text)
+        text = read_text(source(path))
+        model = train_word2vec(text, "skipgram", 4, 2, 2, 0.05, 1, 1, 10, lambda line: None)
+        trained.append(vectors_of(model, text.words))
+    np.testing.assert_array_equal(*trained)
 
 
 def test_words_with_the_same_neighbours_have_similar_vectors(file):

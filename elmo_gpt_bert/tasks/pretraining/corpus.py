@@ -96,6 +96,7 @@ class Corpus:
         num_tokens: of all shards.
         num_bytes: of the text in UTF-8; None if it is not known, for shards of another program.
         digest: of the tokens and their ends, and of the tokenizer.
+        split: "train" or "validation".
         name: of the split and its folder, for messages.
         documents, sentences: where they end; `sentences` is None for shards of another program.
         vocab_size: the number of words or subwords of the language model.
@@ -105,6 +106,7 @@ class Corpus:
         shards = manifest.splits[split]
         lengths = np.array([shard.tokens for shard in shards], np.int64)
         self.folder, self.vocab_size, self.digest = folder, manifest.vocab_size, manifest.digest(split)
+        self.split = split
         self.name = f"the {'training' if split == 'train' else 'held-out'} text in {folder}"
         self.offsets = np.concatenate([[0], np.cumsum(lengths)])  # the first token of each shard, and the end of all
         self.num_tokens = int(self.offsets[-1])

@@ -64,6 +64,7 @@ def compute_losses(
     """
     objective = held_out.objective
     model.to(accelerator.device).eval()
+    objective.begin_evaluation(accelerator.device)
     rank, processes = accelerator.process_index, accelerator.num_processes
     batches = in_pieces(range(held_out.samples), objective.batch_size or batch_size * processes)
     local = [samples[rank::processes] or samples[:1] for samples in batches]

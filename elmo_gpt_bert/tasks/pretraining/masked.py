@@ -4,7 +4,8 @@ The rules are those of the released `create_pretraining_data.py`, but masks are 
 epoch, where the released code writes ten copies of the text with fixed masks. Its limit of predictions in a row (20 of
 128) is left out, because 15 % of a row stay below it. Three kinds of rows (`Segments`):
 
-- next_sentence: [CLS] A [SEP] B [SEP]. B follows A in its document or, with probability 1/2, is from another one.
+- next_sentence: [CLS] A [SEP] B [SEP]. B follows A in its document or is from another one: with probability 1/2, and
+  always where the row is a single sentence.
 - full_sentences: sentences up to the length of a row, [SEP] between documents (RoBERTa; Liu et al. 2019, section 4.2).
 - document_sentences: the same, but no row goes on after the end of its document.
 
@@ -26,8 +27,8 @@ import torch
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs, uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
-from elmo_gpt_bert.tasks.pretraining.pairs import draw_pairs
-from elmo_gpt_bert.tasks.pretraining.rows import Segments, ends_within, open_rows
+from elmo_gpt_bert.tasks.pretraining.pairs import draw_pairs, share_of_following
+from elmo_gpt_bert.tasks.pretraining.rows import SEGMENTS, Segments, ends_within, open_rows
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError, Parameter
 
@@ -90,6 +91,7 @@ class MaskedLM(Objective):
 
     Args:
         length: of a row, with its special tokens.
+        segments: the kind of rows, one of `Segments`.
         seed: of the order, the masks and the pairs.
         shuffle: False takes the rows as they lie in the corpus, with the same masks and pairs in each epoch.
         whole_words: whether all tokens of a word are chosen, or none.
@@ -98,7 +100,7 @@ class MaskedLM(Objective):
 
     Raises:
         ValueError: for rows without room for text, whole words that the tokenizer does not mark, and next_sentence
-            with a single document or without ends of sentences.
+            with a single document, without ends of sentences, or in training with no row of two sentences.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class MaskedLM(Objective):
         corpus: Corpus,
         vocabulary: Vocabulary,
         length: int,
-        segments: str = Segments.NEXT_SENTENCE,
+        segments: str,
         seed: int = 0,
         shuffle: bool = True,
         whole_words: bool = False,
@@ -125,6 +127,12 @@ class MaskedLM(Objective):
         self.rows = open_rows(corpus, self.segments, length)
         self.size = len(self.rows)
         has_pairs = self.segments is Segments.NEXT_SENTENCE
+        if has_pairs and shuffle and share_of_following(corpus, self.rows) == 0:
+            raise InputError(
+                SEGMENTS,
+                f"={self.segments} predicts whether a sentence follows, but no row of {corpus.name} has two: choose "
+                f"{Segments.FULL_SENTENCES}, or keep the sentences of a document together",
+            )
         self.losses = ("masked_lm", "next_sentence") if has_pairs else ("masked_lm",)
         self.word_losses = self.losses[:1]
         self.weights = (1.0,) * len(self.losses)

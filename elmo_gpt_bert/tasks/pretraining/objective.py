@@ -89,5 +89,11 @@ class Objective(ABC):
         if state:
             raise ValueError(f"{type(self).__name__} has no state, but this one holds {', '.join(state)}.")
 
+    def begin_evaluation(self, device: torch.device) -> None:  # noqa: B027 - most objectives have nothing to do
+        """Prepares an evaluation on `device`. Every process calls it before the first batch.
+
+        By default, changes nothing.
+        """
+
     def finish(self, model: PreTrainedModel) -> None:  # noqa: B027 - most objectives have nothing to do
         """Prepares the model to be saved at the end of the training. By default, changes nothing."""

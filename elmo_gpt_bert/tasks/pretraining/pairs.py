@@ -2,7 +2,8 @@
 
 A row of the partition is a run of sentences of one document. Segment A is its first sentences, up to a random one.
 With probability 1/2, and always if the row is a single sentence, segment B begins at a random sentence of another
-document; otherwise it is the rest of the row. The released code puts the rest of a row whose B is random back into the
+document; otherwise it is the rest of the row. So at most half of the pairs follow, and none where each document is a
+single sentence. The released code puts the rest of a row whose B is random back into the
 text, so that its later rows begin elsewhere. Here rows are read in any order, and their boundaries are fixed: such a
 rest is left out in this epoch.
 """
@@ -12,7 +13,10 @@ import numpy as np
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus, Ends
 from elmo_gpt_bert.tasks.pretraining.draws import uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Use
-from elmo_gpt_bert.tasks.pretraining.rows import target_lengths
+from elmo_gpt_bert.tasks.pretraining.rows import Rows, target_lengths
+
+
+ROWS_AT_MOST = 100_000  # that are counted
 
 
 def draw_pairs(
@@ -37,6 +41,13 @@ def draw_pairs(
     starts_b, stops_b = np.where(is_random, (random_starts, random_stops), (middles, stops))
     segments = np.stack([starts, middles, starts_b, stops_b], axis=1).reshape(-1, 2, 2)
     return truncate_pairs(segments, capacity, samples, seed), is_random
+
+
+def share_of_following(corpus: Corpus, rows: Rows) -> float:
+    """The expected share of pairs whose second segment follows the first: half of the rows of several sentences."""
+    starts, stops = rows.bounds(np.arange(0, len(rows), 1 + len(rows) // ROWS_AT_MOST))
+    first, last = corpus.sentences.find(np.stack([starts, stops - 1]))
+    return float((first < last).mean()) / 2
 
 
 def _other_documents(corpus: Corpus, starts: np.ndarray, draws: np.ndarray) -> np.ndarray:

@@ -156,7 +156,11 @@ class _Preparation:
         if not (self.folder / MANIFEST).is_file():
             return False
         files = self._files()
-        self._check_origin(files)
+        origin = self._check_origin(files)
+        if origin != self._origin():
+            # So that the next start need not read the text. Where nothing can be written, it does.
+            with contextlib.suppress(OSError), _locked(self.folder):
+                write_json(self.folder / ORIGIN, origin)
         return not self._is_damaged(verify, has_text=files is not None or self.source.dataset_name is not None)
 
     def open(self) -> PreparedText:
@@ -289,15 +293,20 @@ class _Preparation:
         made = (self.folder / TOKENIZER, self.folder / WORDS_RECORD, self.folder / MANIFEST)
         return any(path.exists() for path in made) or any(self.folder.glob(f"{FINISHED}/*.json"))
 
-    def _check_origin(self, files: dict[str, list[Path]] | None) -> None:
-        """Writes the origin of a new folder. Raises ValueError if that of an old one differs."""
+    def _check_origin(self, files: dict[str, list[Path]] | None) -> dict[str, Any]:
+        """Writes the origin of a new folder. Raises ValueError if that of an old one differs.
+
+        Returns the origin, with the times that the files have now.
+        """
         settings, origin = self._settings(), self._origin()
         if origin is None or not self._has_begun():
-            write_json(self.folder / ORIGIN, {"settings": settings, "names": self._names(), "files": describe(files)})
+            origin = {"settings": settings, "names": self._names(), "files": describe(files)}
+            write_json(self.folder / ORIGIN, origin)
         elif change := changed_setting(settings, origin["settings"]):
             self._refuse(f"with another {change}")
         elif files is not None and (change := changed_file(files, origin["files"])):
             self._refuse(f"from another text: {change} changed since")
+        return origin
 
     def _refuse(self, change: str) -> None:
         remedy = ("Undo the change, remove the folder, or choose another ", FOLDER)

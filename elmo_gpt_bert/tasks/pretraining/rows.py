@@ -18,6 +18,7 @@ from filelock import FileLock
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus, Ends, Files
 from elmo_gpt_bert.tasks.pretraining.draws import uniform
 from elmo_gpt_bert.tasks.pretraining.shards import ENDS
+from elmo_gpt_bert.tasks.pretraining.sources import MORE_HELD_OUT
 from elmo_gpt_bert.training.errors import InputError, Parameter
 from elmo_gpt_bert.training.files import new_file, writing
 
@@ -111,7 +112,8 @@ def check_corpus(corpus: Corpus, segments: Segments, length: int) -> None:
         raise InputError(SEGMENTS, f"{problem}: choose {others}, or prepare the corpus from its text")
     if len(corpus.documents) < 2:
         problem = f"={segments} takes sentences of other documents, but {corpus.name} is one document"
-        raise InputError(SEGMENTS, f"{problem}: separate its documents by blank lines, or choose {others}")
+        remedy = ("separate its documents by blank lines",) if corpus.split == "train" else MORE_HELD_OUT
+        raise InputError(SEGMENTS, f"{problem}: ", remedy, f", or choose {others}")
 
 
 def find_rows(corpus: Corpus, segments: Segments, length: int, block: int = BLOCK) -> Iterator[np.ndarray]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from elmo_gpt_bert.training.files import file_digest, new_file, plain, read_json
 TRAIN_FILE, VALIDATION_FILE = Parameter("train_file"), Parameter("validation_file")
 DATASET, PERCENTAGE = Parameter("dataset_name"), Parameter("validation_split_percentage")
 FOLDER = Parameter("folder", "corpus_dir")
+MORE_HELD_OUT = ("hold out more by ", VALIDATION_FILE, " or ", PERCENTAGE)
 DEFAULT_PERCENTAGE = 1.0
 STREAMED = 1 << 26  # characters in each file that keeps a part of a streamed data set
 
@@ -55,14 +56,21 @@ class TextSource:
             raise InputError(VALIDATION_FILE, " is the held-out text: leave out ", PERCENTAGE)
 
     def files(self, folder: Path) -> dict[str, list[Path]]:
-        """The files of each split. Those of a data set of the Hub are first written to `folder`."""
+        """The files of each split. Those of a data set of the Hub are first written to `folder`.
+
+        Raises ValueError for a file of both splits, and OSError for one that is missing.
+        """
         if self.dataset_name is not None:
             files = download(self, folder)
         else:
             files = {"train": find_files(self.train_file, TRAIN_FILE)}
         if self.validation_file is not None:
             files["validation"] = find_files(self.validation_file, VALIDATION_FILE)
-        elif self.validation_split_percentage:
+            trained = {file.resolve() for file in files["train"]}
+            for file in files["validation"]:
+                if file.resolve() in trained:
+                    raise InputError(VALIDATION_FILE, f" {file} is among the files to train on: leave it out of one")
+        elif self.validation_split_percentage is not None:
             files.pop("validation", None)
         return files
 
@@ -94,30 +102,33 @@ def download(source: TextSource, folder: Path) -> dict[str, list[Path]]:
     """The files, in `folder`, of the data set's splits, streamed to there once.
 
     A download that was interrupted goes on after its last whole file. Raises OSError when the Hub is out of reach, and
-    ValueError for a data set without a split "train" or without the column, and for a folder with another.
+    ValueError for a data set without a split "train" or without the column, and for a folder with another data set or
+    with other splits.
     """
     complete, record = folder / "complete", folder / "source.json"
+    has_validation = source.validation_file is not None or source.validation_split_percentage is not None
     described = {
         "name": source.dataset_name,
         "configuration": source.dataset_config_name,
         "column": source.text_column,
+        "splits": ["train"] if has_validation else ["train", "validation"],  # where the data set has them
     }
     if not record.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(record, described)
-    elif read_json_object(record) != described:
-        raise InputError(f"{folder} holds another data set: remove it, or choose another ", FOLDER)
+    elif described | read_json_object(record) != described:  # records of earlier versions have no splits
+        raise InputError(f"{folder} holds another data set or other splits: remove it, or choose another ", FOLDER)
     if not complete.is_file():
         with as_user_errors(f"cannot read {source.dataset_name}, start again to go on: "):
-            for split, dataset in _streams(source).items():
+            for split, dataset in _streams(source, described["splits"]).items():
                 _write_stream(dataset, source, folder / split)
         with new_file(complete) as temporary:
             temporary.touch()
     return {split.name: sorted(split.glob("*.parquet")) for split in sorted(folder.iterdir()) if split.is_dir()}
 
 
-def _streams(source: TextSource) -> dict:
-    """The data set's splits for training and, where no training text is held out for it, for validation."""
+def _streams(source: TextSource, wanted: Sequence[str]) -> dict:
+    """Those of the wanted splits that the data set has. Raises ValueError without one for training."""
     from datasets import load_dataset  # the import takes seconds, which readers of local files do not need
 
     name = source.dataset_name
@@ -129,24 +140,24 @@ def _streams(source: TextSource) -> dict:
         raise InputError(f"cannot read {name} from the Hub: {error}. Or give ", TRAIN_FILE) from error
     if "train" not in splits:
         raise InputError(DATASET, f" {name} has no train split, but {', '.join(splits)}. Or give ", TRAIN_FILE)
-    has_validation = source.validation_file is not None or source.validation_split_percentage
-    return {split: splits[split] for split in ("train", "validation")[: 1 if has_validation else 2] if split in splits}
+    return {split: splits[split] for split in wanted if split in splits}
 
 
 def _write_stream(dataset: Any, source: TextSource, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = sum(parquet.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
     number = len([*folder.glob("*.parquet")])
-    for texts in pieces(_texts(dataset.skip(rows) if rows else dataset, source), STREAMED):
+    for texts in pieces(_texts(dataset.skip(rows) if rows else dataset, source, rows), STREAMED):
         with new_file(folder / f"{number:05d}.parquet") as temporary:
             table = pyarrow.table({source.text_column: pyarrow.array(texts, pyarrow.large_string())})
             parquet.write_table(table, temporary, compression="zstd")
         number += 1
 
 
-def _texts(dataset: Any, source: TextSource) -> Iterator[str]:
+def _texts(dataset: Any, source: TextSource, first: int) -> Iterator[str]:
+    """The texts of the rows, which are counted from `first` for messages."""
     column = source.text_column
-    for number, row in enumerate(dataset):
+    for number, row in enumerate(dataset, start=first):
         if not isinstance(row.get(column), str):
             problem = f"has {plain(repr(row[column]))} in" if column in row else "lacks"
             columns = ", ".join(map(plain, row))
@@ -163,8 +174,16 @@ def _texts(dataset: Any, source: TextSource) -> Iterator[str]:
 
 
 def describe(files: Mapping[str, list[Path]]) -> dict[str, list[dict]]:
-    """The name, size, time and SHA-256 of each file of the splits."""
-    return {split: [_describe(file) for file in paths] for split, paths in files.items()}
+    """The name, size, time and SHA-256 of each file of the splits.
+
+    Raises ValueError for held-out text that is a copy of training text.
+    """
+    described = {split: [_describe(file) for file in paths] for split, paths in files.items()}
+    trained = {record["sha256"]: file for file, record in zip(files["train"], described["train"], strict=True)}
+    for file, record in zip(files.get("validation", ()), described.get("validation", ()), strict=True):
+        if record["size"] and (copy := trained.get(record["sha256"])):
+            raise InputError(f"the held-out text {file} is a copy of {copy}, which is trained on: leave one out")
+    return described
 
 
 def _describe(file: Path) -> dict[str, Any]:
@@ -172,8 +191,11 @@ def _describe(file: Path) -> dict[str, Any]:
     return {"name": file.name, "size": status.st_size, "mtime": status.st_mtime_ns, "sha256": file_digest(file)}
 
 
-def changed_file(files: Mapping[str, list[Path]], described: Mapping[str, list[dict]]) -> str | None:
-    """What differs between the files and those that were described, or None. Only files of another time are read."""
+def changed_file(files: Mapping[str, list[Path]], described: dict[str, list[dict]]) -> str | None:
+    """What differs between the files and those that were described, or None.
+
+    Only files of another time are read. If their content is the same, the description gets the time.
+    """
     for split in {*files, *described}:
         paths, records = files.get(split, []), described.get(split, [])
         names, former = [path.name for path in paths], [record["name"] for record in records]
@@ -187,6 +209,7 @@ def changed_file(files: Mapping[str, list[Path]], described: Mapping[str, list[d
                 is_same = file_digest(path) == record["sha256"]
             if not is_same:
                 return f"the file {path}"
+            record["mtime"] = status.st_mtime_ns
     return None
 
 

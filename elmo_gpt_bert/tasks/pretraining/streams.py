@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate.utils import extract_model_from_parallel
+from accelerate.utils import broadcast, extract_model_from_parallel
 
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import permute, uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
+from elmo_gpt_bert.tasks.pretraining.sources import MORE_HELD_OUT
 from elmo_gpt_bert.training.errors import InputError, Parameter
 
 
@@ -91,13 +92,12 @@ class BiLM(Objective):
         ]
         self.windows = self.directions[0].size // (rows * steps)
         if self.windows == 0:
-            raise InputError(
-                f"{corpus.name} has {self.directions[0].size:,} words and ends of sentences, too few for {rows} rows "
-                f"of {steps}: give more, or lower ",
-                Parameter("rows", "per_device_train_batch_size"),
-                " or ",
-                Parameter("steps", "max_seq_length"),
-            )
+            problem = f"{corpus.name} has {self.directions[0].size:,} words and ends of sentences, too few for "
+            length = Parameter("steps", "max_seq_length")
+            if corpus.split == "validation":  # whose rows are as few as the text has room for
+                raise InputError(f"{problem}{steps}: ", MORE_HELD_OUT, ", or lower ", length)
+            batch = Parameter("rows", "per_device_train_batch_size")
+            raise InputError(f"{problem}{rows} rows of {steps}: give more, or lower ", batch, " or ", length)
         self.size, self.batch_size, self.length = self.windows * rows, rows, steps
         self.predictions = self.directions[0].size
         self.gradient_scale = steps
@@ -113,8 +113,8 @@ class BiLM(Objective):
 
         Returns:
             input_ids and reverse_input_ids (N, steps, K) and labels and reverse_labels (N, steps); with sampled words,
-            sampled_words (2, num_sampled) and num_draws (2,), the same for all rows of the window; the number of each
-            row (N,); and the number of each row's window (N,), counted from the beginning of the training.
+            sampled_words (2, num_sampled) and num_draws (2,), the same for all rows of the window; rows (N,), their
+            numbers; and windows (N,), the number of the window, counted from the beginning of the training.
         """
         windows, rows = np.divmod(np.asarray(samples, np.int64), self.rows)
         if len(np.unique(windows)) != 1:
@@ -172,14 +172,20 @@ class BiLM(Objective):
 
         A trained model knows no zeros, because its streams never start again: some rows would fall into a state which
         they never leave, and predict nothing. So it starts from the state that it has stored and, in the evaluations
-        of a training, from that of one of the streams.
+        of a training, from that of the first stream.
         """
         if self.training is not None and self.training.states is not None:
-            row = int(self.training.is_computed.int().argmax())
             hidden, cell = self.training.states
-            return hidden[row], cell[row]
+            return hidden[0], cell[0]
         elmo = extract_model_from_parallel(model).base_model
         return elmo.initial_hidden, elmo.initial_cell
+
+    def begin_evaluation(self, device: torch.device) -> None:
+        """Gives all processes the state of the training's first stream, which the first of them computes."""
+        if self.training is not None and self.training.states is not None:
+            self.training.states = tuple(part.to(device) for part in self.training.states)
+            for part in self.training.states:
+                part[0] = broadcast(part[0].contiguous())
 
     def state(self) -> dict[str, torch.Tensor]:
         """The numbers (N,) of this process's rows, and their hidden states (N, L, 2, P) and cells (N, L, 2, C)."""

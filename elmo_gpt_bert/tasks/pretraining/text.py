@@ -37,7 +37,8 @@ LONGEST_DOCUMENT = 1 << 24
 def find_files(names: str, parameter: Parameter) -> list[Path]:
     """The files that a flag names: paths and patterns such as "books/*.txt", with commas between them.
 
-    The files of a pattern are sorted by their paths. Raises FileNotFoundError where nothing has the name.
+    The files of a pattern are sorted by their paths. A file that is named twice counts once. Raises FileNotFoundError
+    where nothing has the name.
     """
     if Path(names).is_file():
         return [Path(names)]  # whose name may have commas and brackets
@@ -52,7 +53,7 @@ def find_files(names: str, parameter: Parameter) -> list[Path]:
         files += matches
     if not files:
         raise InputError(parameter, f" {plain(names)!r} names no file")
-    return files
+    return [*{file.resolve(): file for file in reversed(files)}.values()][::-1]
 
 
 def read_documents(path: Path, documents: Documents = "blank_lines", column: str = "text") -> Iterator[str]:
@@ -84,8 +85,9 @@ def _decode(content: bytes, path: Path, offset: int) -> str:
     try:
         text = content.decode("utf-8-sig" if offset == 0 else "utf-8")
     except UnicodeDecodeError as error:
+        place = offset + len(content) - len(error.object) + error.start  # the object lacks a byte order mark
         raise InputError(
-            f"{path}: byte {offset + error.start} is not UTF-8 ({error.reason}): convert the file, e.g. with iconv"
+            f"{path}: byte {place} is not UTF-8 ({error.reason}): convert the file, e.g. with iconv"
         ) from error
     if "\0" in text:
         place = offset + content.index(b"\0")
@@ -95,7 +97,7 @@ def _decode(content: bytes, path: Path, offset: int) -> str:
 
 def _plain_texts(file: BinaryIO, path: Path, blank_lines: bool) -> Iterator[str]:
     lines, begin, size = [], 0, 0  # of the document: its lines, its first byte, its number of bytes
-    for line in file:
+    for line in _lines(file):
         ends = line.isspace() and blank_lines
         if not ends:
             lines.append(line)
@@ -104,6 +106,13 @@ def _plain_texts(file: BinaryIO, path: Path, blank_lines: bool) -> Iterator[str]
             yield _decode(b"".join(lines), path, begin)
             lines, begin, size = [], begin + size, 0
     yield _decode(b"".join(lines), path, begin)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, which end with LF, with CR LF or, in a file without LF, with CR."""
+    for number, line in enumerate(file):
+        is_all = number == 0 and not line.endswith(b"\n")
+        yield from line.replace(b"\r", b"\n").splitlines(keepends=True) if is_all else (line,)
 
 
 def _json_texts(file: BinaryIO, path: Path, column: str) -> Iterator[str]:
@@ -172,8 +181,9 @@ def _check_column(schema: pyarrow.Schema, column: str, path: Path) -> None:
 # Sentences
 
 # The end of a sentence: its marks, and the quotes and brackets that they close. White space follows, and then a
-# capital, a digit or an opening mark. After the full stops of Chinese and Japanese, none of these is needed.
-END = re.compile(r"""([.!?…]+)["'”’»)\]]*\s+(?=[^\W_]|["'“‘«(\[—–-])|[。！？]+[」』”’）]*\s*""")
+# capital, a digit or an opening mark. After the full stops of Chinese and Japanese, none of these is needed. The marks
+# are looked at from their first one only, so that a long row of dots takes no longer than other text.
+END = re.compile(r"""(?<![.!?…])([.!?…]+)["'”’»)\]]*\s+(?=[^\W_]|["'“‘«(\[—–-])|[。！？]+[」』”’）]*\s*""")
 OPENING = frozenset("\"'“‘«([—–-")
 
 # No sentence ends after these with a period, nor after an initial ("J. Smith") or letters with periods ("U.S. Army").
@@ -186,6 +196,7 @@ TITLES = frozenset(
 )
 NUMBERED = frozenset(re.findall(r"\w+", "no nos vol vols fig figs p pp ch chap sec art op eq"))  # before a digit only
 INITIAL = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
+LONGEST = 64  # characters of an abbreviation
 
 
 def split_sentences(text: str, sentences: Sentences = "split") -> list[str]:
@@ -216,7 +227,7 @@ def _ends_sentence(line: str, match: re.Match) -> bool:
         return False
     if match[1] != "." or not line[match.start() + 1].isspace():
         return True
-    word = line[line.rfind(" ", 0, match.start()) + 1 : match.start()].lstrip("\"'“‘«([—–-")
+    word = re.split(r"\s", line[max(0, match.start() - LONGEST) : match.start()])[-1].lstrip("\"'“‘«([—–-")
     if INITIAL.fullmatch(word):
         return word == "I"
     return word.lower() not in TITLES and not (word.lower() in NUMBERED and following.isdigit())

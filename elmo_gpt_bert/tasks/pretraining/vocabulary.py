@@ -14,6 +14,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 TOKENIZER = Parameter("tokenizer", "tokenizer_name")
+DISTINCT = 1 << 20  # strings that are in memory at once
 SPECIAL_WORDS = ("<S>", "</S>", "<UNK>")  # the first lines of a vocabulary of words, as in the released ones
 
 
@@ -87,10 +89,10 @@ def train_subwords(
     special = [token["content"] for token in rules["added_tokens"]]
 
     # The library numbers characters in the order of a hash, and breaks ties by these numbers. They are fixed here:
-    # the first training finds the characters, of each string without spaces once, and the second has them in order.
-    distinct = sorted({word for batch in texts() for text in batch for word in text.split()})
-    batches = (distinct[at : at + 10_000] for at in range(0, len(distinct), 10_000))
-    characters = sorted({*_train(rules, batches, 0, special)["vocab"]} - {*special})
+    # the first training finds the characters, of strings without spaces, most of them once, and the second has them in
+    # order.
+    characters = {piece for words in _distinct(texts()) for piece in _train(rules, [words], 0, special)["vocab"]}
+    characters = sorted(characters - {*special})
     if len(special) + len(characters) > config.vocab_size:
         raise InputError(
             f"the text needs {len(special) + len(characters)} pieces for its characters alone, but the configuration "
@@ -100,6 +102,17 @@ def train_subwords(
     if "merges" in model:
         options["merges"] = [tuple(pair) for pair in model["merges"]]
     return kind(vocab=model["vocab"], **options)
+
+
+def _distinct(texts: Iterable[list[str]]) -> Iterator[list[str]]:
+    """The strings without spaces of a text: lists of `DISTINCT` or a few more, each time different ones."""
+    distinct = set()
+    for text in chain.from_iterable(texts):
+        distinct.update(text.split())
+        if len(distinct) >= DISTINCT:
+            yield [*distinct]
+            distinct = set()
+    yield [*distinct]
 
 
 def _train(rules: dict, texts: Iterable[list[str]], size: int, first: list[str]) -> dict:
@@ -120,9 +133,8 @@ def _train(rules: dict, texts: Iterable[list[str]], size: int, first: list[str])
 def word_vocabulary(counts: Counter[str], size: int) -> list[str]:
     """The words of a language model: <S>, </S>, <UNK>, and the most frequent others, `size` in all if there are.
 
-    Words of equal frequency are in the order of their characters. Words with the
-    count 0, those of held-out text, stay out. So does a word that could not be read back from a file: one with white
-    space, or bilm-tf's marker.
+    Words of equal frequency are in the order of their characters. Words with the count 0, those of held-out text, stay
+    out. So does a word that could not be read back from a file: one with white space, or bilm-tf's marker.
     """
     return [*SPECIAL_WORDS, *(word for word in by_frequency(counts) if counts[word] and _is_line(word))][:size]
 
@@ -169,6 +181,10 @@ class Encoder:
     """Turns sentences into numbers: those of subwords by the tokenizer, those of words by a table.
 
     Names of special tokens in a text are read as text.
+
+    Attributes:
+        separator: what goes before each sentence of a document but the first: a space for tokenizers whose tokens tell
+            whether a word follows white space, such as byte-level BPE, and nothing for the others.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, words: Sequence[str] | None = None):
@@ -181,6 +197,11 @@ class Encoder:
             self.backend.encode_special_tokens = True
             self.backend.no_truncation()
             self.backend.no_padding()
+        self.separator = " " if words is None and self._sees_spaces() else ""
+
+    def _sees_spaces(self) -> bool:
+        whole, first, second = self.encode(["a. B", "a.", "B"])
+        return whole != first + second
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """The numbers of each sentence. Raises KeyError for a word that is not in the table."""

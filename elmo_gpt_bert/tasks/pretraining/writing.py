@@ -58,9 +58,9 @@ class Reader:
     def training_texts(self) -> Iterator[list[str]]:
         """The training documents without those held out, in pieces."""
         share = self.source.share(self.files)
-        for piece in self.pieces("train the tokenizer"):
-            if piece.split == "train":
-                yield [text for text in piece.texts if not is_held_out(text, share)]
+        training = dataclasses.replace(self, files={"train": self.files["train"]})
+        for piece in training.pieces("train the tokenizer"):
+            yield [text for text in piece.texts if not is_held_out(text, share)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,12 @@ class WritePiece:
     def _write(self, name: str, texts: Sequence[str]) -> Shard | None:
         """Writes a shard; None if the texts have no token."""
         sentences = [split_sentences(text, self.source.sentences) for text in texts]
-        tokens = self._encode(sentence for document in sentences for sentence in document)
+        separator = self.encoder.separator
+        tokens = self._encode(
+            separator + sentence if number else sentence
+            for document in sentences
+            for number, sentence in enumerate(document)
+        )
         documents = [[row for row in islice(tokens, len(document)) if len(row)] for document in sentences]
         kept = [number for number, document in enumerate(documents) if document]
         if not kept:

@@ -2,7 +2,8 @@
 
 Negative sampling with 5 words and the subsampling of words more frequent than 1 in 1,000 are the defaults of gensim
 and of the released word2vec. The learning rate falls to 0.0001, gensim's default. fastText adds the vectors of
-subwords of 3 to 6 characters.
+subwords of 3 to 6 characters. gensim drops what follows the first 10,000 words of a sentence, so a longer one, such as
+a text in a single line, is read in parts.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,14 +22,21 @@ if TYPE_CHECKING:
     from gensim.models import FastText, Word2Vec
 
 
+LONGEST = 10_000  # words, gensim's MAX_WORDS_IN_BATCH
+
+
 @dataclass(frozen=True)
 class Sentences:
-    """The sentences of a text, which gensim reads again in each epoch."""
+    """The sentences of a text, which gensim reads again in each epoch, none longer than it can read."""
 
     text: NumberedText
 
+    def __len__(self) -> int:
+        lengths = np.diff(self.text.ends, prepend=0)
+        return int(np.maximum(1, -(-lengths // LONGEST)).sum())
+
     def __iter__(self) -> Iterator[list[str]]:
-        return self.text.sentences()
+        return self.text.sentences(LONGEST)
 
 
 def train_word2vec(
@@ -60,10 +68,11 @@ def train_word2vec(
     options |= {"seed": seed, "workers": workers, "min_count": 1, "sorted_vocab": 0, "sg": int(method != "cbow")}
     model = models.FastText(bucket=buckets, **options) if method == "fasttext" else models.Word2Vec(**options)
     frequencies = dict(zip(text.words, text.counts.tolist(), strict=True))
-    model.build_vocab_from_freq(frequencies, corpus_count=len(text.ends))
+    sentences = Sentences(text)
+    model.build_vocab_from_freq(frequencies, corpus_count=len(sentences))
     model.train(
-        Sentences(text),
-        total_examples=len(text.ends),
+        sentences,
+        total_examples=len(sentences),
         total_words=len(text.numbers),
         epochs=epochs,
         callbacks=[Report()],
