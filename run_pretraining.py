@@ -62,7 +62,7 @@ from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
-from elmo_gpt_bert.training.loading import check_length, has_head, load_config, load_model, load_tokenizer
+from elmo_gpt_bert.training.loading import check_length, has_head, load_config, load_model, load_tokenizer, positions
 from elmo_gpt_bert.training.machines import in_turn
 from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.prediction import Outputs
@@ -230,6 +230,8 @@ def run(args: PretrainingArguments, corpus: Path) -> Results:
     text = prepare_text(corpus, config, args, accelerator)
     clock.lap("tokenize")
     model = load_language_model(kind, text, config, args)
+    if (longest := positions(model)) is not None:
+        text.tokenizer.model_max_length = min(text.tokenizer.model_max_length, longest)
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {describe_text(text)}")
     clock.lap("load")
     task = build_task(kind, text, model, args, accelerator)

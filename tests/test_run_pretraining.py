@@ -20,6 +20,7 @@ import run_glue
 import run_pretraining
 from elmo_gpt_bert.training import history, loop
 from elmo_gpt_bert.training.command_line import Interrupted
+from elmo_gpt_bert.training.loading import positions
 from modeling import ElmoTokenizer
 from tests.glue_sample import write_task
 from tests.pretraining_sample import MODELS, flags, write_text
@@ -92,6 +93,7 @@ def test_each_objective_learns_from_raw_text_and_its_model_loads(trained):
     tokenizer = AutoTokenizer.from_pretrained(folder / "out")
     vectors = AutoModel.from_pretrained(folder / "out")(**tokenizer("the boat", return_tensors="pt"))
     assert vectors.last_hidden_state.isfinite().all()
+    assert tokenizer.model_max_length == positions(model) or positions(model) is None
 
 
 def test_a_trained_model_goes_on_with_other_text(trained, tmp_path):
