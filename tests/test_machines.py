@@ -270,7 +270,7 @@ def run_until_lost(argv: list[str], is_lost: bool) -> None:
 
 def agent(argv: list[str], port: int, machines: tuple[int, int], is_host: bool, is_lost: bool) -> None:
     """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
-    os.environ |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    os.environ |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
     meeting = {"is_host": is_host, "last_call_timeout": 8, "keep_alive_interval": 1, "keep_alive_max_attempt": 8}
     config = LaunchConfig(
         min_nodes=machines[0],
@@ -323,7 +323,7 @@ def test_a_job_that_lost_a_machine_is_queued_again_and_ends_with_the_same_bits(f
     other = lose(start_agents(job, (2, 2), loses=True), tmp_path / "out" / "checkpoint-2", capfd)
     assert wait([other], 120) == [1] and not (tmp_path / "out" / "metrics.json").exists()
     assert re.search(r"process \d lost another one, or waited for it .* --resume goes on", capfd.readouterr().err)
-    assert wait(start_agents(job, (2, 2), loses=False)) == [0, 0], capfd.readouterr().err
+    assert wait(start_agents(job, (2, 2), loses=False), 120) == [0, 0], capfd.readouterr().err
     assert "resumed from" in capfd.readouterr().out
     assert wait(fork(partial(run_glue.main, [*job, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")

@@ -201,11 +201,16 @@ def run(recipe: Path, **changes: object) -> dict:
 
 
 # Of the small recipes of one family that differ in numbers and in the name of GLUE's task, only CoLA's runs.
-RUNS = [path for path in RECIPES if path.stem not in ("rte_small", "sst2_small")]
+LEFT_OUT = [
+    path
+    for path in RECIPES
+    if path.stem in ("rte_small", "sst2_small") and path.parts[-2:] != ("bert", "sst2_small.yaml")
+]
+RUNS = [path for path in RECIPES if path not in LEFT_OUT]
 
 
 def test_a_recipe_that_does_not_run_is_like_one_that_does():
-    for recipe in set(RECIPES) - set(RUNS):
+    for recipe in LEFT_OUT:
         left_out, runs = read(recipe), read(recipe.with_name("cola_small.yaml"))
         assert left_out.keys() == runs.keys()
         assert left_out["config_overrides"] == runs["config_overrides"]
