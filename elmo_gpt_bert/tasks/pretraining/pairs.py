@@ -3,9 +3,9 @@
 A row of the partition is a run of sentences of one document. Segment A is its first sentences, up to a random one.
 With probability 1/2, and always if the row is a single sentence, segment B begins at a random sentence of another
 document; otherwise it is the rest of the row. So at most half of the pairs follow, and none where each document is a
-single sentence. The released code puts the rest of a row whose B is random back into the
-text, so that its later rows begin elsewhere. Here rows are read in any order, and their boundaries are fixed: such a
-rest is left out in this epoch.
+single sentence. The released code puts the rest of a row whose B is random back into the text, so that its later rows
+begin elsewhere. Here rows are read in any order, and their boundaries are fixed: such a rest is left out in this
+epoch.
 """
 
 import numpy as np
