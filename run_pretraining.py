@@ -42,7 +42,6 @@ from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.evaluation import HeldOut, compute_losses, score
 from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
-from elmo_gpt_bert.tasks.pretraining.pairs import share_of_following
 from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from elmo_gpt_bert.tasks.pretraining.preparing import PreparedText, prepare
 from elmo_gpt_bert.tasks.pretraining.sources import TextSource
@@ -322,8 +321,8 @@ def check_flags(kind: str, args: PretrainingArguments) -> None:
             "each row of a biLM continues from update to update: leave out --batch_ramp_steps and --final_seq_length"
         )
     for name in MASKING if kind != "masked_lm" else ():
-        if getattr(args, name) != getattr(PretrainingArguments, name):
-            value = getattr(args, name)
+        value = getattr(args, name)
+        if value != getattr(PretrainingArguments, name):
             raise InputError(f"--{name} {value} is of a masked_lm, but this model learns {kind}: leave it out")
 
 
@@ -343,7 +342,7 @@ def build_task(
         first = round(args.max_steps * (1 - args.final_share))
         phases.append(Phase(build(text.train, args.final_seq_length, rows), first))
     if kind == "masked_lm" and args.segments == "next_sentence":
-        share = share_of_following(text.train, phases[0].objective.rows)
+        share = phases[0].objective.share_of_following
         accelerator.print(f"pairs: the second segment follows in {100 * share:.0f} % of them")
     data, features = {"train": text.train}, {}
     if args.do_eval and text.validation is not None:

@@ -377,6 +377,11 @@ class DataArguments(RunArguments):
         return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_predict_samples}
 
 
+def default_strategy(steps: int | None) -> str:
+    """What --eval_strategy and --save_strategy are by default, with so many --eval_steps or --save_steps."""
+    return "epoch" if steps is None else "steps"
+
+
 def hub_model_id(args: RunArguments) -> str:
     """The repository to push to; by default the name of the output folder."""
     return args.hub_model_id or Path(args.output_dir).resolve().name

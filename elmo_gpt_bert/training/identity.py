@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
 from elmo_gpt_bert.training.checksums import SHA256SUMS
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import file_digest
@@ -63,7 +63,7 @@ def in_todays_words(saved: dict[str, Any]) -> dict[str, Any]:
     That is from when a run could not go on with another number.
     """
     if saved.get("eval_strategy", "") is None:
-        saved = saved | {"eval_strategy": "epoch" if saved.get("eval_steps") is None else "steps"}
+        saved = saved | {"eval_strategy": default_strategy(saved.get("eval_steps"))}
     if "processes" not in saved:
         return saved
     earlier = ("processes", "per_device_train_batch_size", "gradient_accumulation_steps", "distribution")

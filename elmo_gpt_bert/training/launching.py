@@ -249,6 +249,17 @@ def finish_trackers(accelerator: Accelerator) -> None:
 
 
 @contextlib.contextmanager
+def trackers_finished(accelerator: Accelerator) -> Iterator[None]:
+    """Finishes the trackers after an error within the context, because another seed may follow in this process."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(FileError):  # the first error says more
+            finish_trackers(accelerator)
+        raise
+
+
+@contextlib.contextmanager
 def first_of_seeds(folder: Path) -> Iterator[None]:
     """Within the context, `remove_earlier_results` also removes those in `folder`, which holds the seeds' folders."""
     token = _folder_of_seeds.set(folder)

@@ -20,7 +20,7 @@ from accelerate import Accelerator, DistributedType
 from accelerate.utils import send_to_device, set_seed, tqdm
 
 from elmo_gpt_bert.training import memory
-from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
 from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_options
 from elmo_gpt_bert.training.checkpoints import Checkpoints, Mean, Progress
 from elmo_gpt_bert.training.clock import Clock
@@ -279,7 +279,7 @@ class _Training:
 
     def is_due(self, strategy: str | None, steps: int | None, ends: bool) -> bool:
         """Whether to evaluate or save now by --X_strategy and --X_steps; ends: whether an epoch, or the run, does."""
-        if (strategy or ("epoch" if steps is None else "steps")) == "steps":
+        if (strategy or default_strategy(steps)) == "steps":
             return self.progress.update % (steps or SAVE_STEPS) == 0 or self.is_last
         return ends and strategy != "no"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib
 import sys
@@ -24,7 +23,12 @@ from elmo_gpt_bert.training.ensembles import average, members, save_outputs
 from elmo_gpt_bert.training.errors import FileError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import write_bytes
 from elmo_gpt_bert.training.global_batch import forget_global_batch, keep_global_batch
-from elmo_gpt_bert.training.launching import check_launch, finish_trackers, lock_output_folder, remove_earlier_results
+from elmo_gpt_bert.training.launching import (
+    check_launch,
+    lock_output_folder,
+    remove_earlier_results,
+    trackers_finished,
+)
 from elmo_gpt_bert.training.loop import train
 from elmo_gpt_bert.training.machines import on_main
 from elmo_gpt_bert.training.output_folder import SEED, matching_folders, record_result_files
@@ -102,51 +106,38 @@ def carry_out(
 
     Every process must call it. `clock` has counted the time until now.
     """
-    try:
-        return _carry_out(task, model, tokenizer, args, accelerator, clock)
-    except BaseException:  # another seed may follow in this process
-        with contextlib.suppress(FileError):  # the first error says more
-            finish_trackers(accelerator)
-        raise
-
-
-def _carry_out(
-    task: Task,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    args: RunArguments,
-    accelerator: Accelerator,
-    clock: Clock,
-) -> Results:
-    compute = _build_compute(task, model, args, accelerator)
-    if not args.do_train:  # otherwise `train` does, after its checks
-        remove_earlier_results(args, accelerator)
-    write_outputs = partial(_write_outputs, task=task, model=model, args=args, accelerator=accelerator)
-    results, evaluations = Results(), None
-    if args.do_train:
-        trained = train(model, tokenizer, task, compute, args, accelerator)
-        results, evaluations = trained.results, trained.evaluations
-        task.finish(model)
-        clock.include(results.seconds)
-    if args.do_eval and (not args.do_train or args.save_outputs or task.writes_validation):
-        if evaluations is None:
-            evaluations = {suffix: evaluate(task, split, compute) for suffix, split in task.evaluation_splits.items()}
-        if not args.do_train:
-            results.validation = {suffix: evaluation.scores for suffix, evaluation in evaluations.items()}
-        for suffix, split in task.evaluation_splits.items():
-            task.tune(evaluations[suffix])
-            write_outputs(split, evaluations[suffix], writes_predictions=task.writes_validation)
-        clock.lap("eval")
-    if args.do_predict:
-        for suffix, split in task.test_splits.items():
-            evaluation = evaluate(task, split, compute)
-            if evaluation.scores is not None:
-                results.test[suffix] = evaluation.scores
-            write_outputs(split, evaluation)
-        clock.lap("predict")
-    results.seconds, results.samples = results.seconds | clock.seconds, dict(task.samples)
-    write_results(model, tokenizer, results, task.description, args, accelerator)
-    return results
+    with trackers_finished(accelerator):
+        compute = _build_compute(task, model, args, accelerator)
+        if not args.do_train:  # otherwise `train` does, after its checks
+            remove_earlier_results(args, accelerator)
+        write_outputs = partial(_write_outputs, task=task, model=model, args=args, accelerator=accelerator)
+        results, evaluations = Results(), None
+        if args.do_train:
+            trained = train(model, tokenizer, task, compute, args, accelerator)
+            results, evaluations = trained.results, trained.evaluations
+            task.finish(model)
+            clock.include(results.seconds)
+        if args.do_eval and (not args.do_train or args.save_outputs or task.writes_validation):
+            if evaluations is None:
+                evaluations = {
+                    suffix: evaluate(task, split, compute) for suffix, split in task.evaluation_splits.items()
+                }
+            if not args.do_train:
+                results.validation = {suffix: evaluation.scores for suffix, evaluation in evaluations.items()}
+            for suffix, split in task.evaluation_splits.items():
+                task.tune(evaluations[suffix])
+                write_outputs(split, evaluations[suffix], writes_predictions=task.writes_validation)
+            clock.lap("eval")
+        if args.do_predict:
+            for suffix, split in task.test_splits.items():
+                evaluation = evaluate(task, split, compute)
+                if evaluation.scores is not None:
+                    results.test[suffix] = evaluation.scores
+                write_outputs(split, evaluation)
+            clock.lap("predict")
+        results.seconds, results.samples = results.seconds | clock.seconds, dict(task.samples)
+        write_results(model, tokenizer, results, task.description, args, accelerator)
+        return results
 
 
 def _build_compute(task: Task, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:

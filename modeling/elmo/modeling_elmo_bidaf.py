@@ -34,7 +34,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
-from ..shared.modeling_losses import IGNORED, class_loss
+from ..shared.modeling_losses import IGNORED, class_loss, is_possible
 from ..shared.modeling_recurrence import run_gru
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
@@ -152,9 +152,8 @@ def span_loss(
     """
     if not logits.shape[1]:
         return logits.sum()
-    positions = positions.view(-1, 1).to(logits.device)
-    inside = positions.clamp(0, logits.shape[1] - 1)
-    counts = (inside == positions) & possible.gather(1, inside)
+    positions = positions.view(-1).to(logits.device)
+    counts = is_possible(positions, possible)
     if num_items_in_batch is None:
         num_items_in_batch = counts.sum().clamp(min=1)
     return class_loss(logits, positions.masked_fill(~counts, IGNORED), num_items_in_batch)

@@ -40,7 +40,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_layout import last_columns
-from ..shared.modeling_losses import class_loss, sequence_classification_loss
+from ..shared.modeling_losses import class_loss, is_possible, sequence_classification_loss
 from ..shared.modeling_onednn import linear
 from ..shared.modeling_packing import (
     check_choices,
@@ -102,9 +102,8 @@ def real_positions(positions: torch.Tensor, attention_mask: torch.Tensor | None,
     positions = positions.reshape(-1).to(states.device)
     if attention_mask is None or attention_mask.dim() != 2:
         return positions
-    last = states.shape[1] - 1
-    seen = attention_mask.to(states.device).gather(1, positions.clamp(0, last).unsqueeze(1)).squeeze(1)
-    return positions.masked_fill(seen == 0, states.shape[1])
+    real = attention_mask.to(states.device) != 0
+    return positions.masked_fill(~is_possible(positions.clamp(min=0), real), states.shape[1])
 
 
 def _cache_length(past_key_values: Cache | None) -> int:

@@ -33,6 +33,12 @@ def check_labels(labels: torch.Tensor, count: int, shape: tuple[int, ...]) -> No
         )
 
 
+def is_possible(positions: torch.Tensor, possible: torch.Tensor) -> torch.Tensor:
+    """(B,) booleans: whether each of the (B,) positions is one of those that are True in `possible` (B, T)."""
+    inside = positions.clamp(0, possible.shape[1] - 1)
+    return (inside == positions) & possible.gather(1, inside.unsqueeze(1)).squeeze(1)
+
+
 def class_loss(
     logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
 ) -> torch.Tensor:

@@ -127,7 +127,8 @@ class MaskedLM(Objective):
         self.rows = open_rows(corpus, self.segments, length)
         self.size = len(self.rows)
         has_pairs = self.segments is Segments.NEXT_SENTENCE
-        if has_pairs and shuffle and share_of_following(corpus, self.rows) == 0:
+        self.share_of_following = share_of_following(corpus, self.rows) if has_pairs and shuffle else None
+        if self.share_of_following == 0:
             raise InputError(
                 SEGMENTS,
                 f"={self.segments} predicts whether a sentence follows, but no row of {corpus.name} has two: choose "
