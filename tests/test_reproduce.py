@@ -20,7 +20,6 @@ from elmo_gpt_bert.reproduction.rows import Cell, Gap, Published, Row, Table, da
 from elmo_gpt_bert.reproduction.steps import Folders, Step, choose, plan
 from elmo_gpt_bert.reproduction.tables import TABLES
 from elmo_gpt_bert.training.errors import FileError, InputError, LaunchError
-from modeling import convert_vectors
 from tests.conftest import ROOT
 from tests.processes import fork, wait
 from tests.reproduction_sample import write_data, write_models
@@ -474,8 +473,7 @@ def test_the_scripts_accept_every_command_of_a_table(table, folders, repository_
         if step.row.is_run:
             assert re.fullmatch("[0-9a-f]{64}", steps.digest(step))
         else:
-            assert step.row.script == "modeling.convert_vectors"
-            parser_of(convert_vectors).parse_args(step.words)
+            parser_of(importlib.import_module(step.row.script)).parse_args(step.words)
 
 
 @pytest.mark.parametrize("table", [*SMALL, *OF_THE_PAPERS], ids=lambda table: f"{table.name}, {table.budget}")
@@ -517,6 +515,7 @@ KINDS = {
         "cola/bert_random",
         "cola/elmo_no_bilm",
         "cola/elmo_fine_tuned",
+        "cola/elmo_skipgram",
     ],
     "blimp": ["elmo_small"],
     "ablations": ["pretraining/base", "cola/left_to_right"],
@@ -528,7 +527,7 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
     """In this process, a few updates of it, after those that it needs."""
     planned = {step.row.name: step for step in plan(TABLES[table]["small"], folders, seeds=1)}
     short = ["--max_steps", "2"]
-    for step in [*(planned[need] for need in sorted(planned[name].row.needs)), planned[name]]:
+    for step in with_needs(planned, name):
         if step.output.is_dir():
             continue
         words = step.command[2:]
@@ -555,6 +554,11 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
     card = (step.output / "README.md").read_text(encoding="utf-8")
     assert ("# Scores of" in card) == (table == "blimp")  # what export_bfloat16 --evaluations reads
     assert (step.output / "model.safetensors").is_file() == (step.is_kept and table != "blimp")
+
+
+def with_needs(planned: dict[str, Step], name: str) -> list[Step]:
+    """The step, after those that it needs."""
+    return [step for need in sorted(planned[name].row.needs) for step in with_needs(planned, need)] + [planned[name]]
 
 
 def prepare_small_pretraining(step: Step, words: list[str]) -> None:

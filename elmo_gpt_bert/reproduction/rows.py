@@ -85,7 +85,7 @@ class Row:
     """A run of a script, or one for each seed.
 
     name: the folder of its results, below the table's
-    script: a script at the root or a converter, as `python -m` takes it
+    script: a script at the root, or what makes the input of others, a module as `python -m` takes it
     recipe: of the script; "" for none
     flags: those that differ from the recipe
     overrides: fields of the configuration, in addition to the recipe's --config_overrides
@@ -113,8 +113,13 @@ class Row:
 
     @property
     def is_run(self) -> bool:
-        """Whether a script of the root carries it out, which resumes, and not a converter."""
+        """Whether a script of the root trains or scores a model, and not a module that makes its input anew."""
         return self.script.startswith("run_")
+
+    @property
+    def output_flag(self) -> str:
+        """The flag that names its folder."""
+        return "output" if self.script.startswith("modeling.") else "output_dir"
 
 
 def places(flag: Flag) -> tuple[Place, ...]:

@@ -58,7 +58,7 @@ class Folders:
 
 @dataclass(frozen=True)
 class Step:
-    """A command: a run of a script, or a conversion.
+    """A command: a run of a script, or a conversion, or the training of static vectors, which others begin with.
 
     words: what follows the name of the script
     inputs: the data and models that it reads, apart from those of other rows and of the Hub
@@ -153,7 +153,7 @@ def make_step(
     if row.overrides:
         recipe = read_recipe(row)
         flags["config_overrides"] = ",".join(filter(None, [recipe.get("config_overrides"), row.overrides]))
-    flags |= {"output_dir" if row.is_run else "output": folder}
+    flags |= {row.output_flag: folder}
     words = [row.recipe] if row.recipe else []
     inputs, hub_models = [], []
     for name, value in flags.items():
@@ -252,7 +252,7 @@ def is_finished(step: Step) -> bool:
 
 
 def begin(step: Step) -> None:
-    """Writes what the step is started with. A conversion with other input is removed: it takes seconds."""
+    """Writes what the step is started with. What a conversion has left of other input is removed."""
     if not step.row.is_run and step.output.is_dir():
         remove_folder(step.output)
     make_folder(step.output.parent)

@@ -1,6 +1,6 @@
 """The same fine-tuning with and without pre-training, on six tasks: what all three papers claim."""
 
-from ..rows import Cell, Comparison, Gap, Published, Row, Table, data, model, output, published_in_columns
+from ..rows import Cell, Comparison, Flag, Gap, Published, Row, Table, data, model, output, published_in_columns
 from .paper_runs import (
     CONLL_GLOVE,
     CONLL_WORDS,
@@ -20,6 +20,7 @@ from .tasks import SMALL_TASKS, SQUAD, WNUT17, SmallTask
 
 WITHOUT, WITH = "without pre-training", "with pre-training"
 ALONG = "ELMo, fine-tuned"  # a biLM that is trained along with the network on it
+STATIC, FROZEN, BOTH = "skip-gram vectors", "ELMo, features", "ELMo, features, and skip-gram vectors"
 FEATURES = "configs/bert/wnut17_features_concat_last_four.yaml"
 # (task, model, without, with), in percent: Radford et al. 2018, table 5; Devlin et al. 2018, tables 1 and 2; ELMo's
 # GLUE scores as Devlin et al. have them, and Peters et al. 2018, table 1.
@@ -39,8 +40,8 @@ FIGURES = (
 TITLES = {task.name: task.title for task in SMALL_TASKS}
 
 
-def cell(task: SmallTask, label: str, column: str) -> tuple[Cell, ...]:
-    return (Cell((task.title, label), column, task.metric),)
+def cells(task: SmallTask, column: str, *labels: str) -> tuple[Cell, ...]:
+    return tuple(Cell((task.title, label), column, task.metric) for label in labels)
 
 
 def transformer_rows(family: str, task: SmallTask) -> list[Row]:
@@ -51,7 +52,7 @@ def transformer_rows(family: str, task: SmallTask) -> list[Row]:
     random = {"model_name_or_path": model(family, "config.json"), "tokenizer_name": model(family)}
     pretrained = {"model_name_or_path": model(family)}
     return [
-        Row(f"{task.name}/{family}_{name}", flags=task.flags | flags, cells=cell(task, label, column), **shared)
+        Row(f"{task.name}/{family}_{name}", flags=task.flags | flags, cells=cells(task, column, label), **shared)
         for name, column, flags in (("random", WITHOUT, random), ("fine_tuned", WITH, pretrained))
     ]
 
@@ -62,32 +63,52 @@ def bert_feature_rows() -> list[Row]:
     random = {"model_name_or_path": model("bert", "config.json"), "tokenizer_name": model("bert")}
     pretrained = {"model_name_or_path": model("bert")}
     return [
-        Row(f"wnut17/bert_{name}", flags=WNUT17.flags | flags, cells=cell(WNUT17, label, column), **shared)
+        Row(f"wnut17/bert_{name}", flags=WNUT17.flags | flags, cells=cells(WNUT17, column, label), **shared)
         for name, column, flags in (("random_features", WITHOUT, random), ("features", WITH, pretrained))
     ]
+
+
+# What came before ELMo: a vector for each word, trained on as many words of the same books as the biLM (18.7 million
+# between spaces, of which punctuation marks are split off).
+SKIPGRAM = Row(
+    "vectors/skipgram",
+    "elmo_gpt_bert.scripts.run_vectors",
+    flags={"train_file": data("books/train-*.txt.xz"), "max_train_words": 22_700_000},
+    family="elmo",
+    seeded=False,
+)
+
+
+def with_words(name: str, task: str, source: Flag, flags: dict[str, Flag]) -> Row:
+    """A folder with vectors of words for a task's network, and with the biLM of `source` if it has one."""
+    return Row(name, "modeling.convert_vectors", "", {"model": source} | flags, "", task, "elmo", seeded=False)
+
+
+OF_SKIPGRAM = {"vectors": output(SKIPGRAM.name, "vectors.txt")}
+SKIPGRAM_ALONE = with_words("vectors/words", "", "configs/elmo/words.json", OF_SKIPGRAM)
+SKIPGRAM_AND_ELMO = with_words("vectors/elmo_words", "", model("elmo"), OF_SKIPGRAM)
 
 
 def elmo_rows(task: SmallTask) -> list[Row]:
     """ELMo's network for the task: without the biLM and on it, then with a biLM that is trained along.
 
-    All of them have vectors of the words of the training data, which begin with random values and are learned.
+    The network has vectors of words, which are learned. They begin with random values for the words of the training
+    data, or with skip-gram's for the words of the books.
     """
-    words = Row(
-        f"{task.name}/elmo_words",
-        "modeling.convert_vectors",
-        flags={"model": model("elmo"), "texts": data(task.texts), "min_count": task.min_count},
-        task=task.name,
-        family="elmo",
-        seeded=False,
-    )
+    of_texts = {"texts": data(task.texts), "min_count": task.min_count}
+    words = with_words(f"{task.name}/elmo_words", task.name, model("elmo"), of_texts)
     pretrained = {"model_name_or_path": output(words.name)}
     random = {"model_name_or_path": output(words.name, "config.json"), "tokenizer_name": output(words.name)}
+    skipgram = {"model_name_or_path": output(SKIPGRAM_ALONE.name)}
+    both = {"model_name_or_path": output(SKIPGRAM_AND_ELMO.name)}
     trained_along = {"learning_rate": 5e-4}
     kinds = (
-        ("no_bilm", "ELMo, features", WITHOUT, random, "use_elmo=false"),
-        ("features", "ELMo, features", WITH, pretrained, ""),
-        ("random", ALONG, WITHOUT, random | trained_along, "freeze_bilm=false"),
-        ("fine_tuned", ALONG, WITH, pretrained | trained_along, "freeze_bilm=false"),
+        ("no_bilm", (STATIC, FROZEN, BOTH), WITHOUT, random, "use_elmo=false"),
+        ("skipgram", (STATIC,), WITH, skipgram, ""),
+        ("features", (FROZEN,), WITH, pretrained, ""),
+        ("features_skipgram", (BOTH,), WITH, both, ""),
+        ("random", (ALONG,), WITHOUT, random | trained_along, "freeze_bilm=false"),
+        ("fine_tuned", (ALONG,), WITH, pretrained | trained_along, "freeze_bilm=false"),
     )
     rows = [
         Row(
@@ -98,17 +119,17 @@ def elmo_rows(task: SmallTask) -> list[Row]:
             overrides,
             task.name,
             "elmo",
-            cell(task, label, column),
+            cells(task, column, *labels),
             keeps_model=name == "features",  # analysis reads the weights of its layers
         )
-        for name, label, column, flags, overrides in kinds
-        if not (task is SQUAD and label == ALONG)
+        for name, labels, column, flags, overrides in kinds
+        if not (task is SQUAD and ALONG in labels)
     ]
     return [words, *rows]
 
 
 def rows() -> tuple[Row, ...]:
-    every = []
+    every = [SKIPGRAM, SKIPGRAM_ALONE, SKIPGRAM_AND_ELMO]
     for task in SMALL_TASKS:
         every += transformer_rows("bert", task) + (bert_feature_rows() if task is WNUT17 else [])
         every += transformer_rows("gpt", task) + elmo_rows(task)
@@ -137,6 +158,8 @@ PRETRAINING_PAYS_SMALL = Table(
     notes=(
         "Without pre-training, weights are random: those of the same architecture or, for ELMo's features, those of "
         "the task's network, which then reads no biLM. SQuAD: the first 20,000 questions of train and 2,000 of dev.",
+        "Skip-gram vectors have read as many words of the same books as the biLM. By themselves, they are what that "
+        "network reads in its place.",
         "The papers' models are about ten times as large. Their scores are of the test sets, but BERT's on SQuAD "
         "of dev, and ELMo's on GLUE are those that BERT's paper reports.",
     ),
