@@ -68,9 +68,9 @@ class PlainFineTuning(transformers.OpenAIGPTForSequenceClassification):
         last = attention_mask.sum(-1) - 1
         scores = self.score(states[torch.arange(len(states)), last])
         words = nn.functional.linear(states[:, :-1], self.transformer.tokens_embed.weight)  # (B, T - 1, V)
-        losses = nn.functional.cross_entropy(words.transpose(1, 2), input_ids[:, 1:], reduction="none")
-        is_real = attention_mask[:, 1:]
-        lm_loss = ((losses * is_real).sum(-1) / is_real.sum(-1)).mean()
+        targets, is_real = input_ids[:, 1:], attention_mask[:, 1:]
+        losses = nn.functional.cross_entropy(words.flatten(0, 1), targets.flatten(), reduction="none")
+        lm_loss = ((losses.view_as(targets) * is_real).sum(-1) / is_real.sum(-1)).mean()
         loss = nn.functional.cross_entropy(scores, labels) + LM_LOSS_WEIGHT * lm_loss
         return transformers.modeling_outputs.SequenceClassifierOutput(loss=loss, logits=scores)
 
@@ -136,11 +136,12 @@ def make_prompts(rows: int, tiny: bool) -> Batch:
 
 
 def generation_flop(config: PreTrainedConfig, prompts: Batch, new_tokens: int, beams: int) -> float:
-    """Of the layers, for each prompt once and for the words of each beam, and the scores of all words."""
+    """Of the layers and the scores of all words: for each prompt once, and for the words of each beam."""
     lengths = lengths_of(prompts)
     whole = [length + new_tokens - 1 for length in lengths]  # nothing follows the last word
     layers = [layers_flop(config, each, causal=True, one_state=False) for each in (whole, lengths)]
-    head = 2 * beams * len(lengths) * new_tokens * config.hidden_size * config.vocab_size
+    scored = len(lengths) * (1 + beams * (new_tokens - 1))  # the first words of all beams come from one state
+    head = 2 * scored * config.hidden_size * config.vocab_size
     return beams * layers[0] - (beams - 1) * layers[1] + head
 
 

@@ -349,6 +349,20 @@ def test_the_row_with_a_language_modeling_loss_stops_when_its_weight_differs(fac
         tiny_run("gpt-finetuning-lm", "--settings", "fp32")
 
 
+def test_the_baseline_of_that_row_reads_scores_in_the_order_of_memory(monkeypatch):
+    """As transformers' losses do. Over (B, V, T), the step takes 1.4 times as long in fp32 and 1.6 times in bf16."""
+    cross_entropy, read = torch.nn.functional.cross_entropy, []
+
+    def recorded(scores, targets, **options):
+        read.append(scores.dim() == 2 and scores.is_contiguous())
+        return cross_entropy(scores, targets, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", recorded)
+    model = gpt.make_models("ForSequenceClassification", "small", tiny=True, lm_loss=True)[gpt.STOCK]
+    model(**bert.make_classified_batches(True).batches[0])
+    assert read == [True, True]
+
+
 # Whole runs
 
 
@@ -591,6 +605,7 @@ def test_a_row_of_squad_that_does_not_exist_is_an_error(capsys):
         ("copies", lambda numbers: numbers.T.contiguous()),
         ("zeros", lambda numbers: numbers.zero_()),
         ("random numbers", lambda numbers: numbers.bernoulli_(0.5)),
+        ("random numbers", lambda numbers: numbers.uniform_()),
         ("other operations", lambda numbers: numbers.exp_()),
     ],
 )
@@ -600,6 +615,12 @@ def test_a_profile_tells_what_takes_the_time(kind, work):
     assert milliseconds > 0 and sum(shares.values()) == pytest.approx(1)
     # Making a tensor for the result is another operation.
     assert {kind} <= {name for name, share in shares.items() if share > 0} <= {kind, "other operations", "calls"}
+
+
+def test_a_profile_counts_both_passes_of_a_convolution_as_products():
+    convolution, numbers = torch.nn.Conv1d(16, 256, 3), torch.rand(200, 16, 50)
+    shares = profile.shares(Side("one", lambda index: convolution(numbers).sum().backward(), dict), runs=3)[1]
+    assert shares["products"] > shares["other operations"]
 
 
 def test_a_profile_has_a_line_for_each_side_and_setting(tmp_path, capsys):

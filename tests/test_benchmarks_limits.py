@@ -105,6 +105,13 @@ def test_the_need_of_generation_is_what_our_model_does_and_little_less(beams):
     assert need < counter.get_total_flops() < 1.2 * need
 
 
+def test_the_first_words_of_several_beams_need_no_more_than_that_of_one():
+    prompts = gpt.make_prompts(3, tiny=True)
+    config = gpt.make_models("LMHeadModel", "base", tiny=True)[gpt.OURS].config
+    first, two = ([gpt.generation_flop(config, prompts, new, beams) for beams in (1, 4)] for new in (1, 2))
+    assert first[1] == first[0] and two[1] - first[1] == 4 * (two[0] - first[0])
+
+
 @pytest.mark.parametrize(("reads", "products", "limit"), [(3e8, 2e9, "reads"), (1e8, 2e9, "products")])
 def test_generation_needs_what_takes_longer(reads, products, limit, monkeypatch):
     monkeypatch.setattr(limits, "matrix_peak", lambda device, dtype, setting: 1e9)
