@@ -20,11 +20,15 @@ WORK = "work"
 KINDS = {
     "products": (
         "mm addmm bmm baddbmm mv addmv _linear_pointwise mkldnn_convolution convolution_overrideable "
+        "convolution_backward "
         "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward"
     ),
-    "copies": "copy_ cat gather index index_select index_copy_ index_put_ _index_put_impl_ embedding masked_select",
+    "copies": (
+        "copy_ cat gather index index_select index_copy_ index_put_ _index_put_impl_ embedding masked_select "
+        "_reorder_linear_weight"
+    ),
     "zeros": "fill_ zero_",
-    "random numbers": "bernoulli_ native_dropout",
+    "random numbers": "bernoulli_ native_dropout uniform_",
     "optimizer": "_fused_adamw_",
 }
 OTHER, REST = "other operations", "calls"
