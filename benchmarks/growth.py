@@ -13,8 +13,10 @@ import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Barrier
 
 import torch
 
@@ -96,13 +98,13 @@ def speeds(model: str, tiny: bool, batch: int, length: int, layers: int, pairs: 
     return tokens / timing.cpu_seconds, tokens / timing.baseline_cpu_seconds
 
 
-def speed_of_one(model: str, tiny: bool, ours: bool, start: float, seconds: float, work: dict[str, int]) -> float:
-    """Tokens per second of the clock of one side, from `start` on, while other processes do the same."""
+def speed_of_one(model: str, tiny: bool, ours: bool, together: Barrier, seconds: float, work: dict[str, int]) -> float:
+    """Tokens per second of the clock of one side, while the other processes of `together` do the same."""
     torch.set_num_threads(1)
     contest, tokens = make_contest(model, tiny, **work)
     run = (contest.side if ours else contest.baseline).run
     run(0)
-    time.sleep(max(0.0, start - time.time()))
+    together.wait()
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds or not count:
         run(0)
@@ -112,16 +114,15 @@ def speed_of_one(model: str, tiny: bool, ours: bool, start: float, seconds: floa
 
 def speeds_together(model: str, tiny: bool, processes: int, pairs: int, work: dict[str, int]) -> tuple[float, float]:
     """As `speeds`, by the clock, of several processes together."""
-    warm_up, seconds = (0.0, 0.01) if tiny else (5.0, 0.5)
     results: dict[bool, list[float]] = {True: [], False: []}
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(processes, context) as pool:
+        together = manager.Barrier(processes)
         for _ in range(pairs):
             for ours, totals in results.items():
-                start = time.time() + warm_up
-                given = (model, tiny, ours, start, seconds, work)
+                given = (model, tiny, ours, together, 0.01 if tiny else 0.5, work)
                 running = [pool.submit(speed_of_one, *given) for _ in range(processes)]
                 totals.append(sum(each.result() for each in running))
-                warm_up = min(warm_up, 1.5)  # the processes are there
     return statistics.median(results[True]), statistics.median(results[False])
 
 
@@ -167,6 +168,8 @@ def main(argv: list[str] | None = None) -> list[Point]:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also draw growth_CURVE.png in this folder")
     args = parse_tables(parser, CURVES, argv)
+    if args.plots is not None and find_spec("matplotlib") is None:
+        parser.error("--plots needs matplotlib: pip install matplotlib")
     torch.set_num_threads(1)
     machine, tiny = describe_machine(), args.size == "tiny"
     print_machine(machine)

@@ -15,13 +15,15 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
 from elmo_gpt_bert.tasks.minimal_pairs.data import SENTENCES, read_file
 from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
 from elmo_gpt_bert.tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.batches import in_pieces
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer
 from elmo_gpt_bert.training.prediction import predict
@@ -67,6 +69,10 @@ def contest_of(source: ModelSource, data: Dataset, count: int) -> tuple[Contest,
     """Ours against minicons on `count` pairs a turn, and the number of the model's parameters."""
     config, tokenizer = load_config(source), load_tokenizer(source, for_task=False)
     head = choose_head(config, tokenizer, source)
+    if head is AutoModelForPreTraining:
+        raise InputError(
+            f"{source.model_name_or_path}: minicons has no biLM; name a causal or a masked language model"
+        )
     model = load_model(head, source, config, tokenizer, train=False).eval()
     scorer = make_scorer(head, model, tokenizer, "original")
     theirs = minicons_scores(head, scorer)
@@ -84,16 +90,20 @@ def contest_of(source: ModelSource, data: Dataset, count: int) -> tuple[Contest,
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.minimal_pairs", description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="folder or config JSON of a language model")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="folder or config JSON of a causal or masked one")
     parser.add_argument("--tokenizer_name", metavar="NAME", help="folder or vocab.txt, for a config JSON")
     parser.add_argument("--data_file", type=Path, required=True, metavar="FILE", help="pairs, as for run_blimp.py")
     parser.add_argument("--count", type=int, default=50, help="pairs a turn")
     parser.add_argument("--turns", type=int, default=3, help="how many times the sides take turns")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads")
     args = parser.parse_args(argv)
+    if min(args.count, args.turns, args.threads) < 1:
+        parser.error("--count, --turns and --threads must be positive")
     torch.set_num_threads(args.threads)
     choose_implementation("zoo")
     data = read_file(args.data_file)
+    if args.count > len(data):
+        parser.error(f"--count {args.count}: {args.data_file} has only {len(data)} pairs")
     print_machine(describe_machine())
     print_head(HEADER)
     for name in args.models:
@@ -110,4 +120,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -381,6 +381,8 @@ def main(argv: list[str] | None = None) -> dict[str, list[list[str]]]:
     parser = argparse.ArgumentParser("python -m benchmarks.pretraining", description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, metavar="FILE", help="text to train on; default: made-up words")
     args = parse_tables(parser, TABLES, argv)
+    if args.text is not None and not args.text.is_file():
+        parser.error(f"--text {args.text}: no such file")
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes to come
     torch.set_num_threads(1)
     datasets.disable_progress_bars()

@@ -30,15 +30,18 @@ import datasets
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from elmo_gpt_bert.metrics.squad.scores import normalize_answer, squad1_scores
 from elmo_gpt_bert.tasks.squad.data import read_folder
 from elmo_gpt_bert.tasks.squad.decode import find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, include_marks, make_windows
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.loading import load_tokenizer
 
 from . import plain_squad
-from .measure import Contest, Outputs, Side, assert_equal, take_turns
+from .measure import Contest, Outputs, Side, assert_equal, new_file, take_turns
 from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 from .scripts import ROOT
 
@@ -342,14 +345,15 @@ def main(argv: list[str] | None = None) -> dict[str, object]:
     parser.add_argument("--tokenizer_name", default="demo/vocab.txt", help="a vocab.txt, or a tokenizer's folder")
     parser.add_argument("--questions", type=int, help="use only the first questions, this many")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args(argv)
     if unknown := [row for row in args.rows if row not in ROWS]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")
     if args.pairs < 1 or (args.questions is not None and args.questions < 1):
         parser.error("--pairs and --questions must be positive")
     datasets.disable_progress_bars()
-    work = Work(load_examples(args.data_dir, args.questions), load_tokenizer(args.tokenizer_name))
+    tokenizer = load_tokenizer(ModelSource(args.tokenizer_name))
+    work = Work(load_examples(args.data_dir, args.questions), tokenizer)
     machine = describe_machine() | {"tokenizer threads": tokenizer_threads()}
     print_machine(machine)
     print_head(HEADER)
@@ -366,10 +370,6 @@ def main(argv: list[str] | None = None) -> dict[str, object]:
     return document
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    return BertTokenizer(vocab=name) if name.endswith(".txt") else AutoTokenizer.from_pretrained(name)
-
-
 def tokenizer_threads() -> int:
     """The number of threads of the `tokenizers` package, by its two environment variables."""
     if os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in ("false", "off", "no", "n", "f", "0", ""):
@@ -378,4 +378,4 @@ def tokenizer_threads() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

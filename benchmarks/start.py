@@ -66,16 +66,18 @@ class Result(NamedTuple):
 def time_command(words: list[str], until: str | None = None) -> Seconds:
     """The seconds of a command of Python, until its end or until it prints a line that begins with `until`."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    before, started = os.times(), time.perf_counter()
-    process = psutil.Popen([sys.executable, *words], cwd=ROOT, env=environment, **pipes)
-    lines = iter(process.stdout.readline, "")
-    printed = next((line for line in lines if until is not None and line.startswith(until)), None)
-    wall = time.perf_counter() - started
-    until_now = None if printed is None else process.cpu_times()
-    process.communicate()
-    if process.returncode or (until is not None and printed is None):
-        raise RuntimeError(f"{' '.join(words)} failed")
+    with tempfile.TemporaryFile("w+") as errors:
+        pipes = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
+        before, started = os.times(), time.perf_counter()
+        process = psutil.Popen([sys.executable, *words], cwd=ROOT, env=environment, **pipes)
+        lines = iter(process.stdout.readline, "")
+        printed = next((line for line in lines if until is not None and line.startswith(until)), None)
+        wall = time.perf_counter() - started
+        until_now = None if printed is None else process.cpu_times()
+        process.communicate()
+        if process.returncode or (until is not None and printed is None):
+            errors.seek(0)
+            raise RuntimeError(f"{' '.join(words)} failed: {errors.read()}")
     if until_now is not None:
         return Seconds(until_now.user + until_now.system, wall)
     after = os.times()

@@ -5,6 +5,7 @@ import json
 import lzma
 import multiprocessing
 import operator
+import os
 import statistics
 import subprocess
 import time
@@ -20,6 +21,7 @@ import modeling.bert.modeling_bert
 from benchmarks import bert, elmo, gpt, growth, measure, precision, profile, scripts, squad, start
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
+from elmo_gpt_bert.training.arguments import ModelSource
 from modeling import ElmoModel, ZooGPTLMHeadModel
 from modeling.elmo import modeling_elmo, modeling_elmo_characters
 from modeling.elmo.tokenization_elmo_spelling import CharacterSpelling
@@ -408,9 +410,11 @@ def test_a_command_is_timed_to_its_end_or_to_a_line_that_it_prints():
     code = "import time; time.sleep(0.2); print('now', flush=True); time.sleep(0.6)"
     until, whole = (start.time_command(["-c", code], line) for line in ("now", None))
     assert 0.2 < until.wall < whole.wall - 0.3 and whole.wall > 0.8
-    for words, line in ((["-c", "raise SystemExit(3)"], None), (["-c", "print('then')"], "now")):
-        with pytest.raises(RuntimeError, match="failed"):
+    for words, line in ((["-c", "raise SystemExit('why')"], None), (["-c", "raise SystemExit('why')"], "now")):
+        with pytest.raises(RuntimeError, match="failed: why"):
             start.time_command(words, line)
+    with pytest.raises(RuntimeError, match="failed"):
+        start.time_command(["-c", "print('then')"], "now")
 
 
 def test_loading_is_timed_for_each_model_and_stops_when_a_weight_differs(tmp_path, monkeypatch, capsys):
@@ -461,11 +465,54 @@ def test_a_curve_counts_real_tokens_and_stops_when_the_sides_differ(model, monke
         growth.measure(model, "length", 7, tiny=True, pairs=1)
 
 
-def test_several_processes_do_the_same_work_at_the_same_time(monkeypatch):
+def test_several_processes_do_the_same_work_at_the_same_time(tmp_path, monkeypatch):
     forking = multiprocessing.get_context("fork")  # spawned processes would import everything first
     monkeypatch.setattr(growth, "get_context", lambda method: forking)
+    make_contest = growth.make_contest
+
+    def make_late(*given, **work):
+        """Writes down when our side runs. The second process is late."""
+        log = tmp_path / str(os.getpid())
+        log.touch()
+        time.sleep(0.5 * (len([*tmp_path.iterdir()]) - 1))
+        contest, tokens = make_contest(*given, **work)
+
+        def run(index: int) -> None:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"{time.monotonic()}\n")
+
+        return dataclasses.replace(contest, side=dataclasses.replace(contest.side, run=run)), tokens
+
+    monkeypatch.setattr(growth, "make_contest", make_late)
     work = {"batch": 2, "length": 3, "layers": 1}
     assert min(growth.speeds_together("bert", tiny=True, processes=2, pairs=1, work=work)) > 0
+    one, other = ([*map(float, log.read_text(encoding="utf-8").split())] for log in tmp_path.iterdir())
+    assert one[0] < other[-1] and other[0] < one[-1]  # neither had finished when the other ran for the first time
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(growth, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        growth.main(["batch", "--size", "tiny", "--plots", str(tmp_path)])
+    shown = capsys.readouterr()
+    assert "--plots needs matplotlib: pip install matplotlib" in shown.err and not shown.out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (main, ["base-sst2", "--size", "tiny"]),
+        (growth.main, ["batch", "--size", "tiny"]),
+        (profile.main, ["masked-lm", "--size", "tiny"]),
+        (squad.main, ["answers", "--questions", "3"]),
+    ],
+)
+def test_results_that_could_not_be_written_are_refused_before_anything_is_measured(command, words, tmp_path, capsys):
+    for path in (tmp_path, tmp_path / "none" / "results.json"):
+        with pytest.raises(SystemExit):
+            command([*words, "--json", str(path)])
+        shown = capsys.readouterr()
+        assert f"--json: {path} must be a file in a folder that exists" in shown.err and not shown.out
 
 
 # SQuAD, before and after the model
@@ -473,7 +520,7 @@ def test_several_processes_do_the_same_work_at_the_same_time(monkeypatch):
 
 @pytest.fixture(scope="module")
 def squad_work() -> squad.Work:
-    return squad.Work(squad.load_examples(None, questions=6), squad.load_tokenizer("demo/vocab.txt"))
+    return squad.Work(squad.load_examples(None, questions=6), squad.load_tokenizer(ModelSource("demo/vocab.txt")))
 
 
 def test_rows_of_squad_and_its_oracle_need_no_data(tmp_path, capsys):

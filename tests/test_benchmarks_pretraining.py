@@ -121,3 +121,10 @@ def test_a_table_that_does_not_exist_is_an_error(capsys):
     with pytest.raises(SystemExit):
         pretraining.main(["nothing"])
     assert "no table is called nothing" in capsys.readouterr().err
+
+
+def test_text_that_is_not_there_is_an_error(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        pretraining.main(["collators", "--size", "tiny", "--text", str(tmp_path / "none.txt")])
+    shown = capsys.readouterr()
+    assert f"--text {tmp_path / 'none.txt'}: no such file" in shown.err and not shown.out

@@ -20,11 +20,12 @@ from benchmarks import minimal_pairs
 from elmo_gpt_bert.tasks.minimal_pairs.data import read_file
 from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
 from elmo_gpt_bert.tasks.minimal_pairs.scoring import make_scorer
+from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.prediction import predict
 from modeling import ZooBertForMaskedLM, ZooGPTTokenizer
 from tests.clients.tiny_models import gpt_pair
 from tests.gpt_sample import merges, vocabulary
-from tests.pairs_sample import PAIRS, write_bert, write_gpt, write_pairs
+from tests.pairs_sample import PAIRS, write_bert, write_bilm, write_gpt, write_pairs
 
 
 SENTENCES = [sentence for pair in PAIRS for sentence in pair[:2]]
@@ -92,3 +93,13 @@ def test_the_benchmark_compares_equal_scores(tmp_path, capsys):
     minimal_pairs.main([*folders, "--data_file", pairs, "--count", "2", "--turns", "2"])
     rows = capsys.readouterr().out.splitlines()[-2:]
     assert [row.split(" | ")[0] for row in rows] == ["| gpt", "| bert"]
+
+
+def test_mistakes_are_told_before_anything_is_scored(tmp_path, capsys):
+    bilm, data = str(write_bilm(tmp_path)), ["--data_file", str(write_pairs(tmp_path / "pairs.jsonl"))]
+    for flags, message in [(["--count", "1000"], "--count 1000: "), (["--turns", "0"], "must be positive")]:
+        with pytest.raises(SystemExit):
+            minimal_pairs.main([bilm, *data, *flags])
+        assert message in capsys.readouterr().err
+    with pytest.raises(InputError, match="minicons has no biLM; name a causal or a masked language model"):
+        minimal_pairs.main([bilm, *data, "--count", "2"])
