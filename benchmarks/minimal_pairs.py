@@ -70,9 +70,7 @@ def contest_of(source: ModelSource, data: Dataset, count: int) -> tuple[Contest,
     config, tokenizer = load_config(source), load_tokenizer(source, for_task=False)
     head = choose_head(config, tokenizer, source)
     if head is AutoModelForPreTraining:
-        raise InputError(
-            f"{source.model_name_or_path}: minicons has no biLM; name a causal or a masked language model"
-        )
+        raise InputError(f"{source.model_name_or_path}: minicons has no biLM: name a causal or a masked model")
     model = load_model(head, source, config, tokenizer, train=False).eval()
     scorer = make_scorer(head, model, tokenizer, "original")
     theirs = minicons_scores(head, scorer)

@@ -8,8 +8,8 @@ demo's sample, once from its checkpoint and once from random weights, and classi
 Run it from the root of the repository, or use `make demo`, which first installs what it needs.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -19,6 +19,8 @@ from transformers.utils import logging
 
 import modeling
 import run_glue
+from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.errors import MissingFileError
 
 
 BERT, GPT, ELMO = (f"checkpoints/{family}-books" for family in ("bert", "gpt", "elmo"))
@@ -42,8 +44,17 @@ SENTENCES = [  # none of them is in train
 ]
 
 
-def main(output_dir: str = "demo/output") -> None:
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m demo", description=__doc__.splitlines()[0])
+    output = "folder of the two fine-tuned models; default: demo/output"
+    parser.add_argument("output_dir", nargs="?", default="demo/output", metavar="OUTPUT_DIR", help=output)
+    return parser.parse_args(argv)
+
+
+def main(output_dir: str) -> None:
     """Shows each model, and fine-tunes BERT in the folders "pretrained" and "random" of `output_dir`."""
+    if not Path(BERT).is_dir():
+        raise MissingFileError(f"{BERT}: no such folder. Run the demo from the root of the repository.")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     modeling.register()
@@ -107,4 +118,4 @@ def accuracy(folder: Path) -> float:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_command(lambda: main(parse().output_dir))

@@ -6,6 +6,7 @@ import pytest
 
 from demo import __main__ as demo
 from demo import sample
+from elmo_gpt_bert.training.errors import MissingFileError
 from tests.conftest import ROOT
 
 
@@ -48,3 +49,15 @@ def test_the_demo_shows_what_each_model_has_learned_and_what_pre_training_is_wor
     assert {*nearest[:2]} == {*demo.OCCURRENCES[::2]} and {*nearest[4:6]} == {*demo.OCCURRENCES[1::2]}
     assert len(re.findall(r"^    0\.\d\d  \w+$", shown, flags=re.MULTILINE)) == 5  # words for the blank
     assert len(re.search(rf"^    {demo.BEGINNING} (.+)$", shown, flags=re.MULTILINE).group(1).split()) > 10
+
+
+def test_the_demo_takes_one_folder_and_runs_from_the_root_of_the_repository(tmp_path, monkeypatch, capsys):
+    assert demo.parse([]).output_dir == "demo/output" and demo.parse(["out"]).output_dir == "out"
+    for words in (["--help"], ["out", "another"]):
+        with pytest.raises(SystemExit):
+            demo.parse(words)
+    assert "usage: python -m demo [-h] [OUTPUT_DIR]" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MissingFileError, match="Run the demo from the root of the repository"):
+        demo.main(str(tmp_path))
+    assert not [*tmp_path.iterdir()]

@@ -12,6 +12,7 @@ import modeling
 from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
 from elmo_gpt_bert.explorer.answers import answer, load_answerer
 from elmo_gpt_bert.explorer.attention import attend, sizes
+from elmo_gpt_bert.explorer.drawing import describe_word
 from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
 from elmo_gpt_bert.explorer.models import LanguageModel, load_language_model
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index
@@ -32,6 +33,7 @@ from tests.test_minimal_pairs import bilm_scores, log_p
 
 
 WRITERS = {"ELMo": write_bilm, "GPT": write_gpt, "BERT": write_bert}
+INVISIBLE = "\u200b"  # a space of no width, which BERT leaves out
 SENTENCE = "is the plot not a dull film ?"  # plot and dull are several pieces for BERT, most words for GPT
 
 
@@ -267,11 +269,19 @@ def test_a_causal_model_attends_to_nothing_behind_a_token(tmp_path):
 
 def test_mistakes_are_one_sentence_each(tmp_path):
     bert, gpt = model_of("BERT", tmp_path), str(write_gpt(tmp_path))
+    (_, word, _) = score_sentence(bert, f"film {INVISIBLE} is").words
+    assert describe_word(word) == "not predicted: the model has no token for it" and word.bits == []
     for mistake, message in [
         (lambda: score_sentence(bert, " "), "The sentence is empty"),
         (lambda: score_sentence(bert, "film " * 101), "101 words: shorten it to 100"),
         (lambda: score_sentence(bert, "film " * 20), "22 tokens, but .* reads at most 19"),
         (lambda: score_sentence(bert, "\ud800"), "half a surrogate pair"),
+        (lambda: score_sentence(bert, INVISIBLE), "has no token for this sentence: write a few words"),
+        (lambda: attend(bert, INVISIBLE, 1, 1), "has no token for this sentence: write a few words"),
+        (
+            lambda: find_neighbours(bert, read_index(None), ["film", INVISIBLE], 1, same_word=False),
+            r"has no token for word 2, '\\u200b': choose another word",
+        ),
         (lambda: attend(bert, SENTENCE, 4, 1), "has no layer 4: it has layers 1 to 3"),
         (lambda: attend(bert, SENTENCE, 1, 9), "has no head 9"),
         (lambda: load_language_model("BERT", gpt), "is not a masked language model, it belongs in the column of GPT"),

@@ -173,6 +173,8 @@ def describe_word(word: ScoredWord) -> str:
         texts.append(f"{word.bits[0]:.2f} bits given the words before it, {word.bits[1]:.2f} given those after it")
     elif word.bits:
         texts.append(f"{word.bits[0]:.2f} bits")
+    elif not word.pieces:
+        texts.append("not predicted: the model has no token for it")
     else:
         texts.append("not predicted: nothing is before it")
     if len(word.pieces) > 1:

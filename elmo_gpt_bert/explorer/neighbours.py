@@ -92,9 +92,11 @@ def find_neighbours(
     """layer -> the occurrences in the index that are nearest to the word at `place`, the nearest first.
 
     The sentence itself is left out. With `same_word`, only occurrences of that word count, whatever their case.
-    Occurrences of a word that are equally near are one neighbour.
+    Occurrences of a word that are equally near are one neighbour. Raises ValueError for a word without a token.
     """
     queries = _unit(word_vectors(model.encoder, [words]))[:, place]
+    if not queries.any():
+        raise InputError(f"{model.name} has no token for word {place + 1}, {words[place]!r}: choose another word.")
     vectors = index_vectors(model, index)
     places = [(row, column) for row, sentence in enumerate(index.sentences) for column in range(len(sentence))]
     chosen = [

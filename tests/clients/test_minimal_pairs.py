@@ -101,5 +101,5 @@ def test_mistakes_are_told_before_anything_is_scored(tmp_path, capsys):
         with pytest.raises(SystemExit):
             minimal_pairs.main([bilm, *data, *flags])
         assert message in capsys.readouterr().err
-    with pytest.raises(InputError, match="minicons has no biLM; name a causal or a masked language model"):
+    with pytest.raises(InputError, match="minicons has no biLM: name a causal or a masked model"):
         minimal_pairs.main([bilm, *data, "--count", "2"])
