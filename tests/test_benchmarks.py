@@ -498,23 +498,6 @@ def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(tmp
     assert "--plots needs matplotlib: pip install matplotlib" in shown.err and not shown.out
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (main, ["base-sst2", "--size", "tiny"]),
-        (growth.main, ["batch", "--size", "tiny"]),
-        (profile.main, ["masked-lm", "--size", "tiny"]),
-        (squad.main, ["answers", "--questions", "3"]),
-    ],
-)
-def test_results_that_could_not_be_written_are_refused_before_anything_is_measured(command, words, tmp_path, capsys):
-    for path in (tmp_path, tmp_path / "none" / "results.json"):
-        with pytest.raises(SystemExit):
-            command([*words, "--json", str(path)])
-        shown = capsys.readouterr()
-        assert f"--json: {path} must be a file in a folder that exists" in shown.err and not shown.out
-
-
 # SQuAD, before and after the model
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import bert, elmo, gpt, limits, measure, precision
+from benchmarks import bert, elmo, gpt, growth, limits, measure, precision, profile, squad
 from benchmarks.__main__ import ROWS, header, main, table_line
 from benchmarks.measure import CPU, Contest, Need, Side
 from benchmarks.reporting import describe_machine, extensions
@@ -232,3 +232,20 @@ def test_the_first_ratio_of_a_table_is_that_of_the_devices_clock():
 def test_inputs_are_moved_to_the_device():
     inputs = bert.make_masked_batches(True).to(torch.device("meta"))
     assert {values.device.type for batch in inputs.batches for values in batch.values()} == {"meta"}
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (main, ["base-sst2", "--size", "tiny"]),
+        (growth.main, ["batch", "--size", "tiny"]),
+        (profile.main, ["masked-lm", "--size", "tiny"]),
+        (squad.main, ["answers", "--questions", "3"]),
+    ],
+)
+def test_results_that_could_not_be_written_are_refused_before_anything_is_measured(command, words, tmp_path, capsys):
+    for path in (tmp_path, tmp_path / "none" / "results.json"):
+        with pytest.raises(SystemExit):
+            command([*words, "--json", str(path)])
+        shown = capsys.readouterr()
+        assert f"--json: {path} must be a file in a folder that exists" in shown.err and not shown.out
