@@ -117,7 +117,7 @@ def test_scores_that_are_no_numbers_are_one_clear_error(tokenizer):
 def test_no_answer_is_given_only_above_the_threshold(tokenizer):
     ask = ("is it good", TEXT)
     assert QuestionAnswerer(Finder(none=9), tokenizer)(*ask)["answer"] == "GOOD"
-    for threshold, text in ((9.9, ""), (10.1, "GOOD")):  # 2 * 9 - 2 * 4 is 10
+    for threshold, text in ((9.9, ""), (10.0, "GOOD"), (10.1, "GOOD")):  # 2 * 9 - 2 * 4 is 10
         answers = QuestionAnswerer(Finder(none=9), tokenizer, null_threshold=threshold)(*ask, top_k=3)
         assert answers[0]["answer"] == text and len(answers) == 3
         assert sorted([answers[0]["answer"], answers[1]["answer"]]) == ["", "GOOD"]

@@ -52,6 +52,23 @@ def test_gradients_flow_through_the_base_models_outputs(unpad, tmp_path):
     assert_same_gradients(ours, stock, atol=1e-4)
 
 
+@pytest.mark.parametrize("head", ["Model", *HEADS])
+def test_dropout_falls_where_it_does_in_the_stock_model(head, tmp_path):
+    rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2, "classifier_dropout": 0.5}
+    stock, ours = pair(head, tmp_path, "eager", **rates)
+    ours.config.unpad = False  # both draw as many numbers, for all tokens
+    this = case(head)
+    outcomes = []
+    for model in (ours, stock):
+        torch.manual_seed(1)
+        outputs = model.train()(**this.inputs, **this.labels)
+        outcomes.append(outputs.last_hidden_state[this.real] if head == "Model" else outputs.loss)
+    torch.testing.assert_close(*outcomes, atol=1e-5, rtol=1e-5)
+    if head != "Model":
+        evaluated = ours.eval()(**this.inputs, **this.labels).loss
+        assert (outcomes[0] - evaluated).abs() > 1e-3
+
+
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining", "ForTokenClassification"])
 def test_labels_on_padding_count_as_they_do_in_the_stock_model(head, tmp_path):
     stock, ours = pair(head, tmp_path)

@@ -91,6 +91,17 @@ def test_a_loss_that_rises_far_above_its_lowest_stops_the_run(run, data_set, mon
         assert fit(args, data_set)[0]["train_updates"] == 90
 
 
+def test_a_loss_near_zero_may_be_many_times_its_lowest(run, data_set, monkeypatch):
+    update = loop._Training.update
+
+    def tiny(self, share, examples):
+        update(self, torch.full_like(share, 0.01 if self.progress.update < 60 else 0.1), examples)
+
+    monkeypatch.setattr(loop._Training, "update", tiny)
+    results, _ = fit(run(max_steps=90, max_loss_rise=1.0, save_strategy="no"), data_set)
+    assert results["train_updates"] == 90
+
+
 # The best model, and an early end
 
 
@@ -153,9 +164,10 @@ def test_a_run_ends_early_after_evaluations_without_progress(scored, capsys, mon
     assert ("stopped early" in capsys.readouterr().out) == (evaluations < 6)
 
 
-def test_a_run_that_ended_early_stays_so_when_resumed(scored):
-    results, final, _, _ = scored(early_stopping_patience=1)
-    again, model, seen, _ = scored(early_stopping_patience=1, resume=True)
+@pytest.mark.parametrize("changes", [{}, {"eval_steps": 5}], ids=["after_an_epoch", "within_it"])
+def test_a_run_that_ended_early_stays_so_when_resumed(scored, changes):
+    results, final, _, _ = scored(early_stopping_patience=1, **changes)
+    again, model, seen, _ = scored(early_stopping_patience=1, resume=True, **changes)
     assert seen == [] and torch.equal(model, final)
     assert {k: v for k, v in again.items() if "runtime" not in k} == {
         k: v for k, v in results.items() if "runtime" not in k
@@ -185,6 +197,17 @@ def test_the_newest_checkpoints_and_the_best_remain(scored):
     shutil.rmtree(args.output_dir)
     _, _, _, args = scored(save_strategy="steps", save_steps=10, save_total_limit=3)
     assert checkpoint_names(Path(args.output_dir)) == ["checkpoint-20", "checkpoint-30", "checkpoint-36"]
+
+
+def test_each_checkpoint_that_remains_has_its_best_beside_it(scored, monkeypatch):
+    monkeypatch.setattr("tests.test_best_model.SCORES", [0.5, 0.7, 0.7, 0.8, 0.6, 0.9])
+    options = {"load_best_model_at_end": True, "save_total_limit": 2}
+    _, final, _, args = scored(**options)
+    folder = Path(args.output_dir)
+    assert checkpoint_names(folder) == ["checkpoint-24", "checkpoint-30", "checkpoint-36"]
+    (folder / "checkpoint-36" / "model.safetensors").write_bytes(b"")
+    results, again, _, _ = scored(first=5, resume=True, **options)
+    assert results["best_update"] == 36 and torch.equal(again, final)
 
 
 def test_no_checkpoints_are_written_where_none_are_wanted(scored):

@@ -1,9 +1,11 @@
 """The papers' tables: their commands, their published figures, and what is said of ours beside them."""
 
+import csv
 import dataclasses
 import importlib
 import json
 import math
+import os
 import random
 import re
 import statistics
@@ -206,10 +208,14 @@ def test_a_verdict_stands_beside_ours_and_theirs_and_what_was_not_run_has_its_na
         "| large | 90.1 ± 0.1 (3) | 91.0 | below by 0.9 |",
         "| huge | – `huge` | – | – |",
     ]
-    assert "large,dev,90.1" in (tmp_path / "table.csv").read_text(encoding="utf-8").replace(
-        "90.10000000000001", "90.1"
-    )
-    assert "below by 0.9" in (tmp_path / "table.csv").read_text(encoding="utf-8")
+    with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
+        lines = [{**line, "mean": round(float(line["mean"]), 6)} for line in csv.DictReader(file)]
+    assert [[line[name] for name in ("model", "column", "mean", "seeds", "verdict")] for line in lines] == [
+        ["base", "dev", 84.5, "2", "within the spread"],
+        ["base", "a paper: dev", 84.25, "published", ""],
+        ["large", "dev", 90.1, "3", "below by 0.9"],
+        ["large", "a paper: dev", 91.0, "published", ""],
+    ]
 
 
 def test_bars_have_the_deviation_over_seeds_and_the_published_figures(tmp_path, monkeypatch):
@@ -357,10 +363,10 @@ def test_jobs_share_the_gpus(visible, jobs, shares, monkeypatch):
     assert running.share_devices(jobs) == shares
 
 
-def test_a_job_sees_the_gpus_that_no_other_job_has(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "share_devices", lambda jobs: ["3,1", "2,0"])
+def what_jobs_see(variable: str, tmp_path: Path, monkeypatch) -> list[str]:
+    """The values that this variable has in three commands, two of which run at once."""
     monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
-    program = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES'], file=open(sys.argv[1], 'a'))"
+    program = f"import os, sys; print(os.environ['{variable}'], file=open(sys.argv[1], 'a'))"
     monkeypatch.setattr(running, "executable", lambda step: [sys.executable, "-I", "-S", "-c", program, str(seen)])
     monkeypatch.setattr(running, "begin", lambda step: None)
     monkeypatch.setattr(running, "is_finished", lambda step: False)
@@ -370,4 +376,19 @@ def test_a_job_sees_the_gpus_that_no_other_job_has(tmp_path, monkeypatch):
     every = [dataclasses.replace(one, name=name) for name in "abc"]
     running.run_steps([steps.make_step(row, None, "t", Folders(tmp_path, {}, tmp_path), False) for row in every], 2)
     lines = seen.read_text(encoding="utf-8").split()
-    assert len(lines) == 3 and {*lines} == {"3,1", "2,0"}
+    assert len(lines) == 3
+    return lines
+
+
+def test_a_job_sees_the_gpus_that_no_other_job_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "share_devices", lambda jobs: ["3,1", "2,0"])
+    assert {*what_jobs_see("CUDA_VISIBLE_DEVICES", tmp_path, monkeypatch)} == {"3,1", "2,0"}
+
+
+@pytest.mark.parametrize(("chosen", "threads"), [(None, "4"), ("3", "3")])
+def test_jobs_share_the_cores_unless_the_user_has_chosen_the_threads(chosen, threads, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    assert {*what_jobs_see("OMP_NUM_THREADS", tmp_path, monkeypatch)} == {threads}

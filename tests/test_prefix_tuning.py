@@ -3,6 +3,7 @@
 import pytest
 import torch
 from peft import PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
+from transformers import DynamicCache
 
 from tests import bert_cases, gpt_cases
 
@@ -48,6 +49,19 @@ def test_bert_learns_the_prompt_that_the_stock_model_learns(method, tmp_path):
     assert_learns_alike(bert_cases, "ForSequenceClassification", tmp_path, "sdpa", config)
 
 
+@torch.no_grad()
+def test_behind_keys_and_values_padding_still_never_answers(tmp_path):
+    _, ours = bert_cases.pair("ForQuestionAnswering", tmp_path)
+    inputs, cache = bert_cases.batch([9, 4, 6]), DynamicCache()
+    for layer in range(3):
+        cache.update(torch.randn(3, 3, 2, 12), torch.randn(3, 3, 2, 12), layer)
+    real = inputs["attention_mask"].bool()
+    inputs["attention_mask"] = torch.cat([torch.ones(3, 2, dtype=torch.long), inputs["attention_mask"]], 1)
+    outputs = ours(**inputs, past_key_values=cache)
+    for logits in (outputs.start_logits, outputs.end_logits):
+        assert torch.equal(logits > torch.finfo(logits.dtype).min, real)
+
+
 def test_what_stands_in_front_must_be_a_cache(tmp_path):
     _, ours = bert_cases.pair("Model", tmp_path)
     with pytest.raises(ValueError, match="past_key_values is a tuple; give a DynamicCache"):
@@ -89,6 +103,18 @@ def test_gpts_classifier_reads_behind_keys_and_values_what_it_reads_behind_their
         losses.append(torch.nn.functional.cross_entropy(scores, tokens[0, 1:]))
     expected = torch.nn.functional.cross_entropy(output.logits, labels) + weight * torch.stack(losses).mean()
     torch.testing.assert_close(output.loss, expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_gpts_classifier_reads_keys_and_values_also_where_it_finds_padding_itself():
+    model = gpt_cases.zoo("ForSequenceClassification")
+    front, padded = torch.tensor([[5, 6, 7], [7, 8, 9]]), torch.tensor([[11, 12, 13, 14], [21, 22, 0, 0]])
+    mask = torch.cat([torch.ones_like(front), (padded != 0).long()], 1)
+    logits = []
+    for options in ({}, {"attention_mask": mask}):
+        cache = model.transformer(front, use_cache=True).past_key_values
+        logits.append(model(padded, past_key_values=cache, **options).logits)
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
 
 
 def test_gpts_classifier_learns_a_prefix_and_both_orders_take_none():

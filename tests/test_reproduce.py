@@ -373,10 +373,11 @@ def test_a_run_whose_data_lack_a_phenomenon_leaves_its_cell_empty():
     assert report.scores(TABLE, {"rows": rows}) == {(("low",), "score"): [50.0]}
 
 
-def test_the_scores_of_squad_are_percentages_already():
-    table = changed(TABLE, rows=(changed(TABLE.rows[0], script="run_squad"),))
+@pytest.mark.parametrize(("script", "factor"), [("run_squad", 1), ("run_pretraining", 1), ("run_ner", 100)])
+def test_the_scores_of_squad_are_percentages_already_and_perplexities_are_none(script, factor):
+    table = changed(TABLE, rows=(changed(TABLE.rows[0], script=script),))
     rows = [{"name": "low", "runs": {"42": {"metrics": {"eval_accuracy": 88.5}}}}]
-    assert report.scores(table, {"rows": rows}) == {(("low",), "score"): [88.5]}
+    assert report.scores(table, {"rows": rows}) == {(("low",), "score"): [88.5 * factor]}
 
 
 def test_results_of_another_model_in_the_same_folder_are_not_taken_for_these(fake):

@@ -258,6 +258,14 @@ def test_windows_are_kept_for_runs_with_the_same_data_tokenizer_and_lengths_only
     assert calls() == 2 and calls() == 0
 
 
+def test_questions_that_were_scored_have_other_windows_when_they_are_learned(tmp_path, flags, squad):
+    args, tokenizer, data = read([*flags, *squad, "--do_train"])
+    for split in ("validation", "train", "validation"):
+        cached = DatasetDict({split: data["train"]}), tokenizer
+        windows = features.make_features(*cached, **args.window_shape, window_cache=tmp_path / "cache")[split]
+        assert ("start_positions" in windows.features.column_names) == (split == "train")
+
+
 def test_a_batch_is_padded_on_the_right_where_answers_are_columns(flags, squad):
     args, tokenizer, data = read([*flags, *squad, "--do_train"])
     tokenizer.padding_side = "left"

@@ -439,6 +439,13 @@ def test_restarts_serve_a_single_run_too(run, tmp_path):
     assert (tmp_path / "out" / "w").exists()
 
 
+@pytest.mark.parametrize(("metric", "best"), [(None, 43), ("accuracy", 43), ("predicted_classes", 44)])
+def test_the_best_seed_is_that_of_the_chosen_metric(run, tmp_path, metric, best):
+    fake, _ = fake_run({42: (0.5, 2), 43: (0.6, 2), 44: (0.55, 3)})
+    runs.repeat(fake, run(do_eval=True, seeds=3, metric_for_best_model=metric))
+    assert metrics_of(tmp_path / "out")["seed"] == best
+
+
 def test_choosing_among_models_needs_evaluation(capsys):
     argv = ["--model_name_or_path", "m", "--output_dir", "o", "--do_train"]
     for flag in (["--seeds", "2"], ["--load_best_model_at_end"], ["--early_stopping_patience", "1"]):

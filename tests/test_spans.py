@@ -163,6 +163,15 @@ def test_no_answer_competes_with_the_score_of_the_window_that_gives_it_the_lowes
     assert 20 in places and 0 < min(set(places) - {0}) < 20  # beyond the n best, and among them
 
 
+def test_an_answer_whose_odds_are_the_threshold_stays(sample):
+    """The best threshold of a validation set is the odds of one of its questions, which has its answer then."""
+    examples, windows, outputs = sample
+    odds = find_answers(examples, windows, outputs, 20, 30, 0.0).null_odds
+    for name in list(odds)[:5]:
+        answers = find_answers(examples, windows, outputs, 20, 30, odds[name])
+        assert answers.predictions[name] == answers.best[name] != ""
+
+
 def official_files(examples: Dataset, windows: Windows, outputs: Outputs, threshold: float | None) -> list[str]:
     """The three files by the rules of the official n best: every answer is ranked before the best is taken."""
     predictions, nbest, odds = {}, {}, {}

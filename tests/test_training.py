@@ -67,6 +67,13 @@ def test_grouping_by_length_leaves_little_padding(run):
     assert padding(True) < 1.06 < 1.3 < padding(False)
 
 
+def test_grouping_by_length_sorts_the_examples_of_fifty_updates_at_a_time(run):
+    updates = batches.epoch_updates(LENGTHS, run(group_by_length=True), 0, 1)
+    order = np.random.default_rng((run().seed, 0)).permutation(len(LENGTHS)).tolist()
+    for block in (order[first : first + 50 * 4] for first in range(0, len(order), 50 * 4)):
+        assert sum({*flat([update])} <= {*block} for update in updates) == math.ceil(len(block) / 4)
+
+
 def test_an_example_is_as_long_as_its_longest_choice():
     def length(**columns: list) -> list[int]:
         return batches.count_tokens(Dataset.from_dict(columns))
@@ -94,6 +101,11 @@ def test_accumulation_and_processes_do_not_change_an_updates_examples(run, group
 )
 def test_updates_follow_from_epochs_or_max_steps(run, changes, expected):
     assert optimization.count_updates(21, run(**changes), 1) == expected
+
+
+def test_an_error_of_rounding_is_no_further_update(run):
+    assert 1.1 * 50 > 55
+    assert optimization.count_updates(200, run(num_train_epochs=1.1), 1) == (55, 50)
 
 
 # What tells data apart
@@ -379,6 +391,18 @@ def test_the_loss_is_a_line_each_logging_steps_where_there_is_no_terminal(run, d
     assert np.average([float(loss) for _, loss in lines], weights=weights) == pytest.approx(float(once), abs=1e-4)
 
 
+def test_an_epochs_line_has_the_mean_loss_of_that_epoch_alone(run, data_set, capsys, monkeypatch):
+    update = loop._Training.update
+    monkeypatch.setattr(
+        loop._Training,
+        "update",
+        lambda self, losses, items: update(self, torch.full_like(losses, 1.0 + self.progress.update // 6), items),
+    )
+    results, _ = fit(run(), data_set)
+    lines = re.findall(r"^epoch (\d)/3: train_loss (\S+)$", capsys.readouterr().out, re.M)
+    assert lines == [("1", "1.0000"), ("2", "2.0000"), ("3", "3.0000")] and results["train_loss"] == 2.0
+
+
 def screen(output: bytes) -> list[str]:
     """What a terminal shows: a carriage return goes back to the beginning of the line, to be written over."""
     lines = []
@@ -447,10 +471,12 @@ def test_workers_that_make_batches_ready_change_no_bit(run, data_set, tmp_path, 
     }
 
 
-def test_evaluation_changes_nothing_about_training(run, data_set, tmp_path):
+@pytest.mark.parametrize("changes", [{}, {"eval_steps": 4}], ids=["after_epochs", "within_them"])
+def test_evaluation_changes_nothing_about_training(run, data_set, tmp_path, changes):
     dropout = {"model_name_or_path": str(write_model(tmp_path, hidden_dropout_prob=0.3))}
     _, alone = fit(run(**dropout), data_set)
-    scored = fit(run(output_dir=run().output_dir + "2", **dropout), data_set, {"": data_set}, lambda *_: {"a": 0.0})
+    args = run(output_dir=run().output_dir + "2", do_eval=True, **dropout, **changes)
+    scored = fit(args, data_set, {"": data_set}, lambda *_: {"a": 0.0})
     assert torch.equal(weights(scored[1]), weights(alone))
 
 
