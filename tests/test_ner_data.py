@@ -11,7 +11,7 @@ from datasets import Sequence as ListOf
 
 from elmo_gpt_bert.metrics.entities.entities import entity_scores
 from elmo_gpt_bert.tasks.ner.data import read_files, read_hub
-from elmo_gpt_bert.tasks.ner.decode import conll_text
+from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
 from elmo_gpt_bert.tasks.ner.tags import convert_tags, count_entities, detect_scheme, entity_types, label_names
 from elmo_gpt_bert.tasks.rows import total
 from tests.test_entities import slow_conlleval
@@ -462,6 +462,15 @@ def test_a_word_with_white_space_stays_one_column(tmp_path):
     path = tmp_path / "predictions.conll"
     write_columns(path, [["New York", "a\tb\r\n", "", "1\u00a0000"]], [["B-a b", "I-a b", "O", "O"]])
     assert path.read_bytes().decode() == "New_York B-a_b\na_b__ I-a_b\n_ O\n1\u00a0000 O\n\n"
+
+
+def test_a_word_without_a_token_is_outside_entities():
+    examples = Dataset.from_dict({"words": [["New", "\ufe0f", "York", "is"]]})
+    features = Dataset.from_dict({"example": [0, 0], "word": [[-1, 0, -1], [-1, 2, 3]]})
+    logits = [np.eye(3)[[2, 1, 0]], np.eye(3)[[0, 2, 0]]]
+    assert predicted_tags({"logits": logits}, features, examples, ["O", "B-LOC", "I-LOC"], "iob2") == [
+        ["B-LOC", "O", "B-LOC", "O"]
+    ]
 
 
 def test_a_word_without_a_prediction_is_an_error(tmp_path):

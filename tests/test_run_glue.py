@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from transformers import AutoConfig, PreTrainedModel, pipeline
+from transformers import AutoConfig, BertTokenizer, PreTrainedModel, pipeline
 
 import run_glue
-from elmo_gpt_bert.tasks.glue.features import class_names, make_features
+from elmo_gpt_bert.tasks.glue.features import class_names, featurize, make_features
 from elmo_gpt_bert.tasks.glue.table import EVERY_TASK, GlueTask
 from elmo_gpt_bert.training import loading
 from elmo_gpt_bert.training.flags import parse_arguments
-from tests.glue_sample import FOLDERS, LABELS, SIZES, write_csv, write_model, write_task, write_vocabulary
+from tests.glue_sample import FOLDERS, LABELS, SIZES, WORDS, write_csv, write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import load_tokenizer
 
@@ -306,6 +306,17 @@ def test_a_length_without_room_for_text_is_an_error(flags, tmp_path, length):
     data = ["--task_name", "rte", "--data_dir", str(tmp_path), "--do_eval"]
     with pytest.raises(ValueError, match=f"--max_seq_length {length} must be more than the 3 special tokens"):
         run_glue.main([*flags, *data, "--max_seq_length", length])
+
+
+@pytest.mark.parametrize("lengths", [(3, 12), (12, 3), (9, 8), (7, 7), (5, 6)])
+def test_a_pair_that_is_too_long_is_cut_by_the_released_rule(tmp_path, lengths):
+    first, second = (WORDS[:count] for count in lengths)
+    pair, kept = {"text": [" ".join(first)], "text_pair": [" ".join(second)]}, (list(first), list(second))
+    while sum(map(len, kept)) > 11 - 3:  # _truncate_seq_pair of the released run_classifier.py
+        max(reversed(kept), key=len).pop()
+    tokenizer = BertTokenizer(str(write_vocabulary(tmp_path)))
+    (ids,) = featurize(pair, tokenizer, ["a"], length=11)["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", *kept[0], "[SEP]", *kept[1], "[SEP]"]
 
 
 @pytest.fixture

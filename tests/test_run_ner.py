@@ -362,6 +362,17 @@ def test_a_tagger_on_features_is_told_the_sentence_only_where_there_is_context(f
     assert [word >= 0 for word in row["word"]] == [bool(kept) for kept in row["sentence_mask"]] and 0 in row["word"]
 
 
+def test_the_sentence_is_all_sub_words_of_its_words(tmp_path, flags):
+    texts = [["the", "film"], ["bad.film", "plot"], ["dull"]]
+    rows = [json.dumps({"words": words, "tags": ["O"] * len(words), "document": 1}) for words in texts]
+    (tmp_path / "a.json").write_text("\n".join(rows), encoding="utf-8")
+    parsed = [*flags, "--validation_file", str(tmp_path / "a.json"), "--do_eval", "--document_context"]
+    args = parse_arguments(run_ner.NerArguments, parsed)
+    row = make(args, load_tokenizer(args), FeatureTagger, ["O"])["validation"][1]
+    assert row["word"] == [-1, -1, -1, 0, -1, -1, 1, -1, -1]  # [CLS] the film bad . film plot dull [SEP]
+    assert row["sentence_mask"] == [0, 0, 0, 1, 1, 1, 1, 0, 0]
+
+
 def test_data_that_do_not_tell_documents_apart_give_no_context(tmp_path, flags):
     folder = write_folder(tmp_path / "conll", document=0)
     with pytest.raises(ValueError, match="--document_context needs documents: lines with -DOCSTART-, or a column"):
