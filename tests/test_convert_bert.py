@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, BertForPreTraining, BertTokenizer
+from transformers import AutoConfig, AutoTokenizer, BertForPreTraining, BertTokenizer
 
 from modeling import ZooBertForPreTraining
 from modeling.convert_bert import convert, looks_uncased, main, read_checkpoint, read_vocabulary
@@ -271,6 +271,13 @@ def test_the_tokenizer_numbers_pieces_by_their_line(line_end, release):
     assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == VOCABULARY
     assert tokenizer("a É z").input_ids == [2, 5, 9, 30, 3]
     assert tokenizer.model_max_length == CONFIG["max_position_embeddings"]
+
+
+def test_padding_has_the_number_that_the_vocabulary_gives_it(release):
+    (release / "vocab.txt").write_text("\n".join([*VOCABULARY[1:], "[PAD]"]), encoding="utf-8")
+    folder = converted(release)
+    numbers = [each.from_pretrained(folder).pad_token_id for each in (AutoConfig, AutoTokenizer)]
+    assert numbers == [len(VOCABULARY) - 1] * 2
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,9 @@ def test_the_first_weights_are_the_released_codes(way, tmp_path):
     encoder, lstm = model.elmo.token_encoder, model.elmo.layers[1].backward_lstm
     assert encoder.char_embeddings.weight[0].eq(0).all()
     assert 0.9 < encoder.char_embeddings.weight.abs().max() <= 1
+    for embeddings in (model.word_vectors, model.characters.embeddings):  # of length 1 in the mean
+        lengths = embeddings.weight.detach().norm(dim=1)
+        assert lengths[0] == 0 and lengths[1:].square().mean() == pytest.approx(1, abs=0.4)
     assert encoder.highways[0].carry.bias.eq(-2).all() and encoder.highways[0].transform.bias.eq(0).all()
     gates = lstm.input.bias.unflatten(0, (4, 40))  # input, forget, candidate, output
     assert gates[1].eq(1).all() and gates[[0, 2, 3]].eq(0).all()

@@ -1,5 +1,7 @@
 """The biLM as a language model: eight steps of the released TensorFlow graph, and what its losses are made of."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -247,6 +249,21 @@ def test_the_softmax_has_dropout_of_its_own():
     model.elmo.eval()
     losses = {model(batch_of(SENTENCES, 12), labels=LABELS).loss.item() for _ in range(5)}
     assert len(losses) == 5
+
+
+@torch.no_grad()
+def test_a_layer_adds_the_input_that_dropout_has_left(monkeypatch):
+    """As in the released code, where dropout is outside of the skip connection."""
+    model = language_model().eval()
+    layer, call = model.elmo.layers[1], partial(model, batch_of(SENTENCES, 12), output_hidden_states=True)
+    forward = layer.forward
+    with monkeypatch.context() as patch:
+        zeros = lambda *inputs: (torch.zeros_like(each) for each in inputs)  # noqa: E731
+        patch.setattr(layer, "forward", lambda a, b, *rest, **more: forward(*zeros(a, b), *rest, **more))
+        of_nothing = call().hidden_states[2]
+    layer.train().dropout.p = 1.0
+    assert of_nothing.any()
+    torch.testing.assert_close(call().hidden_states[2], of_nothing)
 
 
 def test_the_language_model_trains_even_where_its_configuration_freezes_it(tmp_path):

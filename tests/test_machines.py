@@ -16,6 +16,7 @@ from datetime import timedelta
 from functools import partial
 from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -27,7 +28,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import run_glue
 from elmo_gpt_bert.training import global_batch, loop, rendezvous, waiting
 from elmo_gpt_bert.training.checksums import write_checksums
-from elmo_gpt_bert.training.errors import LaunchError
+from elmo_gpt_bert.training.errors import InputError, LaunchError
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.launched import kill_after
@@ -128,6 +129,14 @@ def test_a_run_that_is_restarted_by_its_launcher_keeps_its_batch(run, tmp_path, 
     (tmp_path / "out" / ".batch.json").unlink()
     (tmp_path / "out" / "checkpoint-2").mkdir()
     assert sizes(resume=True) == (4, 1) and not (tmp_path / "out" / ".batch.json").exists()
+
+
+def test_processes_that_cannot_share_an_update_are_refused(run, tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    global_batch.write_batch(tmp_path / "out", run(), processes=2)  # of four examples each
+    monkeypatch.setattr(global_batch, "PartialState", lambda: SimpleNamespace(num_processes=3, is_main_process=True))
+    with pytest.raises(InputError, match="2 processes and 8 examples in an update, which 3 processes cannot share"):
+        global_batch.keep_global_batch(run(resume=True))
 
 
 def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):

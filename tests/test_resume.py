@@ -505,13 +505,14 @@ def test_a_run_goes_on_where_its_data_have_moved_and_its_flags_are_in_other_word
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
-def test_an_argument_that_a_run_once_compared_no_longer_refuses_its_checkpoint(stopped, tmp_path):
+def test_an_argument_that_a_run_once_compared_no_longer_refuses_its_checkpoint(stopped, tmp_path, capsys):
     path = tmp_path / "out" / "checkpoint-18" / "progress.json"
     record = json.loads(path.read_text(encoding="utf-8"))
     record["identity"] |= {"data_dir": "elsewhere", "gradient_checkpointing": True}
     path.write_text(json.dumps(record), encoding="utf-8")
     write_checksums(path.parent)
     run_glue.main([*stopped, "--resume"])
+    assert f"resumed from {path.parent}\n" in capsys.readouterr().out
 
 
 def test_a_folder_with_a_run_is_neither_overwritten_nor_resumed_unasked(stopped):

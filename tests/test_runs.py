@@ -424,6 +424,7 @@ def test_runs_that_collapsed_to_one_class_are_replaced_by_further_seeds(run, tmp
     assert seen == [42, 43, 44] and results["eval_accuracy"] == 0.58
     record = metrics_of(tmp_path / "out")
     assert record["runs"].keys() == {"43", "44"} and record["replaced_runs"].keys() == {"42"}
+    assert [path.parent.name for path in (tmp_path / "out").rglob("w")] == ["out"]  # the weights
     assert "seed 42 predicts one class only" in capsys.readouterr().out
 
 

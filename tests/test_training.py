@@ -254,6 +254,12 @@ def test_training_is_adamw_with_clipping_and_a_schedule(run, data_set, schedule)
     assert results["train_updates"] == total
 
 
+def test_a_norm_of_zero_clips_no_gradient(run, data_set):
+    _, free = fit(run(max_grad_norm=0.0, max_steps=3), data_set)
+    _, wide = fit(run(output_dir=run().output_dir + "2", max_grad_norm=1e6, max_steps=3), data_set)
+    assert torch.equal(weights(free), weights(wide))
+
+
 def test_warm_up_in_updates_is_its_share_of_them(run, data_set):
     shared, _ = fit(run(warmup_ratio=0.25, max_steps=8), data_set)
     counted, _ = fit(run(output_dir=run().output_dir + "2", warmup_steps=2, max_steps=8), data_set)
