@@ -64,18 +64,23 @@ def read_log(folder: Path) -> list[dict]:
 # From raw text to a model
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    """A picture takes a second."""
-    monkeypatch.setattr(history, "draw_curves", lambda records, path: True)
-
-
 @pytest.fixture(scope="module", params=MODELS)
 def trained(request, tmp_path_factory) -> tuple[str, Path, dict[str, float]]:
     """A kind of model, the folder of a run that has trained it, and the run's metrics."""
     kind, folder = request.param, tmp_path_factory.mktemp(request.param)
     argv = [*flags(folder, kind), "--max_steps", "30", "--eval_steps", "15", "--logging_steps", "5"]
     return kind, folder, run_pretraining.main([*argv, "--output_dir", str(folder / "out")])
+
+
+def test_a_line_of_the_log_has_the_losses_that_its_loss_is_made_of(trained):
+    kind, folder, _ = trained
+    parts = {"next_sentence": ["masked_lm", "next_sentence"], "bilm": ["forward", "backward"]}.get(kind, [])
+    for line in [line for line in read_log(folder / "out") if "train_loss" in line]:
+        losses = {name: value for name, value in line.items() if re.fullmatch("train_.+_loss", name)}
+        assert list(losses) == [f"train_{name}_loss" for name in parts]
+        if parts:  # the words of a row that are masked vary in number, so that the sum does not weigh as the parts do
+            total = sum(losses.values()) / (2 if kind == "bilm" else 1)
+            assert line["train_loss"] == pytest.approx(total, rel=1e-5 if kind == "bilm" else 0.01)
 
 
 def test_each_objective_learns_from_raw_text_and_its_model_loads(trained):
