@@ -52,6 +52,13 @@ def test_gradients_flow_through_the_base_models_outputs(unpad, tmp_path):
     assert_same_gradients(ours, stock, atol=1e-4)
 
 
+@pytest.mark.parametrize("activation", ["gelu_new", "relu", "silu"])
+def test_every_activation_and_epsilon_means_what_it_means_in_the_stock_model(activation, tmp_path):
+    stock, ours = pair("ForPreTraining", tmp_path, hidden_act=activation, layer_norm_eps=0.3)
+    this = case("ForPreTraining")
+    assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
+
+
 @pytest.mark.parametrize("head", ["Model", *HEADS])
 def test_dropout_falls_where_it_does_in_the_stock_model(head, tmp_path):
     rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2, "classifier_dropout": 0.5}

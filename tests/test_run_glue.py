@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from transformers import AutoConfig, BertTokenizer, PreTrainedModel, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedModel,
+    pipeline,
+)
 
 import run_glue
+from elmo_gpt_bert.tasks.glue.data import read_folder
 from elmo_gpt_bert.tasks.glue.features import class_names, featurize, make_features
 from elmo_gpt_bert.tasks.glue.table import EVERY_TASK, GlueTask
 from elmo_gpt_bert.training import loading
@@ -105,7 +113,11 @@ def test_a_regression_is_scored_by_correlations_and_predicts_numbers(tmp_path, f
     data = ["--task_name", "stsb", "--data_dir", str(tmp_path)]
     results = run_glue.main([*flags, *data, "--do_train", "--do_eval", "--do_predict"])
     assert {"eval_pearson", "eval_spearmanr"} <= results.keys()
-    assert all(abs(float(row)) < 10 for row in predictions(tmp_path / "out"))
+    texts = read_folder(tmp_path, EVERY_TASK["stsb"], ["test"])["test"]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = tokenizer(texts["text"][:], texts["text_pair"][:], padding=True, return_tensors="pt")
+    numbers = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")(**inputs).logits.flatten().tolist()
+    assert list(map(float, predictions(tmp_path / "out"))) == pytest.approx(numbers, abs=1e-4)
     assert AutoConfig.from_pretrained(tmp_path / "out").problem_type == "regression"
 
 
