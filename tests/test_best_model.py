@@ -143,6 +143,13 @@ def test_the_best_model_is_kept_where_asked_for(scored, metric):
     assert torch.equal(final, seen[4]) and not torch.equal(final, seen[5])
 
 
+@pytest.mark.parametrize("strategy", ["epoch", "no"])
+def test_the_best_model_is_kept_where_no_checkpoint_is_due(scored, monkeypatch, strategy):
+    monkeypatch.setattr("tests.test_best_model.SCORES", [0.5, 0.9, 0.7, 0.8])
+    results, final, seen, _ = scored(load_best_model_at_end=True, eval_steps=10, save_strategy=strategy)
+    assert results["best_update"] == 20 and torch.equal(final, seen[1])  # an epoch has six updates
+
+
 def test_the_last_model_is_kept_by_default(scored):
     results, final, seen, _ = scored()
     assert results["eval_accuracy"] == 0.8 and "best_update" not in results and torch.equal(final, seen[5])

@@ -26,7 +26,7 @@ from torch.distributed import DistStoreError, TCPStore
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import run_glue
-from elmo_gpt_bert.training import global_batch, loop, rendezvous, waiting
+from elmo_gpt_bert.training import checkpoints, global_batch, loop, rendezvous, waiting
 from elmo_gpt_bert.training.checksums import write_checksums
 from elmo_gpt_bert.training.errors import InputError, LaunchError
 from tests.conftest import ROOT
@@ -35,6 +35,7 @@ from tests.launched import kill_after
 from tests.processes import fork, wait
 from tests.run_samples import make_run
 from tests.test_resume import outcome
+from tests.tiny_run import prepare
 
 
 @pytest.fixture
@@ -137,6 +138,19 @@ def test_processes_that_cannot_share_an_update_are_refused(run, tmp_path, monkey
     monkeypatch.setattr(global_batch, "PartialState", lambda: SimpleNamespace(num_processes=3, is_main_process=True))
     with pytest.raises(InputError, match="2 processes and 8 examples in an update, which 3 processes cannot share"):
         global_batch.keep_global_batch(run(resume=True))
+
+
+def test_where_random_states_are_missing_draws_follow_from_seed_and_update(run, tmp_path):
+    accelerator, *_ = prepare(run())
+
+    def draw(update: int, written_by: int, **changes: int) -> torch.Tensor:
+        here = SimpleNamespace(accelerator=accelerator, args=run(**changes), path=lambda number: tmp_path / str(number))
+        checkpoints.Checkpoints._restore_draws(here, tmp_path, update, written_by)
+        return torch.rand(3)
+
+    first = draw(6, written_by=1)
+    assert torch.equal(draw(6, written_by=2), first)
+    assert not any(torch.equal(other, first) for other in (draw(7, written_by=1), draw(6, written_by=1, seed=1)))
 
 
 def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):
