@@ -257,10 +257,13 @@ def test_trainer_changes_what_is_not_frozen_and_drops_nothing_of_the_rest(head, 
     assert all(torch.equal(*pair) for pair in zip(*layers, strict=True)) is freeze
 
 
-@EACH_TASK
+@pytest.mark.parametrize("head", HEADS[1:])
 def test_trainer_updates_alike_from_one_batch_and_from_accumulated_ones(head, tmp_path):
     model = build(head, mix_l2=0.1, use_crf=False, **PLAIN)
     given = batch(head, labels=True)
+    if head == "ModelForPreTraining":  # its losses are means over each batch: equal counts make both ways the same
+        given = {name: tensor[:1].repeat_interleave(4, 0) for name, tensor in given.items()}
+        given["labels"] = torch.where(given["labels"] < 0, -100, torch.randint(0, 23, given["labels"].shape))
     examples = [{name: tensor[row] for name, tensor in given.items()} for row in range(len(LENGTHS))]
     changes = []
     for size in (4, 2):
