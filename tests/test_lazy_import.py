@@ -54,6 +54,13 @@ def test_a_model_is_imported_when_it_is_first_used():
     assert not any(name.startswith(("modeling.elmo", "modeling.feature_tagger")) for name in after_gpt)
 
 
+def test_transformers_own_models_are_imported_without_a_word_while_the_zoo_is_registered():
+    code = "import modeling; modeling.register(); from transformers import BertForMaskedLM, OpenAIGPTLMHeadModel"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+
+
 @EACH_MODEL
 def test_each_auto_class_finds_the_zoos_model_of_a_zoo_configuration(config, auto, reference):
     module, name = reference.split(".")

@@ -55,8 +55,9 @@ NO_DECODER = (
 
 @auto_docstring(
     custom_intro="""
-    The configuration of BERT. The defaults are BERT-base, uncased (Devlin et al. 2018, section 3). BERT-large has
-    24 layers of 1024 with 16 heads and an `intermediate_size` of 4096.
+    The configuration of BERT. The defaults are BERT-base (Devlin et al. 2018, section 3), uncased:
+    [google-bert/bert-base-uncased](https://huggingface.co/google-bert/bert-base-uncased). BERT-large has 24 layers of
+    1024 with 16 heads and an `intermediate_size` of 4096.
 
     The model type is `bert` on purpose: transformers' own BERT classes and those of this zoo read the same folder.
     So no field may change what transformers' class computes from it. There is one exception, see `is_decoder`.

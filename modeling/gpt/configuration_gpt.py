@@ -44,7 +44,8 @@ ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu", "swi
 
 @auto_docstring(
     custom_intro="""
-    The configuration of GPT. The defaults are the published model (Radford et al. 2018, section 4.1).
+    The configuration of GPT. The defaults are the published model (Radford et al. 2018, section 4.1),
+    [openai-community/openai-gpt](https://huggingface.co/openai-community/openai-gpt).
 
     The model type is `openai-gpt` on purpose: transformers' GPT classes and those of this zoo read the same
     folder. transformers' classes ignore the fields that published files do not have. Of these, `lm_loss_weight`
