@@ -23,7 +23,8 @@ from elmo_gpt_bert.training.checksums import verify_checksums
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, as_user_errors
 from elmo_gpt_bert.training.files import write_text
-from elmo_gpt_bert.training.hub import CARD, benchmark_results, create_repository, push, pushed_files
+from elmo_gpt_bert.training.hub import CARD, benchmark_results, check_name, create_repository, push, pushed_files
+from elmo_gpt_bert.training.output_folder import METRICS
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -42,8 +43,10 @@ def main(argv: list[str] | None = None) -> None:
         raise MissingFileError(f"{args.folder}: no such folder")
     verify_checksums(args.folder)
     name = args.hub_model_id or args.folder.resolve().name
-    if not pushed_files(args.folder):
-        raise InputError(f"{args.folder} has no file to push: give the output folder of a run that has ended")
+    if not {"config.json", METRICS} & pushed_files(args.folder).keys():  # a folder of such folders, or any other
+        remedy = "give the output folder of a run that has ended, or a model folder"
+        raise InputError(f"{args.folder} has neither config.json nor {METRICS}: {remedy}")
+    check_name(name)
     if args.dry_run:
         print(preview(args.folder, name, args.hub_private_repo))
         return

@@ -152,16 +152,23 @@ def test_what_is_no_task_of_a_benchmark_has_no_such_file(hub, folder, dataset):
     assert hub.files("me/rte").keys() == PUSHED
 
 
-def test_a_folder_that_is_missing_damaged_or_empty_is_one_clear_error(hub, folder, tmp_path):
+def test_a_folder_that_is_missing_damaged_or_no_models_is_one_clear_error(hub, folder, tmp_path):
     with pytest.raises(FileNotFoundError, match="absent: no such folder"):
         push_to_hub.main([str(tmp_path / "absent")])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="has no file to push: give the output folder of a run that has ended"):
-        push_to_hub.main([str(tmp_path / "empty"), "--dry_run"])
+    for other in (tmp_path / "empty", tmp_path):  # the latter holds folders of runs
+        with pytest.raises(ValueError, match=r"neither config.json nor metrics.json: give the output folder of a run"):
+            push_to_hub.main([str(other), "--dry_run"])
     (folder / "model.safetensors").write_text(json.dumps({}))
     with pytest.raises(OSError, match="model.safetensors has 17 bytes less than it had"):
         push_to_hub.main([str(folder)])
     assert not hub.repos
+
+
+def test_a_name_that_no_repository_can_have_is_an_error_of_the_dry_run_too(folder):
+    for name in ("me/bert/rte", "my model"):
+        with pytest.raises(ValueError, match=rf"cannot push to {name}: Repo id must .*: give another --hub_model_id"):
+            push_to_hub.main([str(folder), "--hub_model_id", name, "--dry_run"])
 
 
 def test_a_folder_without_a_card_is_pushed_without_one(hub, folder, capsys):

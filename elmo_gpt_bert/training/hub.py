@@ -13,11 +13,11 @@ from typing import TypeVar
 import huggingface_hub
 import yaml
 from huggingface_hub import EvalResult, ModelCard, constants
-from huggingface_hub.errors import HfHubHTTPError, HTTPError
-from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
+from huggingface_hub.utils import filter_repo_objects, validate_repo_id
 
 from elmo_gpt_bert.training.checksums import SHA256SUMS, loaded_names
-from elmo_gpt_bert.training.errors import FileError
+from elmo_gpt_bert.training.errors import FileError, InputError
 
 
 Result = TypeVar("Result")
@@ -36,6 +36,14 @@ def pushed_files(folder: Path) -> dict[str, int]:
     """The files of a folder that are pushed, with their sizes in bytes."""
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     return {name: sizes[name] for name in filter_repo_objects(sorted(sizes), ignore_patterns=[*LEFT_OUT])}
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError if no repository can have the name."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise InputError(f"cannot push to {name}: {str(error).rstrip('.')}: give another --hub_model_id") from error
 
 
 def create_repository(name: str, private: bool) -> str:
