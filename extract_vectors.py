@@ -19,6 +19,7 @@ and the files have the bytes that they would have had.
 
 import re
 import sys
+from argparse import HelpFormatter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,7 +94,10 @@ class ExtractArguments:
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Carries out what `argv`, by default the command line, asks for; returns the content of vectors.json."""
-    parser = HfArgumentParser(ExtractArguments, allow_abbrev=False, description=__doc__.partition("\n")[0])
+    description = __doc__.partition("\n")[0]
+    parser = HfArgumentParser(
+        ExtractArguments, allow_abbrev=False, formatter_class=HelpFormatter, description=description
+    )
     (args,) = parser.parse_args_into_dataclasses(argv)
     folder = Path(args.output_dir)
     check_folder(folder, args)

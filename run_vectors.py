@@ -16,6 +16,7 @@ OUTPUT_DIR receives vectors.txt in word2vec's text format, metrics.json, and for
 vectors of subwords. `modeling.convert_vectors --vectors` reads both.
 """
 
+from argparse import HelpFormatter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -126,7 +127,10 @@ class VectorsArguments:
 
 def main(argv: list[str] | None = None) -> dict:
     """Carries out what `argv`, by default the command line, asks for; returns the content of metrics.json."""
-    parser = HfArgumentParser(VectorsArguments, allow_abbrev=False, description=__doc__.partition("\n")[0])
+    description = __doc__.partition("\n")[0]
+    parser = HfArgumentParser(
+        VectorsArguments, allow_abbrev=False, formatter_class=HelpFormatter, description=description
+    )
     (args,) = parser.parse_args_into_dataclasses(argv)
     folder = Path(args.output_dir)
     if (folder / METRICS).exists() and not args.overwrite_output_dir:

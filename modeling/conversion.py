@@ -1,5 +1,6 @@
 """What the converters share: their command line, readers of files, and a folder written whole or not at all."""
 
+from argparse import HelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,8 @@ def command_line(convert: Callable[..., None], arguments: type, argv: list[str] 
 
     A user's mistake is printed as one line, and the exit status is then 1.
     """
-    (args,) = HfArgumentParser(arguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
+    parser = HfArgumentParser(arguments, allow_abbrev=False, formatter_class=HelpFormatter)
+    (args,) = parser.parse_args_into_dataclasses(argv)
 
     def run() -> None:
         try:

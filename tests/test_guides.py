@@ -138,6 +138,15 @@ def test_a_command_with_a_flag_that_does_not_exist_is_noticed():
             check_words(*run_by(["python", *command]))
 
 
+@pytest.mark.parametrize(
+    "name", ["extract_vectors", "run_vectors", "modeling.convert_elmo", "modeling.convert_vectors"]
+)
+def test_help_states_each_default_once_and_none_where_a_flag_is_needed(name):
+    text = " ".join(parser_of(importlib.import_module(name)).format_help().split())
+    assert re.search(r"\(default: [^)]*\)", text)
+    assert "(default: None)" not in text and not re.search(r"\(default: [^)]*\) \(default", text)
+
+
 @cache
 def flags() -> set[str]:
     """Every flag of every command that a guide shows."""
