@@ -15,6 +15,7 @@ from elmo_gpt_bert.training import loop
 from modeling import ElmoConfig, ElmoForSequenceClassification, ElmoModel, ElmoTokenizer, convert_vectors
 from tests.glue_sample import FOLDERS, write_task
 from tests.processes import fork, wait
+from tests.run_samples import elmo
 
 
 SIZES = {
@@ -85,3 +86,12 @@ def test_a_killed_run_goes_on_to_the_same_bits(flags, tmp_path, monkeypatch):
     assert scores_of(records[0]) == scores_of(records[1])
     for name in ("model.safetensors", "predictions.tsv"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_split_whose_only_text_has_no_words_is_evaluated_and_predicted(tmp_path):
+    (tmp_path / "empty.csv").write_text('text,label\n"",0\n', encoding="utf-8")
+    files = ["--validation_file", str(tmp_path / "empty.csv"), "--test_file", str(tmp_path / "empty.csv")]
+    flags = [*elmo(tmp_path, "glue"), *files, "--do_eval", "--do_predict", "--save_outputs"]
+    assert run_glue.main([*flags, "--output_dir", str(tmp_path / "out")])["eval_accuracy"] in (0, 1)
+    predictions = (tmp_path / "out" / "predictions.tsv").read_text(encoding="utf-8")
+    assert predictions.splitlines()[1] in ("0\tLABEL_0", "0\tLABEL_1")

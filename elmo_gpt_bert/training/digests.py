@@ -57,6 +57,8 @@ def _parts(array: pa.Array) -> Iterator[bytes | np.ndarray]:
     if array.null_count:
         yield array.is_valid().to_numpy(zero_copy_only=False)
         array = array.drop_null()
+    if types.is_null(array.type):  # a column without a value, or with empty lists alone
+        return
     if types.is_string(array.type) or types.is_large_string(array.type):
         array = array.cast("large_binary")
     if types.is_binary(array.type) or types.is_large_binary(array.type):
