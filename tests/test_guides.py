@@ -178,6 +178,7 @@ def checkpoints(tmp_path, monkeypatch) -> None:
     tokenizer = BertTokenizer(str(write_vocabulary(tmp_path)))
     for model_class, name in [
         (ZooBertForPreTraining, "google-bert/bert-base-uncased"),
+        (ZooBertForPreTraining, "google-bert/bert-base-chinese"),
         (ZooBertForQuestionAnswering, "runs/bert/squad"),
     ]:
         model_class(config).save_pretrained(name)
