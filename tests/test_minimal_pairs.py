@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, BertTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, BertConfig, BertTokenizer
 
 import modeling
 from elmo_gpt_bert.tasks.minimal_pairs import data as minimal_pairs
@@ -171,6 +171,18 @@ def test_other_families_of_masked_models_are_scored_too(tmp_path):
         scorer = make_scorer(AutoModelForMaskedLM, model.eval(), tokenizer, "original")
         expected = [masked_score(model, tokenizer, sentence, "original") for sentence in SENTENCES]
         np.testing.assert_allclose(scores_of(scorer, tmp_path)["log_likelihoods"], expected, atol=1e-4)
+
+
+def test_a_causal_model_is_scored_whose_head_reads_its_decoder_without_its_base_model(tmp_path):
+    from transformers import OPTConfig, OPTForCausalLM
+
+    tokenizer = BertTokenizer(vocab={token: number for number, token in enumerate(WORD_PIECES)})
+    sizes = {"hidden_size": 12, "word_embed_proj_dim": 8, "ffn_dim": 20, "num_hidden_layers": 1}
+    torch.manual_seed(1)
+    model = OPTForCausalLM(OPTConfig(vocab_size=len(WORD_PIECES), num_attention_heads=3, init_std=0.5, **sizes)).eval()
+    scorer = make_scorer(AutoModelForCausalLM, model, tokenizer, "original")
+    expected = [causal_score(model, tokenizer(sentence)["input_ids"]) for sentence in SENTENCES]
+    np.testing.assert_allclose(scores_of(scorer, tmp_path)["log_likelihoods"], expected, atol=1e-4)
 
 
 # Which head

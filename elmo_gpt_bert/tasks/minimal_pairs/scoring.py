@@ -276,7 +276,8 @@ def only_states(model: PreTrainedModel, rows: torch.Tensor, places: torch.Tensor
     def keep(module: nn.Module, inputs: tuple, output: ModelOutput) -> None:
         output.last_hidden_state = output.last_hidden_state[rows, places][None]
 
-    hook = model.base_model.register_forward_hook(keep)
+    states = model.base_model.get_decoder()  # itself, or what the heads of OPT and BART read instead of it
+    hook = states.register_forward_hook(keep)
     try:
         yield
     finally:
