@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import DatasetDict
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import (
     AutoConfig,
     AutoModelForTokenClassification,
@@ -226,6 +226,19 @@ def test_byte_level_words_are_those_after_a_space(tmp_path):
     flags = ["--model_name_or_path", "m", "--tokenizer_name", str(tmp_path / "bpe"), "--output_dir", "o", "--do_eval"]
     features, tokens = features_of([*flags, "--validation_file", file])
     assert tokens == [["Ġbad", "Ġbad", "Ġ", "a", "d"]]
+    assert features["word"] == [[0, 1, 2, -1, -1]]
+
+
+def test_words_of_a_tokenizer_that_begins_each_text_with_a_space_get_no_second_one(tmp_path):
+    vocabulary = {piece: number for number, piece in enumerate(["<pad>", "▁", *"abd", "▁b", "▁ba", "▁bad"])}
+    bpe = Tokenizer(models.BPE(vocabulary, [("▁", "b"), ("▁b", "a"), ("▁ba", "d")]))
+    bpe.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])  # as Llama 2's
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>")
+    tokenizer.save_pretrained(tmp_path / "bpe")
+    file = write_json(tmp_path / "a.json", [(["bad", "bad", "ad"], ["O", "B-PER", "O"])])
+    flags = ["--model_name_or_path", "m", "--tokenizer_name", str(tmp_path / "bpe"), "--output_dir", "o", "--do_eval"]
+    features, tokens = features_of([*flags, "--validation_file", file])
+    assert tokens == [tokenizer.tokenize("bad bad ad")] == [["▁bad", "▁bad", "▁", "a", "d"]]
     assert features["word"] == [[0, 1, 2, -1, -1]]
 
 

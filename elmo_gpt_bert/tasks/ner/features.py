@@ -224,7 +224,7 @@ def tokens_of_words(words: list[str], tokenizer: PreTrainedTokenizerBase) -> dic
 
 def space_before_words(tokenizer: PreTrainedTokenizerBase) -> str:
     """What each word begins with: byte-level BPE has other tokens for a word after a space than at a text's begin."""
-    return " " if tokenizer.tokenize(" a") != tokenizer.tokenize("a") else ""
+    return "" if tokenizer.tokenize("a a") == 2 * tokenizer.tokenize("a") else " "
 
 
 def encode(
