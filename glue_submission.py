@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elmo_gpt_bert.tasks.glue.table import EVERY_TASK, GlueTask
-from elmo_gpt_bert.tasks.rows import columns, plain, read_json, read_tsv
+from elmo_gpt_bert.tasks.rows import columns, read_json, read_tsv
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
-from elmo_gpt_bert.training.files import new_file, shown
+from elmo_gpt_bert.training.files import new_file, plain, shown
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,11 @@ from elmo_gpt_bert.metrics.squad.scores import (
     squad1_scores,
     squad2_scores,
 )
-from elmo_gpt_bert.tasks.rows import plain, read_json
+from elmo_gpt_bert.tasks.rows import read_json
 from elmo_gpt_bert.tasks.squad.files import read_questions
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, PackageError
-from elmo_gpt_bert.training.files import new_file, shown
+from elmo_gpt_bert.training.files import new_file, plain, shown
 
 
 if TYPE_CHECKING:

@@ -5,5 +5,6 @@
     features  examples -> model inputs: make_features, and collate for a batch
     decode    model outputs -> tags or answers, where an argmax is not enough
 
-All of them share the modules rows and columns, which read files, and features.
+The modules beside the folders are shared: rows reads files and data sets of the Hub, columns files of CoNLL, and
+compressed opens them; features makes a row of each example; language_models tells what a model and its tokenizer are.
 """

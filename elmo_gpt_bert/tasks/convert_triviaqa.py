@@ -27,10 +27,10 @@ from typing import Any
 
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.tasks.rows import plain, read_json, read_lines
+from elmo_gpt_bert.tasks.rows import read_json, read_lines
 from elmo_gpt_bert.tasks.squad.files import check_text, members
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
-from elmo_gpt_bert.training.files import shown, write_text
+from elmo_gpt_bert.training.files import plain, shown, write_text
 from modeling.conversion import command_line
 
 

@@ -13,9 +13,8 @@ from itertools import chain, pairwise
 
 from elmo_gpt_bert.metrics.entities.entities import OUTSIDE, ends, split_tag, starts
 from elmo_gpt_bert.tasks.columns import LABEL_COLUMN, Sentence
-from elmo_gpt_bert.tasks.rows import plain
 from elmo_gpt_bert.training.errors import InputError, Parameter
-from elmo_gpt_bert.training.files import shown
+from elmo_gpt_bert.training.files import plain, shown
 
 
 SCHEME = Parameter("scheme", "data_scheme")
