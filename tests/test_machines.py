@@ -294,7 +294,8 @@ def run_until_lost(argv: list[str], is_lost: bool) -> None:
 def agent(argv: list[str], port: int, machines: tuple[int, int], is_host: bool, is_lost: bool) -> None:
     """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
     os.environ |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-    meeting = {"is_host": is_host, "last_call_timeout": 8, "keep_alive_interval": 1, "keep_alive_max_attempt": 8}
+    # On a busy machine, the second agent may come many seconds after the first, which would then begin alone.
+    meeting = {"is_host": is_host, "last_call_timeout": 20, "keep_alive_interval": 1, "keep_alive_max_attempt": 8}
     config = LaunchConfig(
         min_nodes=machines[0],
         max_nodes=machines[1],
