@@ -19,7 +19,6 @@ and the files have the bytes that they would have had.
 
 import re
 import sys
-from argparse import HelpFormatter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ import torch
 import transformers
 from accelerate import PartialState
 from accelerate.utils import tqdm
-from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.analysis.extraction import (
@@ -49,6 +47,7 @@ from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.digests import model_digest
 from elmo_gpt_bert.training.errors import ExistingFileError, FolderInUseError, InputError
 from elmo_gpt_bert.training.files import acquire_lock, read_json_object, write_json, writing
+from elmo_gpt_bert.training.flags import parse_fields
 from elmo_gpt_bert.training.launching import choose_implementation
 
 
@@ -94,11 +93,7 @@ class ExtractArguments:
 
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Carries out what `argv`, by default the command line, asks for; returns the content of vectors.json."""
-    description = __doc__.partition("\n")[0]
-    parser = HfArgumentParser(
-        ExtractArguments, allow_abbrev=False, formatter_class=HelpFormatter, description=description
-    )
-    (args,) = parser.parse_args_into_dataclasses(argv)
+    args = parse_fields(ExtractArguments, argv, description=__doc__.partition("\n")[0])
     folder = Path(args.output_dir)
     check_folder(folder, args)
     extractor = load_extractor(args)

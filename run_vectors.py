@@ -16,7 +16,6 @@ OUTPUT_DIR receives vectors.txt in word2vec's text format, metrics.json, and for
 vectors of subwords. `modeling.convert_vectors --vectors` reads both.
 """
 
-from argparse import HelpFormatter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import transformers
-from transformers import HfArgumentParser
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.tasks.pretraining.sources import TextSource
@@ -39,6 +37,7 @@ from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import DivergedError, ExistingFileError, InputError, Parameter
 from elmo_gpt_bert.training.files import make_folder, write_json
+from elmo_gpt_bert.training.flags import parse_fields
 from elmo_gpt_bert.training.output_folder import METRICS
 from modeling.convert_vectors import read_vectors
 
@@ -127,11 +126,7 @@ class VectorsArguments:
 
 def main(argv: list[str] | None = None) -> dict:
     """Carries out what `argv`, by default the command line, asks for; returns the content of metrics.json."""
-    description = __doc__.partition("\n")[0]
-    parser = HfArgumentParser(
-        VectorsArguments, allow_abbrev=False, formatter_class=HelpFormatter, description=description
-    )
-    (args,) = parser.parse_args_into_dataclasses(argv)
+    args = parse_fields(VectorsArguments, argv, description=__doc__.partition("\n")[0])
     folder = Path(args.output_dir)
     if (folder / METRICS).exists() and not args.overwrite_output_dir:
         raise ExistingFileError(f"--output_dir {folder} has results: choose another, or give --overwrite_output_dir")

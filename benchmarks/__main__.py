@@ -11,7 +11,7 @@ import torch
 
 from . import bert, elmo, gpt
 from .limits import matrix_peak, read_bandwidth
-from .measure import CPU, Build, Contest, assert_equal, clock_of, new_file, take_turns
+from .measure import CPU, Build, Contest, assert_equal, clock_of, results_file, take_turns
 from .precision import matrix_setting, model_dtype
 from .reporting import describe_limits, describe_machine, markdown, print_head, print_machine, write_json
 
@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None) -> list[Result]:
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests that the rows run")
-    parser.add_argument("--json", type=new_file, metavar="FILE", help="also write the results to this file")
+    parser.add_argument("--json", type=results_file, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args(argv)
     if unknown := [row for row in args.rows if row not in (*MODELS, *ROWS)]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {names}")

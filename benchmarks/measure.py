@@ -241,7 +241,7 @@ def parse_tables(
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(tables)}; all when none is named")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests the commands")
-    parser.add_argument("--json", type=new_file, metavar="FILE", help="also write the tables to this file")
+    parser.add_argument("--json", type=results_file, metavar="FILE", help="also write the tables to this file")
     args = parser.parse_args(argv)
     if args.pairs < 1:
         parser.error("--pairs must be positive")
@@ -250,7 +250,7 @@ def parse_tables(
     return args
 
 
-def new_file(name: str) -> Path:
+def results_file(name: str) -> Path:
     """The type of --json. Its folder must be there, because the file is written when all is measured."""
     path = Path(name)
     if path.is_dir() or not path.absolute().parent.is_dir():

@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from .__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS
-from .measure import CPU, Side, in_new_process, new_file
+from .measure import CPU, Side, in_new_process, results_file
 from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 
 
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> list[dict[str, object]]:
     parser.add_argument("rows", nargs="+", metavar="ROW", choices=ROWS, help=", ".join(ROWS))
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=DEFAULT_SETTINGS)
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests that the rows run")
-    parser.add_argument("--json", type=new_file, metavar="FILE", help="also write the table to this file")
+    parser.add_argument("--json", type=results_file, metavar="FILE", help="also write the table to this file")
     args = parser.parse_args(argv)
     machine = describe_machine()
     print_machine(machine)

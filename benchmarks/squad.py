@@ -41,7 +41,7 @@ from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.loading import load_tokenizer
 
 from . import plain_squad
-from .measure import Contest, Outputs, Side, assert_equal, new_file, take_turns
+from .measure import Contest, Outputs, Side, assert_equal, results_file, take_turns
 from .reporting import describe_machine, markdown, print_head, print_machine, write_json
 from .scripts import ROOT
 
@@ -345,7 +345,7 @@ def main(argv: list[str] | None = None) -> dict[str, object]:
     parser.add_argument("--tokenizer_name", default="demo/vocab.txt", help="a vocab.txt, or a tokenizer's folder")
     parser.add_argument("--questions", type=int, help="use only the first questions, this many")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
-    parser.add_argument("--json", type=new_file, metavar="FILE", help="also write the results to this file")
+    parser.add_argument("--json", type=results_file, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args(argv)
     if unknown := [row for row in args.rows if row not in ROWS]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {', '.join(ROWS)}")

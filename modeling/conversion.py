@@ -1,12 +1,10 @@
 """What the converters share: their command line, readers of files, and a folder written whole or not at all."""
 
-from argparse import HelpFormatter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import HfArgumentParser
 
 from elmo_gpt_bert.training import files
 from elmo_gpt_bert.training.command_line import run_command
@@ -19,6 +17,7 @@ from elmo_gpt_bert.training.errors import (
     Parameter,
     UserError,
 )
+from elmo_gpt_bert.training.flags import parse_fields
 
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ def command_line(convert: Callable[..., None], arguments: type, argv: list[str] 
 
     A user's mistake is printed as one line, and the exit status is then 1.
     """
-    parser = HfArgumentParser(arguments, allow_abbrev=False, formatter_class=HelpFormatter)
-    (args,) = parser.parse_args_into_dataclasses(argv)
+    args = parse_fields(arguments, argv)
 
     def run() -> None:
         try:

@@ -183,6 +183,7 @@ HEADER = "context,choice0,choice1,label\n"
     [
         ("a.csv", HEADER + "a,b,c,0\na,b,c,2\n", "a.csv:3: the label '2' is none of 0, 1, the labels of the choices"),
         ("a.csv", HEADER + "a,b,c,yes\n", "a.csv:2: the label 'yes' is none of 0, 1"),
+        ("a.csv", HEADER + "a,b,c,A.0\n", "a.csv:2: the label 'A.0' is none of 0, 1"),
         ("a.csv", HEADER + "a,,c,0\n", "a.csv:2: choice0 is empty: give it a text, or leave the example out"),
         ("a.csv", HEADER + " ,b,c,0\n", "a.csv:2: context is empty"),
         ("a.csv", HEADER + "a,b,c\n", "a.csv:2: 3 columns instead of 4"),

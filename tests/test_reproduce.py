@@ -517,6 +517,7 @@ KINDS = {
         "cola/elmo_no_bilm",
         "cola/elmo_fine_tuned",
         "cola/elmo_skipgram",
+        "cola/elmo_features_skipgram",
     ],
     "blimp": ["elmo_small"],
     "ablations": ["pretraining/base", "cola/left_to_right"],

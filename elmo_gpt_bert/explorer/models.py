@@ -43,9 +43,9 @@ class LanguageModel:
 
     def check_length(self, tokens: int) -> None:
         """Raises ValueError if a row has more tokens than the model has positions, or none but special ones."""
-        longest = positions(self.scorer.model)
         if tokens <= self.scorer.tokenizer.num_special_tokens_to_add():
             raise InputError(f"{self.name} has no token for this sentence: write a few words.")
+        longest = positions(self.scorer.model)
         if longest is not None and tokens > longest:
             raise InputError(f"The sentence has {tokens} tokens, but {self.name} reads at most {longest}: shorten it.")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
-from transformers.hf_argparser import string_to_bool
+from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
 from elmo_gpt_bert.training.aliases import NAMES, VALUES, translate
 from elmo_gpt_bert.training.arguments import RunArguments
@@ -28,6 +28,7 @@ from elmo_gpt_bert.training.recipes import find_config
 
 
 Arguments = TypeVar("Arguments", bound=RunArguments)
+Fields = TypeVar("Fields")
 
 # The first field of each group in --help -> the group's title. A script's own fields have the title "data and task".
 GROUPS = {
@@ -59,6 +60,15 @@ NO_VALUE = ("", "~", "null", "Null", "NULL")  # how YAML writes that there is no
 FLAG = re.compile("--?[A-Za-z]")  # -1 and -.5 are values
 
 Settings = list[tuple[str, list[str]]]  # flags or keys as the user wrote them, each with its values
+
+
+def parse_fields(fields: type[Fields], argv: list[str] | None, description: str | None = None) -> Fields:
+    """The dataclass `fields` of a command without recipes, from `argv`, by default the command line.
+
+    The help texts of the fields state the defaults.
+    """
+    form = {"allow_abbrev": False, "formatter_class": argparse.HelpFormatter, "description": description}
+    return HfArgumentParser(fields, **form).parse_args_into_dataclasses(argv)[0]
 
 
 class _Parser(argparse.ArgumentParser):

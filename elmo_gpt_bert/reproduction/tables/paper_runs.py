@@ -184,21 +184,23 @@ def _gpt(task: str, script: str, flags: dict[str, Flag]) -> Row:
 
 
 def elmo_words(name: str, task: str, flags: dict[str, Flag]) -> Row:
-    """The model of a task: GloVe's vectors, and the biLM or none."""
-    return Row(f"elmo/{name}", "modeling.convert_vectors", "", flags, task=task, family=ELMO, seeded=False)
+    """A model for a task's network: vectors of words, and the biLM of the flag `model` or none."""
+    return Row(name, "modeling.convert_vectors", "", flags, task=task, family=ELMO, seeded=False)
 
 
 GLOVE_50 = {"vectors": data("glove/glove.6B.50d.txt")}
 GLOVE_300 = {"vectors": data("glove/glove.840B.300d.txt")}
 SQUAD_FILES = (data("squad/train-v1.1.json"), data("squad/dev-v1.1.json"))
 SWAG_FILES: tuple[Place, ...] = tuple(data(f"swagaf/data/{split}.csv") for split in ("train", "val", "test"))
-CONLL_WORDS = elmo_words("conll2003_words", "conll2003", {"model": model(ELMO)} | GLOVE_50)
-CONLL_GLOVE = elmo_words("conll2003_glove", "conll2003", {"model": "configs/elmo/tagger.json"} | GLOVE_50)
-SQUAD_WORDS = elmo_words("squad_words", "squad", {"model": model(ELMO)} | GLOVE_300 | {"texts": SQUAD_FILES})
+CONLL_WORDS = elmo_words("elmo/conll2003_words", "conll2003", {"model": model(ELMO)} | GLOVE_50)
+CONLL_GLOVE = elmo_words("elmo/conll2003_glove", "conll2003", {"model": "configs/elmo/tagger.json"} | GLOVE_50)
+SQUAD_WORDS = elmo_words("elmo/squad_words", "squad", {"model": model(ELMO)} | GLOVE_300 | {"texts": SQUAD_FILES})
 SQUAD_GLOVE = elmo_words(
-    "squad_glove", "squad", {"model": "configs/elmo/bidaf.json"} | GLOVE_300 | {"texts": SQUAD_FILES}
+    "elmo/squad_glove", "squad", {"model": "configs/elmo/bidaf.json"} | GLOVE_300 | {"texts": SQUAD_FILES}
 )
-SWAG_GLOVE = elmo_words("swag_glove", "swag", {"model": "configs/elmo/esim.json"} | GLOVE_300 | {"texts": SWAG_FILES})
+SWAG_GLOVE = elmo_words(
+    "elmo/swag_glove", "swag", {"model": "configs/elmo/esim.json"} | GLOVE_300 | {"texts": SWAG_FILES}
+)
 
 
 def _elmo(recipe: str, script: str, task: str, words: Row | None, flags: dict[str, Flag], overrides: str = "") -> Row:

@@ -1,6 +1,6 @@
 """The same fine-tuning with and without pre-training, on six tasks: what all three papers claim."""
 
-from ..rows import Cell, Comparison, Flag, Gap, Published, Row, Table, data, model, output, published_in_columns
+from ..rows import Cell, Comparison, Gap, Published, Row, Table, data, model, output, published_in_columns
 from .paper_runs import (
     CONLL_GLOVE,
     CONLL_WORDS,
@@ -13,6 +13,7 @@ from .paper_runs import (
     SQUAD_GLOVE,
     SQUAD_WORDS,
     SWAG_GLOVE,
+    elmo_words,
     with_cells,
 )
 from .tasks import SMALL_TASKS, SQUAD, WNUT17, SmallTask
@@ -69,7 +70,7 @@ def bert_feature_rows() -> list[Row]:
 
 
 # What came before ELMo: a vector for each word, trained on as many words of the same books as the biLM (18.7 million
-# between spaces, of which punctuation marks are split off).
+# between spaces, of which punctuation marks are split off). It is made anew if it was stopped.
 SKIPGRAM = Row(
     "vectors/skipgram",
     "elmo_gpt_bert.scripts.run_vectors",
@@ -79,14 +80,9 @@ SKIPGRAM = Row(
 )
 
 
-def with_words(name: str, task: str, source: Flag, flags: dict[str, Flag]) -> Row:
-    """A folder with vectors of words for a task's network, and with the biLM of `source` if it has one."""
-    return Row(name, "modeling.convert_vectors", "", {"model": source} | flags, "", task, "elmo", seeded=False)
-
-
 OF_SKIPGRAM = {"vectors": output(SKIPGRAM.name, "vectors.txt")}
-SKIPGRAM_ALONE = with_words("vectors/words", "", "configs/elmo/words.json", OF_SKIPGRAM)
-SKIPGRAM_AND_ELMO = with_words("vectors/elmo_words", "", model("elmo"), OF_SKIPGRAM)
+SKIPGRAM_ALONE = elmo_words("vectors/words", "", {"model": "configs/elmo/words.json"} | OF_SKIPGRAM)
+SKIPGRAM_AND_ELMO = elmo_words("vectors/elmo_words", "", {"model": model("elmo")} | OF_SKIPGRAM)
 
 
 def elmo_rows(task: SmallTask) -> list[Row]:
@@ -96,7 +92,7 @@ def elmo_rows(task: SmallTask) -> list[Row]:
     data, or with skip-gram's for the words of the books.
     """
     of_texts = {"texts": data(task.texts), "min_count": task.min_count}
-    words = with_words(f"{task.name}/elmo_words", task.name, model("elmo"), of_texts)
+    words = elmo_words(f"{task.name}/elmo_words", task.name, {"model": model("elmo")} | of_texts)
     pretrained = {"model_name_or_path": output(words.name)}
     random = {"model_name_or_path": output(words.name, "config.json"), "tokenizer_name": output(words.name)}
     skipgram = {"model_name_or_path": output(SKIPGRAM_ALONE.name)}

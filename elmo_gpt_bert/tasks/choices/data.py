@@ -215,7 +215,7 @@ def _label(row: dict, names: Columns, choices: int, where: str, test: bool) -> i
     """The number of the right choice; None if the label of a test file is missing, empty or -1."""
     value = row.get(names.label)
     label = "" if value is None else str(value).strip()
-    label = re.sub(r"\.0+$", "", label)  # 1.0, as pandas writes whole numbers beside missing ones
+    label = re.sub(r"(?<=\d)\.0+$", "", label)  # 1.0, as pandas writes whole numbers beside missing ones
     if test and label in ("", "-1"):
         return None
     if names.label not in row:
