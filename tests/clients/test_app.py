@@ -50,6 +50,12 @@ CUT_OFF = """() => [...document.querySelectorAll("[class^=ex-]:not(.ex-scroll), 
     && getComputedStyle(element).display !== "inline")
   .map((element) => element.outerHTML.slice(0, 200))"""
 
+# Waits for a number of frames.
+FRAMES = """(count) => new Promise((done) => {
+  const next = () => count-- ? requestAnimationFrame(next) : done();
+  next();
+})"""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -113,6 +119,7 @@ def open_page(browser: Browser, url: str, theme: str, width: int = 1440) -> Page
     page.requests = []
     page.on("request", lambda request: page.requests.append(request.url))
     page.goto(f"{url}?__theme={theme}")
+    wait_for_boxes(page)
     page.get_by_label("Sentence", exact=True).fill(SENTENCE)
     page.get_by_label("film", exact=True).wait_for()
     return page
@@ -120,6 +127,17 @@ def open_page(browser: Browser, url: str, theme: str, width: int = 1440) -> Page
 
 def open_tab(page: Page, number: int) -> None:
     page.get_by_role("tab", name=TABS[number]).click()
+    wait_for_boxes(page)
+
+
+def wait_for_boxes(page: Page) -> None:
+    """Waits until what is written in a box of the open tab stays there.
+
+    Gradio sets the first value of a box a second time, one or two frames after the box appears. Nobody types so soon,
+    but a test does.
+    """
+    page.get_by_role("tabpanel").get_by_role("button").last.wait_for()
+    page.evaluate(FRAMES, 30)
 
 
 def assert_shown(page: Page, name: str, html: str) -> None:
