@@ -415,9 +415,9 @@ def test_a_long_context_is_tokenised_once(bert, monkeypatch):
 @pytest.mark.parametrize("name", ["bert", "elmo"])
 def test_a_context_of_a_megabyte_is_read_to_its_end(tmp_path, name):
     context = f"good {'bad' * 12} film " * 24_000 + "very dull"
-    started = time.perf_counter()
+    started = time.process_time()
     windows = make_windows(questions(("is it ?", context, "very dull")), SMALL[name](tmp_path), train=True)
-    assert time.perf_counter() - started < 30
+    assert time.process_time() - started < 30
     assert len(context) > 2**20 and len(windows.question) > 280
     assert answer_text(windows, len(windows.question) - 1, context) == "very dull"
 
