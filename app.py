@@ -67,6 +67,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     port = "default: the first free one from 7860 on"
     parser.add_argument("--server_port", type=int, metavar="PORT", help=port)
     args = parser.parse_args(argv)
+    for family in ("elmo", "gpt", "bert"):
+        name = getattr(args, family)
+        if name == parser.get_default(family) and not Path(name).is_dir():
+            remedy = f"run this in the root of the repository, or name a model with --{family}"
+            raise MissingFileError(f"{name}: no such folder; {remedy}")
     if args.index_file and not Path(args.index_file).is_file():
         raise MissingFileError(f"--index_file {args.index_file}: no such file")
     if args.server_port is not None and not 0 < args.server_port < 65536:

@@ -169,6 +169,14 @@ def test_mistakes_on_the_command_line_are_one_line_errors(tmp_path):
         app.main([])
 
 
+def test_elsewhere_than_in_the_root_of_the_repository_the_models_have_to_be_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MissingFileError, match="checkpoints/gpt-books: no such folder; .* name a model with --gpt"):
+        app.main(["--elmo", "my/elmo", "--bert", "google-bert/bert-base-uncased"])
+    args = app.parse(["--elmo", "my/elmo", "--gpt", "my/gpt", "--bert", "google-bert/bert-base-uncased"])
+    assert (args.elmo, args.gpt, args.bert) == ("my/elmo", "my/gpt", "google-bert/bert-base-uncased")
+
+
 def test_the_page_is_for_this_computer_and_the_shipped_models_by_default():
     args = app.parse([])
     assert args.server_name == "127.0.0.1"

@@ -161,7 +161,7 @@ def test_a_table_of_runs_is_planned_with_the_recipes_of_the_package(work):
     ("name", "words", "extra"),
     [
         ("run-vectors", ["--train_file", "text.txt", "--output_dir", "static"], "vectors"),
-        ("app", [], "app"),
+        ("app", ["--elmo", "elmo", "--gpt", "gpt", "--bert", "bert"], "app"),
     ],
 )
 def test_a_command_whose_extra_is_missing_says_how_to_install_it(name, words, extra, work):
