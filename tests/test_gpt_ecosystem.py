@@ -75,10 +75,10 @@ def test_unregistering_leaves_a_tokenizer_that_someone_else_registered(monkeypat
     assert "OpenAIGPTTokenizer" not in REGISTERED_TOKENIZER_CLASSES
 
 
-def accumulated(model, rows, accumulation, folder, **columns):
+def accumulated(model, rows, accumulation, folder, trainer=Trainer, **columns):
     """One update of `rows` examples by transformers' Trainer, in one batch or several: the change of each weight."""
     before = copy.deepcopy(model.state_dict())
-    Trainer(
+    trainer(
         model,
         TrainingArguments(
             str(folder),
@@ -124,6 +124,25 @@ def test_trainer_updates_alike_from_one_batch_and_from_accumulated_ones(head, ch
     whole = accumulated(copy.deepcopy(ours), 6, 1, tmp_path / "whole", **columns)
     parts = accumulated(copy.deepcopy(ours), 6, 3, tmp_path / "parts", **columns)
     assert any(change.abs().max() > 1e-5 for change in whole.values())
+    for name, change in whole.items():
+        torch.testing.assert_close(parts[name], change, atol=1e-6, rtol=1e-3, msg=lambda text, name=name: name + text)
+
+
+class BothLosses(Trainer):
+    """Adds the two losses of the double heads, as its users do."""
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        outputs = model(**inputs)
+        return outputs.loss + outputs.mc_loss
+
+
+def test_trainer_updates_both_heads_alike_from_one_batch_and_from_accumulated_ones(tmp_path):
+    ours, this = zoo("DoubleHeadsModel"), case("DoubleHeadsModel")
+    columns = this.inputs | this.labels | {"labels": this.inputs["input_ids"]}  # each row predicts as many tokens
+    whole = accumulated(copy.deepcopy(ours), 6, 1, tmp_path / "whole", BothLosses, **columns)
+    parts = accumulated(copy.deepcopy(ours), 6, 3, tmp_path / "parts", BothLosses, **columns)
+    for name in ("transformer.tokens_embed.weight", "multiple_choice_head.summary.weight"):
+        assert whole[name].abs().max() > 1e-5
     for name, change in whole.items():
         torch.testing.assert_close(parts[name], change, atol=1e-6, rtol=1e-3, msg=lambda text, name=name: name + text)
 
