@@ -1,6 +1,7 @@
 """Runs in processes of their own: forked, so that they start at once, and there to be killed; and fresh ones."""
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import signal
@@ -26,6 +27,7 @@ def fork(function: Callable[[], object], count: int = 1) -> list[multiprocessing
             os.environ |= {"LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
             os.environ |= {"ACCELERATE_USE_CPU": "true"}
         AcceleratorState._reset_state(True)
+        gc.freeze()  # the garbage of pytest's process may belong to threads that are not here
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
         try:
             function()

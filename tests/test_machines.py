@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from multiprocessing.process import BaseProcess as Process
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -291,10 +293,11 @@ def run_until_lost(argv: list[str], is_lost: bool) -> None:
     run_glue.main(argv)
 
 
-def agent(argv: list[str], port: int, machines: tuple[int, int], is_host: bool, is_lost: bool) -> None:
+def agent(argv: list[str], port: int, machines: tuple[int, int], ready: Barrier, is_host: bool, is_lost: bool) -> None:
     """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
     os.environ |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-    # On a busy machine, the second agent may come many seconds after the first, which would then begin alone.
+    # On a busy machine, the second agent may still come seconds after the first, which would then begin alone.
+    ready.wait(60)
     meeting = {"is_host": is_host, "last_call_timeout": 20, "keep_alive_interval": 1, "keep_alive_max_attempt": 8}
     config = LaunchConfig(
         min_nodes=machines[0],
@@ -315,7 +318,7 @@ def start_agents(argv: list[str], machines: tuple[int, int], loses: bool) -> lis
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    start = partial(agent, argv, port, machines)
+    start = partial(agent, argv, port, machines, multiprocessing.get_context("fork").Barrier(2))
     return [*fork(partial(start, is_host=True, is_lost=False)), *fork(partial(start, is_host=False, is_lost=loses))]
 
 
