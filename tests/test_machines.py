@@ -306,6 +306,7 @@ def agent(argv: list[str], port: int, machines: tuple[int, int], ready: Barrier,
         run_id="run",
         rdzv_backend="c10d",
         rdzv_endpoint=f"127.0.0.1:{port}",
+        local_addr="127.0.0.1",  # no name server is asked
         rdzv_configs=meeting,
         max_restarts=1 if machines[0] == 1 else 0,
         start_method="fork",  # its processes need not import everything again
