@@ -75,7 +75,7 @@ def test_unregistering_leaves_a_tokenizer_that_someone_else_registered(monkeypat
     assert "OpenAIGPTTokenizer" not in REGISTERED_TOKENIZER_CLASSES
 
 
-def accumulated(model, rows, accumulation, folder, trainer=Trainer, **columns):
+def accumulated(model, rows, accumulation, folder, trainer, **columns):
     """One update of `rows` examples by transformers' Trainer, in one batch or several: the change of each weight."""
     before = copy.deepcopy(model.state_dict())
     trainer(
@@ -97,6 +97,15 @@ def accumulated(model, rows, accumulation, folder, trainer=Trainer, **columns):
         train_dataset=[{name: tensor[row] for name, tensor in columns.items()} for row in range(rows)],
     ).train()
     return {name: tensor - before[name] for name, tensor in model.state_dict().items()}
+
+
+def assert_updated_alike(model, folder, trainer=Trainer, **columns):
+    """The changes of the weights by an update of six examples, the same in one batch and in three of two."""
+    whole = accumulated(copy.deepcopy(model), 6, 1, folder / "whole", trainer, **columns)
+    parts = accumulated(copy.deepcopy(model), 6, 3, folder / "parts", trainer, **columns)
+    for name, change in whole.items():
+        torch.testing.assert_close(parts[name], change, atol=1e-6, rtol=1e-3, msg=lambda text, name=name: name + text)
+    return whole
 
 
 @pytest.mark.parametrize(
@@ -121,11 +130,8 @@ def test_trainer_updates_alike_from_one_batch_and_from_accumulated_ones(head, ch
         columns["labels"] = torch.rand(7, LABELS)
     if head == "LMHeadModel":
         columns["labels"][:, 0] = -100  # no token predicts it
-    whole = accumulated(copy.deepcopy(ours), 6, 1, tmp_path / "whole", **columns)
-    parts = accumulated(copy.deepcopy(ours), 6, 3, tmp_path / "parts", **columns)
-    assert any(change.abs().max() > 1e-5 for change in whole.values())
-    for name, change in whole.items():
-        torch.testing.assert_close(parts[name], change, atol=1e-6, rtol=1e-3, msg=lambda text, name=name: name + text)
+    changes = assert_updated_alike(ours, tmp_path, **columns)
+    assert any(change.abs().max() > 1e-5 for change in changes.values())
 
 
 class BothLosses(Trainer):
@@ -139,12 +145,9 @@ class BothLosses(Trainer):
 def test_trainer_updates_both_heads_alike_from_one_batch_and_from_accumulated_ones(tmp_path):
     ours, this = zoo("DoubleHeadsModel"), case("DoubleHeadsModel")
     columns = this.inputs | this.labels | {"labels": this.inputs["input_ids"]}  # each row predicts as many tokens
-    whole = accumulated(copy.deepcopy(ours), 6, 1, tmp_path / "whole", BothLosses, **columns)
-    parts = accumulated(copy.deepcopy(ours), 6, 3, tmp_path / "parts", BothLosses, **columns)
+    changes = assert_updated_alike(ours, tmp_path, BothLosses, **columns)
     for name in ("transformer.tokens_embed.weight", "multiple_choice_head.summary.weight"):
-        assert whole[name].abs().max() > 1e-5
-    for name, change in whole.items():
-        torch.testing.assert_close(parts[name], change, atol=1e-6, rtol=1e-3, msg=lambda text, name=name: name + text)
+        assert changes[name].abs().max() > 1e-5
 
 
 @pytest.mark.parametrize("adapted", [False, True], ids=["whole", "LoRA"])

@@ -296,8 +296,8 @@ def run_until_lost(argv: list[str], is_lost: bool) -> None:
 def agent(argv: list[str], port: int, machines: tuple[int, int], ready: Barrier, is_host: bool, is_lost: bool) -> None:
     """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
     os.environ |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-    # On a busy machine, the second agent may still come seconds after the first, which would then begin alone.
     ready.wait(60)
+    # On a busy machine, the second agent may still come seconds after the first, which would then begin alone.
     meeting = {"is_host": is_host, "last_call_timeout": 20, "keep_alive_interval": 1, "keep_alive_max_attempt": 8}
     config = LaunchConfig(
         min_nodes=machines[0],
