@@ -11,8 +11,8 @@
         --output_dir runs/reviews                                          # more text for a model that was trained
 
 The model decides what it learns: masked words, the next word, or the next and the previous word; --objective chooses
-where a model can do several. The text is files of plain text, JSON lines or parquet, or a data set on the Hub. It is
-converted to shards of tokens once, in --corpus_dir, where later runs find them (docs/corpora.md). A configuration
+where a model can do several. The text is files of plain text, JSON lines, csv or parquet, or a data set on the Hub. It
+is converted to shards of tokens once, in --corpus_dir, where later runs find them (docs/corpora.md). A configuration
 without --tokenizer_name gets a tokenizer of its own size, made from the text.
 
 The order of the text and all random choices are functions of the seed and of the number of the update. So a run that
@@ -100,7 +100,7 @@ class PretrainingArguments(RunArguments):
     validation_file: str | None = HfArg(default=None, help="files of held-out text")
     dataset_name: str | None = HfArg(default=None, help="a data set on the Hub to train on, instead of files")
     dataset_config_name: str | None = HfArg(default=None, help="its configuration")
-    text_column: str = HfArg(default="text", help="column with the text, of JSON lines, parquet and data sets")
+    text_column: str = HfArg(default="text", help="column with the text, of JSON lines, csv, parquet and data sets")
     documents: Literal["blank_lines", "files"] = HfArg(
         default="blank_lines", help="what separates the documents of plain text"
     )

@@ -66,7 +66,9 @@ class VectorsArguments:
     train_file: str | None = HfArg(
         default=None, help="files of text to train on, as in a.txt,b.jsonl or 'books/*.txt.xz'"
     )
-    text_column: str = HfArg(default="text", help="column with the text, of JSON lines and parquet (default: text)")
+    text_column: str = HfArg(
+        default="text", help="column with the text, of JSON lines, csv and parquet (default: text)"
+    )
     documents: Literal["blank_lines", "files"] = HfArg(
         default="blank_lines", help="what separates the documents of plain text (default: blank_lines)"
     )

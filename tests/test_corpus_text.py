@@ -1,7 +1,9 @@
 """Text of every format is read as documents and sentences, or one clear error tells where it cannot be."""
 
 import bz2
+import csv
 import gzip
+import io
 import json
 import lzma
 import random
@@ -50,6 +52,19 @@ def test_each_format_and_compression_gives_the_same_documents(tmp_path, name, su
     lines = "".join(json.dumps({"n": 1, "text": document}) + "\n" for document in [*DOCUMENTS, "", " \n "]).encode()
     content = lines if ".json" in name else PLAIN
     assert stripped(write(tmp_path / f"{name}{suffix}", COMPRESSORS[suffix](content))) == DOCUMENTS
+
+
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+def test_csv_gives_the_same_documents(tmp_path, suffix):
+    content = io.StringIO(newline="")
+    csv.writer(content).writerows([["n", "body"], *enumerate([*DOCUMENTS, "", " \n "])])
+    path = write(tmp_path / f"page.csv{suffix}", COMPRESSORS[suffix](content.getvalue().encode()))
+    assert stripped(path, column="body") == DOCUMENTS
+
+
+def test_tab_separated_columns_have_no_quoting(tmp_path):
+    path = write(tmp_path / "page.tsv", b'n\ttext\n1\t"A cat sat.\n2\tIt, too.\n')
+    assert stripped(path) == ['"A cat sat.', "It, too."]
 
 
 def test_parquet_gives_the_same_documents(tmp_path):
@@ -121,6 +136,11 @@ def test_a_name_without_a_file_is_one_error(tmp_path, name, problem):
         ("a.jsonl", b'{"body": "fine"}', "a.jsonl:1: no column text among body. Name .* text_column"),
         ("a.jsonl", b'{"text": null}', "a.jsonl:1: the column text is no string, but None.* text_column"),
         ("a.jsonl", rb'{"text": "ab\ud83d"}', "a.jsonl:1: character 2 is half a surrogate pair"),
+        ("a.csv", b"body,n\nfine,1\n", "a.csv:2: no column text among body, n. Name .* text_column"),
+        ("a.csv", b"text,n\nfine, but,1\n", "a.csv:2: 3 columns instead of 2"),
+        ("a.csv", b'text,n\n"fine', "a.csv:2: not csv"),
+        ("a.tsv", b"text\tn\nfine\n", "a.tsv:2: 1 columns instead of 2"),
+        ("a.csv", b"text\nf\xe9te\n", "a.csv:2: not UTF-8"),
         ("a.parquet", b"PAR1 or not", "a.parquet is damaged or no parquet file"),
         ("a.txt.xz", b"not xz", "a.txt.xz is damaged or cut short"),
     ],

@@ -85,7 +85,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     text = "raw text (.txt, .jsonl, .parquet, compressed or not), in which neighbours are looked for"
     parser.add_argument("--text_file", type=Path, metavar="FILE", help=text)
     parser.add_argument(
-        "--text_column", default="text", metavar="NAME", help="the text's column in .jsonl or .parquet"
+        "--text_column", default="text", metavar="NAME", help="the text's column in .jsonl, .csv or .parquet"
     )
     sentence = "a sentence with one *marked* word, whose neighbours are shown; may be repeated"
     parser.add_argument("--sentence", action="append", metavar="TEXT", help=sentence)

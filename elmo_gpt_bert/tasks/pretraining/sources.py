@@ -29,7 +29,7 @@ class TextSource:
     Attributes:
         train_file, validation_file: paths and patterns, with commas between them.
         dataset_name, dataset_config_name: a data set of the Hub instead of `train_file`.
-        text_column: of JSON lines, parquet and data sets.
+        text_column: of JSON lines, csv, parquet and data sets.
         documents: what a document of plain text is: "blank_lines" separate them, or they are "files".
         sentences: each line is "split" into sentences, or "lines" are sentences.
         validation_split_percentage: the share of the documents that is held out, chosen by a hash of their text. None

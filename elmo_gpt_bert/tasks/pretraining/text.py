@@ -2,6 +2,7 @@
 
     plain text     .txt and any other name; blank lines separate documents, or each file is one
     JSON lines     .json, .jsonl, .ndjson: one object a line, its text in one column
+    csv            .csv, and .tsv with tabs and without quoting: their text in one column, which the first line names
     parquet        .parquet: its text in one column
 
 The name may go on with .gz, .bz2, .xz or .zst. Text is UTF-8. Documents without text are left out. Of a file, no more
@@ -19,6 +20,7 @@ import pyarrow
 from pyarrow import parquet
 
 from elmo_gpt_bert.tasks.compressed import COMPRESSED, reading
+from elmo_gpt_bert.tasks.rows import read_csv, read_tsv, unbroken
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import plain
 
@@ -28,6 +30,7 @@ Sentences = Literal["split", "lines"]
 
 TEXT_COLUMN = Parameter("text_column")
 JSON_LINES, PARQUET = (".json", ".jsonl", ".ndjson"), (".parquet",)
+TABLES = {".csv": read_csv, ".tsv": read_tsv}
 
 # A document of lines is cut at the end of a line once it has this many bytes, so that a file without blank lines needs
 # no more memory than this.
@@ -59,13 +62,15 @@ def find_files(names: str, parameter: Parameter) -> list[Path]:
 def read_documents(path: Path, documents: Documents = "blank_lines", column: str = "text") -> Iterator[str]:
     """Yields the documents of a file, each with text.
 
-    Raises ValueError, which names the place, for text that is not UTF-8, a row that is not JSON, and a value of
-    `column` that is missing or no string; OSError for a file that cannot be read, or is damaged or cut short.
+    Raises ValueError, which names the place, for text that is not UTF-8, a row that is broken, and a value of `column`
+    that is missing or no string; OSError for a file that cannot be read, or is damaged or cut short.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in COMPRESSED else (suffixes or [""])[-1]
     if kind in PARQUET:
         texts = _parquet_texts(path, column)
+    elif kind in TABLES:
+        texts = (_text_of(row, column, f"{path}:{line}") for line, row in unbroken(TABLES[kind](path), path))
     else:
         texts = _lines_texts(path, documents if kind not in JSON_LINES else None, column)
     return (text for text in texts if text and not text.isspace())
