@@ -249,6 +249,16 @@ def test_what_only_recorded_rows_need_is_not_made(tmp_path):
     assert not choose(every, families=["bert"], recorded=recorded)
 
 
+def test_all_rows_are_run_with_a_seed_before_the_next_seed(tmp_path):
+    cells = TABLE.rows[0].cells
+    rows = (Row("random", "run_glue", cells=cells), Row("words", "run_vectors", cells=cells, seeded=False))
+    rows += (Row("trained", "run_glue", flags={"vectors": output("words")}, cells=cells),)
+    every = plan(Table("t", "", ("rate",), ("score",), rows), Folders(tmp_path, {}, tmp_path), seeds=2)
+    names = ["random, seed 42", "words", "trained, seed 42", "random, seed 43", "trained, seed 43"]
+    assert [step.name for step in choose(every)] == names
+    assert [step.name for step in choose(every, recorded=[("random", "42"), ("words", "42")])] == names[1:]
+
+
 def test_a_finished_run_keeps_its_results_only(fake, monkeypatch):
     kept = fake_row("kept", 0.3, keeps_model=True)
     monkeypatch.setitem(TABLES, "tiny", {"small": changed(TABLE, rows=(*TABLE.rows, kept))})

@@ -129,9 +129,10 @@ def choose(
     families: Collection[str] = (),
     recorded: Collection[tuple[str, str]] = (),
 ) -> list[Step]:
-    """The steps of these tasks and families, by default of all, and those that they need, in order.
+    """The steps of these tasks and families, by default of all, and those that they need.
 
-    Of a row and a seed that are `recorded`, only what others need.
+    All rows come with their first seed, then all with the next one, so that a table that is stopped early can compare
+    its rows. Of a row and a seed that are `recorded`, only what others need.
     """
     chosen: list[Step] = []
     for step in reversed(steps):
@@ -139,7 +140,7 @@ def choose(
         is_asked = row.cells and (not only or row.task in only) and (not families or row.family in families)
         if (is_asked and (row.name, seed) not in recorded) or any(row.name in other.row.needs for other in chosen):
             chosen.insert(0, step)
-    return chosen
+    return sorted(chosen, key=lambda step: FIRST_SEED if step.seed is None else step.seed)
 
 
 def make_step(
