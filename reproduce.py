@@ -121,8 +121,11 @@ def choose_table(args: argparse.Namespace) -> Table:
 
 
 def read_launcher(command: str) -> tuple[str, ...]:
-    """The words of --launcher. Raises ValueError if its program is not there."""
-    words = shlex.split(command)
+    """The words of --launcher. Raises ValueError for an open quote, or if its program is not there."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise InputError(f"--launcher {command}: {error}") from error
     if words and shutil.which(words[0]) is None:
         raise InputError(f"--launcher {command}: there is no program {words[0]}")
     return tuple(words)

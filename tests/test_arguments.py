@@ -170,6 +170,8 @@ def test_a_recipe_of_aliases_is_refused_before_it_grows(tmp_path, capsys):
         ("--no_do_lower_case", "--do_lower_case false"),
         ("--fp16 False --bf16 --torch_compile False --no_cuda False", "--mixed_precision bf16"),
         ("--overwrite_cache --use_fast_tokenizer --save_safetensors True --logging_strategy steps", ""),
+        ("--ignore_mismatched_sizes true --auto_find_batch_size false --with_tracking false", ""),
+        ("--fp16_full_eval false --bf16_full_eval false --label_smoothing_factor 0.0", ""),
     ],
 )
 def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, theirs, ours):
@@ -225,6 +227,10 @@ def test_a_flag_wins_over_a_key_of_the_recipe_that_has_another_name(tmp_path):
 
     assert parse("fp16: true", "--mixed_precision", "no").mixed_precision == "no"
     assert parse("mixed_precision: bf16", "--fp16").mixed_precision == "fp16"
+    assert parse("mixed_precision: bf16", "--bf16", "false").mixed_precision == "no"
+    assert parse("bf16: true", "--bf16", "False").mixed_precision == "no"
+    assert parse("mixed_precision: fp16", "--bf16", "false").mixed_precision == "fp16"
+    assert parse("mixed_precision: bf16", "--bf16", "false", "--fp16").mixed_precision == "fp16"
     steps = parse("warmup_ratio: 0.1", "--warmup_steps", "5")
     assert (steps.warmup_ratio, steps.warmup_steps) == (0.0, 5)
     assert parse("max_steps: 3", "--num_train_epochs", "2").max_steps == -1

@@ -256,3 +256,18 @@ def test_two_processes_that_share_the_weights_compute_the_same_step(way, tmp_pat
     ours = modeling.ZooBertForMaskedLM(ZooBertConfig(**(SIZES | {"hidden_size": 32, "num_attention_heads": 4})))
     this = case("ForMaskedLM")
     assert_same_step(ours, this.inputs | this.labels, way, tmp_path)
+
+
+def test_the_encoder_of_a_sequence_to_sequence_model_may_be_ours(tmp_path):
+    """Such a model reads the encoder's configuration again, as transformers' own class."""
+    stock, ours = pair("Model", tmp_path)
+    decoder = transformers.BertLMHeadModel(bert_cases.stock_config(is_decoder=True, add_cross_attention=True))
+    inputs = {"input_ids": batch()["input_ids"], "labels": batch()["input_ids"]}
+    losses, texts = [], []
+    for encoder in (stock, ours):
+        model = transformers.EncoderDecoderModel(encoder=encoder, decoder=copy.deepcopy(decoder)).eval()
+        model.config.decoder_start_token_id, model.config.pad_token_id = 1, 0
+        losses.append(model(**inputs).loss)
+        texts.append(model.generate(inputs["input_ids"], max_new_tokens=5, decoder_start_token_id=1, pad_token_id=0))
+    torch.testing.assert_close(losses[1], losses[0])
+    assert torch.equal(texts[1], texts[0])

@@ -293,10 +293,10 @@ def test_exactly_one_kind_of_input_is_wanted(tmp_path):
         ours()
 
 
-@pytest.mark.parametrize("given", [{"encoder_hidden_states": torch.ones(1, 2, 36)}, {"use_cache": True}])
+@pytest.mark.parametrize("given", [{"encoder_hidden_states": torch.ones(1, 2, 36)}, {"encoder_attention_mask": 1}])
 def test_the_inputs_of_a_decoder_are_refused(given, tmp_path):
     _, ours = pair("ForMaskedLM", tmp_path)
-    ours(**batch(), use_cache=False, encoder_hidden_states=None)
+    ours(**batch(), use_cache=True, encoder_hidden_states=None)  # of which an encoder takes no notice
     with pytest.raises(
         ValueError, match=f"{next(iter(given))}: ZooBert has no cache .*Use transformers.BertLMHeadModel"
     ):

@@ -379,7 +379,7 @@ def test_words_that_python_takes_for_numbers_are_classes_among_words(own):
 
 
 def test_a_validation_example_without_a_label_is_an_error(own):
-    with pytest.raises(ValueError, match="b.csv:3: label is ''"):
+    with pytest.raises(ValueError, match="b.csv:3: label is empty"):
         own_data(train_file=own("a.csv", ["ok", "bad"]), validation_file=own("b.csv", ["ok", ""]))
 
 
@@ -425,7 +425,7 @@ def test_empty_lines_are_no_rows_however_many_columns_there_are(suffix, tmp_path
         ("a.csv", "text,label\rx,y\r", "a.csv:1: not csv .* end lines with"),
         ("a.csv", "text,text,label\nx,y,z\n", "a.csv:1: the header has text more than once"),
         ("a.tsv", "text\tlabel\tlabel\nx\ty\tz\n", "a.tsv:1: the header has label more than once"),
-        ("a.csv", "text,label\nx,y\nz, \n", "a.csv:3: label is ' ', neither text nor a number"),
+        ("a.csv", "text,label\nx,y\nz, \n", "a.csv:3: label is empty: name the class"),
         ("a.json", '{"text": "x", "label": null}', "a.json:1: label is None, neither text nor a number"),
         ("a.json", '{"text": ["x", "y"], "label": 1}', r"a.json:1: text is \['x', 'y'\], neither text nor a number"),
         ("a.csv", "text,label\nx,y\nz,y\n", "a.csv: every label is 'y': add examples of another class"),

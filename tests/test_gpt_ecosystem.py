@@ -11,6 +11,7 @@ import torch.distributed as dist
 import transformers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -29,7 +30,7 @@ from transformers.models.auto.tokenization_auto import REGISTERED_TOKENIZER_CLAS
 import modeling
 from modeling import ZooGPTConfig, ZooGPTTokenizer
 from modeling.gpt.configuration_gpt import AUTO_MAP
-from tests.gpt_cases import LABELS, SIZES, batch, case, on_the_left, pair, pairs_of_sentences, zoo
+from tests.gpt_cases import COLUMNS, LABELS, ROWS, SIZES, batch, case, on_the_left, pair, pairs_of_sentences, zoo
 from tests.gpt_sample import merges, vocabulary
 from tests.processes import fork, wait
 from tests.sharded_step import assert_same_step
@@ -438,3 +439,18 @@ def test_adapted_words_are_those_that_the_language_modeling_loss_predicts(adapte
     assert (loss - ours(**this.inputs, **this.labels).loss).abs() > 1e-3
     merged = copy.deepcopy(tuned).merge_and_unload()
     torch.testing.assert_close(merged(**this.inputs, **this.labels).loss, loss, atol=1e-5, rtol=1e-5)
+
+
+def test_operations_are_counted_as_transformers_are(tmp_path):
+    counts = []
+    for model in pair("LMHeadModel", tmp_path):
+        with FlopCounterMode(display=False) as counter:
+            model(**batch([COLUMNS] * ROWS)).logits.sum().backward()
+        counts.append(counter.get_total_flops())
+    assert 0.9 * counts[0] < counts[1] <= counts[0]  # attention to later tokens may be left out
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "position_ids", "labels"])
+def test_shapes_are_known_without_values(name):
+    model, inputs = zoo("LMHeadModel").to("meta"), torch.ones(ROWS, COLUMNS, dtype=torch.long, device="meta")
+    assert model(inputs, **{name: inputs}).logits.shape == (ROWS, COLUMNS, SIZES["vocab_size"])

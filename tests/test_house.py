@@ -32,7 +32,7 @@ LONGER_FILES = {"modeling/bert/modeling_bert.py": 625, "tests/test_convert_elmo.
 
 # The modules of elmo_gpt_bert/training, each of which imports only from those before it.
 ROOMS = ("errors", "recipes", "files", "checksums", "digests", "pickles", "clock", "memory", "environment")
-ROOMS += ("aliases", "arguments", "flags", "command_line", "samples", "results", "output_folder", "identity", "layers")
+ROOMS += ("aliases", "output_folder", "arguments", "flags", "command_line", "samples", "results", "identity", "layers")
 ROOMS += ("optimization", "curves", "history", "rendezvous", "waiting", "xla", "machines", "global_batch")
 ROOMS += ("launching", "folders", "loading", "hub")
 ROOMS += ("published", "batches", "plan", "prediction")

@@ -437,6 +437,7 @@ def test_a_model_that_is_missing_is_named(fake, capsys):
     [
         (["--budget", "paper"], "--budget paper: tiny has only --budget small"),
         (["--launcher", "accelerat launch"], "--launcher accelerat launch: there is no program accelerat"),
+        (["--launcher", "'torchrun"], "--launcher 'torchrun: No closing quotation"),
         (["--only", "mnli"], "--only mnli is none of t, which tiny has"),
         (["--model", "gpt"], "--model gpt is none of bert"),
         (["--models", "gtp=x"], "--models gtp=x must be NAME=FOLDER, with one of the names bert, gpt"),

@@ -256,6 +256,33 @@ def test_an_evaluation_does_not_replace_the_results_in_the_folder_of_its_model(t
     run_glue.GlueArguments(**folders, task_name="rte", do_train=True, do_predict=True)
 
 
+@pytest.mark.parametrize("name", ["checkpoint-2", "seed-43", "seed-43/checkpoint-2"])
+def test_a_run_does_not_remove_the_model_that_it_begins_with(tmp_path, name):
+    model = tmp_path / "out" / name
+    model.mkdir(parents=True)
+    folders = {"model_name_or_path": str(model), "output_dir": str(tmp_path / "out"), "task_name": "rte"}
+    with pytest.raises(ValueError, match=f"^--overwrite_output_dir would remove {model}, which the run begins with: "):
+        run_glue.GlueArguments(**folders, overwrite_output_dir=True, do_train=True)
+    with pytest.raises(ValueError, match="^--overwrite_output_dir without --do_train would remove the results"):
+        run_glue.GlueArguments(**folders, overwrite_output_dir=True, do_eval=True)
+    tokenizer = folders | {"model_name_or_path": "bert.json", "tokenizer_name": str(model)}
+    with pytest.raises(ValueError, match=f"would remove {model}"):
+        run_glue.GlueArguments(**tokenizer, overwrite_output_dir=True, do_train=True)
+    run_glue.GlueArguments(
+        **folders | {"output_dir": str(tmp_path / "other")}, overwrite_output_dir=True, do_train=True
+    )
+    run_glue.GlueArguments(**folders, resume=True, do_train=True)
+
+
+@pytest.mark.parametrize("name", ["num_labels=3", "id2label={}", "do_sample=true,label2id={}"])
+def test_what_the_data_decide_is_not_overridden(name):
+    field = name.partition("=")[0] if name.startswith(("num", "id")) else "label2id"
+    with pytest.raises(ValueError, match=f"^--config_overrides {field} has no effect"):
+        run_glue.GlueArguments(
+            model_name_or_path="x", output_dir="y", task_name="rte", do_train=True, config_overrides=name
+        )
+
+
 def test_sample_limits_take_the_first_examples(tmp_path, flags):
     write_task(tmp_path, "RTE")
     args = parse_arguments(

@@ -100,6 +100,13 @@ def test_the_data_may_have_any_scheme_and_the_model_another(tmp_path, flags, sch
     assert all(line[1] == line[2] for row in rows for line in row)
 
 
+def test_training_data_without_an_entity_are_one_error(tmp_path, flags):
+    path = tmp_path / "outside.conll"
+    path.write_text("a O\nb O\n\nc O\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="^the training data have no entity, all tags are O: .*label_column_name"):
+        run_ner.main([*flags, "--train_file", str(path), "--do_train"])
+
+
 def test_a_checkpoints_own_order_of_the_tags_stays(tmp_path, flags, conll):
     names = ["I-PER", "B-WORK", "O", "B-PER", "I-WORK"]
     args = parse_arguments(run_ner.NerArguments, [*flags, *conll, "--do_train"])
@@ -442,12 +449,17 @@ def test_overrides_reach_the_tagger_on_features_and_the_model_below(tmp_path, fl
         ("dropout=1", "--features last: dropout=1 must be at least 0 and below 1"),
         ("rnn_size=much", "--features last: .*rnn_size"),
         ("features=embeddings", "bert has no features. Correct it or --config_overrides"),
-        ("rnn_size", "must be fields and values, as in a=1,b=true, not 'rnn_size'"),
     ],
 )
 def test_overrides_that_no_tagger_on_features_can_have_are_one_clear_error(flags, conll, overrides, message):
     with pytest.raises(ValueError, match=message):
         run_ner.main([*flags, *conll, "--do_train", "--features", "last", "--config_overrides", overrides])
+
+
+def test_an_override_without_a_value_is_a_wrong_flag(flags, conll, capsys):
+    with pytest.raises(SystemExit):
+        run_ner.main([*flags, *conll, "--do_train", "--features", "last", "--config_overrides", "rnn_size"])
+    assert "must be fields and values, as in a=1,b=true, not 'rnn_size'" in capsys.readouterr().err
 
 
 def test_without_features_the_taggers_fields_are_not_the_models(flags, conll):

@@ -10,10 +10,11 @@ A module imports only from modules above it in this list:
     memory         kept for the next update of a run on the CPU, and given back to the system
     clock          the seconds that a run spends; environment: versions and hardware
     recipes        finds those that come with this project
+    output_folder  the files in OUTPUT_DIR
     arguments      the flags of a run and their values; aliases: transformers' names for them; flags: the parser
     command_line   one-line errors, signals, and output that outlives its reader
     results        scores and results, and their form in metrics.json; samples: how many examples a run uses
-    output_folder  the files in OUTPUT_DIR; identity: which run they belong to
+    identity       which run the files in OUTPUT_DIR belong to
     optimization   optimizer and learning rate schedule
     xla            what a run needs on TPUs
     launching      prepares the output folder and the processes of a run

@@ -24,11 +24,16 @@ NAMES = {
 
 # transformers' flag -> value -> the flags and values that replace it: none if the value is the only behaviour here.
 VALUES: dict[str, dict[str, dict[str, str]]] = {
+    "auto_find_batch_size": {"false": {}},
     "bf16": {"true": {"mixed_precision": "bf16"}, "false": {}},
+    "bf16_full_eval": {"false": {}},
     "dataloader_drop_last": {"false": {}},
     "dataloader_pin_memory": {"true": {}},
     "fp16": {"true": {"mixed_precision": "fp16"}, "false": {}},
+    "fp16_full_eval": {"false": {}},
+    "ignore_mismatched_sizes": {"true": {}},
     "label_all_tokens": {"false": {}},
+    "label_smoothing_factor": {"0": {}, "0.0": {}},
     "logging_strategy": {"steps": {}},
     "no_cuda": {"false": {}},
     "optim": {"adamw_torch": {"optim": "adamw"}, "adamw_torch_fused": {"optim": "adamw"}},
@@ -45,7 +50,7 @@ VALUES: dict[str, dict[str, dict[str, str]]] = {
     "use_cache": {"false": {}},
     "use_cpu": {"false": {}},
     "use_fast_tokenizer": {"true": {}},
-    "with_tracking": {"true": {"report_to": "all"}},
+    "with_tracking": {"true": {"report_to": "all"}, "false": {}},
 }
 
 LAUNCH = "accelerate launch --config_file configs/accelerate/FILE.yaml distributes a run: multi_gpu, fsdp2, ..."

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, SEED
 
 
 CURVES = "curves"  # the tracker of this project, which is always installed
@@ -250,14 +251,33 @@ class RunArguments:
             raise InputError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
         if self.hub_private_repo and not self.push_to_hub:
             raise InputError("--hub_private_repo makes the repository of --push_to_hub private: give both")
-        model, flag = Path(self.model_name_or_path), "--resume" if self.resume else "--overwrite_output_dir"
+        flag = "--resume" if self.resume else "--overwrite_output_dir"
         replaces = (self.resume or self.overwrite_output_dir) and not (self.do_train or self.only_evaluates)
-        if replaces and model.is_dir() and Path(self.output_dir).resolve() == model.resolve():
+        if replaces and (self._is_own(self.model_name_or_path) or self._is_removed(self.model_name_or_path)):
             repeat = "; for its predictions, repeat its command with --do_predict --resume" if self.do_predict else ""
             raise InputError(
-                f"{flag} without --do_train would remove the results of the run in {model}: choose another "
+                f"{flag} without --do_train would remove the results of the run in {self.output_dir}: choose another "
                 f"--output_dir{repeat}"
             )
+        if self.do_train and self.overwrite_output_dir and not self.resume:
+            for name in filter(None, [self.model_name_or_path, self.tokenizer_name]):
+                if self._is_removed(name):
+                    raise InputError(
+                        f"--overwrite_output_dir would remove {name}, which the run begins with: choose another "
+                        "--output_dir"
+                    )
+
+    def _is_own(self, model: str) -> bool:
+        """Whether a model is the one in the output folder."""
+        return Path(model).is_dir() and Path(model).resolve() == Path(self.output_dir).resolve()
+
+    def _is_removed(self, model: str) -> bool:
+        """Whether a model is in a checkpoint or a seed of the output folder, which a new run there removes."""
+        folder, output = Path(model).resolve(), Path(self.output_dir).resolve()
+        if not folder.is_dir() or output not in folder.parents:
+            return False
+        first = folder.relative_to(output).parts[0]
+        return any(kind.fullmatch(first) for kind in (CHECKPOINT, SEED))
 
     def _check_values(self) -> None:
         """Checks each value alone: numbers are finite, texts are not empty, and their annotation allows both."""
@@ -354,6 +374,13 @@ class DataArguments(RunArguments):
     max_train_samples: PositiveInt | None = HfArg(default=None, help="train on only this many examples, the first")
     max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on only this many examples, the first")
     max_predict_samples: PositiveInt | None = HfArg(default=None, help="predict only this many examples, the first")
+
+    def __post_init__(self) -> None:
+        """Raises ValueError as the class above does, and for overrides of what the data decide."""
+        super().__post_init__()
+        for name in ("num_labels", "id2label", "label2id"):
+            if name in parse_overrides(self.config_overrides):
+                raise InputError(f"--config_overrides {name} has no effect: the labels of the data decide it")
 
     @property
     def splits(self) -> list[str]:

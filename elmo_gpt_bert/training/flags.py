@@ -148,6 +148,9 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
     for name in flags.keys() & OVERRIDDEN_KEYS.keys():
         if flags[name] != ["steps"]:  # --save_strategy, which takes their number from the recipe
             settings.pop(OVERRIDDEN_KEYS[name], None)
+    for name, values in command_line:  # --bf16 false, which says nothing where the recipe has another precision
+        if [value.lower() for value in values] == ["false"] and settings.get("mixed_precision") == [name]:
+            settings["mixed_precision"] = ["no"]
     parser.recipe_keys = frozenset(settings.keys() - flags.keys())
     words = [word for name, values in (settings | flags).items() for word in _flag(name, values)]
     namespace, unknown = parser.parse_known_args(words)

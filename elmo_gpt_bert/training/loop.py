@@ -86,14 +86,25 @@ def train(
             )
         recompute_activations(model, accelerator)
     if task.evaluation_splits and args.metric_for_best_model:  # a wrong name fails before training
-        splits = task.evaluation_splits.items()
-        scores = {suffix: evaluate(task, split, compute, first=2).scores for suffix, split in splits}
-        goodness(scores, args.metric_for_best_model)
+        _check_metric(task, compute, args.metric_for_best_model)
     if accelerator.device.type == "cpu":
         memory.keep_blocks()
     trained = _Training(model, tokenizer, task, compute, args, accelerator).run()
     memory.release()
     return trained
+
+
+def _check_metric(task: Task, compute: Compute, metric: str) -> None:
+    """Raises ValueError if evaluations have no such score.
+
+    The scores of two examples tell it for most names. Scores of a kind of examples, such as one type of entities, are
+    missing where those two are not of that kind; then all examples are evaluated.
+    """
+    splits = task.evaluation_splits.items()
+    with contextlib.suppress(InputError):
+        goodness({suffix: evaluate(task, split, compute, first=2).scores for suffix, split in splits}, metric)
+        return
+    goodness({suffix: evaluate(task, split, compute).scores for suffix, split in splits}, metric)
 
 
 class _Training:

@@ -110,7 +110,7 @@ def goodness(scores_by_set: ScoresBySet, metric: str | None) -> float:
     name = next(iter(scores)) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
         raise InputError(Parameter("metric", "metric_for_best_model"), f" {metric} is none of {', '.join(scores)}")
-    lower_is_better = {f"{metric}{suffix}" for metric in LOWER_IS_BETTER for suffix in scores_by_set}
+    lower_is_better = {f"{lower}{suffix}" for lower in LOWER_IS_BETTER for suffix in scores_by_set}
     return -scores[name] if name in lower_is_better else scores[name]
 
 

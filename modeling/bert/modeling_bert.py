@@ -392,7 +392,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
             raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; give a DynamicCache")
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
-        decoder_names = ("encoder_hidden_states", "encoder_attention_mask", "use_cache")
+        decoder_names = ["encoder_hidden_states", "encoder_attention_mask"] + ["use_cache"] * self.config.is_decoder
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
         if unsupported:
             raise ValueError(f"{', '.join(unsupported)}: {NO_DECODER}")

@@ -252,8 +252,9 @@ def choose_layout(
     """
     may_skip_tokens = token is not None or not uses_cache  # no search for hooks in each step of generation
     hooked = unpad is not True and may_skip_tokens and not is_tracing(inputs) and hooks_need_padding(model)
-    unpad = model.config.unpad if unpad is None else unpad
-    if hooked or not (unpad or model.config.unpad):
+    configured = getattr(model.config, "unpad", True)  # transformers' own configurations have no such field
+    unpad = configured if unpad is None else unpad
+    if hooked or not (unpad or configured):
         token = None
     sequences, columns = None, None
     if unpad and not (uses_cache or records or hooked):

@@ -30,7 +30,7 @@ def is_opaque(tensor: torch.Tensor | None) -> bool:
         if torch._C._functorch.is_batchedtensor(tensor):
             return True
         tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor.device.type == "xla"
+    return tensor.device.type in ("xla", "meta")
 
 
 def is_transformed() -> bool:

@@ -223,9 +223,11 @@ def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> D
         remedy = (": ", TEXT_COLUMNS, " and ", LABEL_COLUMN, " choose other columns")
         values = dict(zip(wanted, columns(row, wanted.values(), path, line, remedy), strict=True))
         for name, value in values.items():
-            if not isinstance(value, (str, int, float)) or (name == "label" and not str(value).strip()):
+            if not isinstance(value, (str, int, float)):
                 raise InputError(f"{path}:{line}: {wanted[name]} is {shown(value)}, neither text nor a number")
-        rows.append({name: str(value) for name, value in values.items()})
+            if name == "label" and not str(value).strip():
+                raise InputError(f"{path}:{line}: {wanted[name]} is empty: name the class, or leave the example out")
+        rows.append({name: str(value).strip() if name == "label" else str(value) for name, value in values.items()})
     return to_dataset(rows, path)
 
 

@@ -45,11 +45,18 @@ def class_names(
     exactly these. Any other model keeps its tags. Errors call the model `model_name`.
 
     Raises:
-        ValueError: when a model that is not to be trained has no tags, and as `check_types` does.
+        ValueError: when a model that is not to be trained has no tags, when the training data have no entity, and as
+            `check_types` does.
     """
     names = [str(config.id2label.get(number)) for number in range(config.num_labels)]
     if train:
         types = entity_types(data["train"]["tags"])
+        if not types:
+            raise InputError(
+                "the training data have no entity, all tags are O: choose the column of the tags with ",
+                Parameter("label_column", "label_column_name"),
+                ", or add examples with entities",
+            )
         check_types(data, types, "the training data")
         wanted = label_names(types, tag_scheme)
         return (names if sorted(names) == sorted(wanted) else wanted), tag_scheme
