@@ -140,6 +140,7 @@ def test_a_name_without_a_file_is_one_error(tmp_path, name, problem):
         ("a.csv", b"text,n\nfine, but,1\n", "a.csv:2: 3 columns instead of 2"),
         ("a.csv", b'text,n\n"fine', "a.csv:2: not csv"),
         ("a.tsv", b"text\tn\nfine\n", "a.tsv:2: 1 columns instead of 2"),
+        ("a.tsv", b"n\ttext\r1\tfine\r", "a.tsv: its lines end with a carriage return alone"),
         ("a.csv", b"text\nf\xe9te\n", "a.csv:2: not UTF-8"),
         ("a.parquet", b"PAR1 or not", "a.parquet is damaged or no parquet file"),
         ("a.txt.xz", b"not xz", "a.txt.xz is damaged or cut short"),

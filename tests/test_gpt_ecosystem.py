@@ -11,7 +11,6 @@ import torch.distributed as dist
 import transformers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -439,15 +438,6 @@ def test_adapted_words_are_those_that_the_language_modeling_loss_predicts(adapte
     assert (loss - ours(**this.inputs, **this.labels).loss).abs() > 1e-3
     merged = copy.deepcopy(tuned).merge_and_unload()
     torch.testing.assert_close(merged(**this.inputs, **this.labels).loss, loss, atol=1e-5, rtol=1e-5)
-
-
-def test_operations_are_counted_as_transformers_are(tmp_path):
-    counts = []
-    for model in pair("LMHeadModel", tmp_path):
-        with FlopCounterMode(display=False) as counter:
-            model(**batch([COLUMNS] * ROWS)).logits.sum().backward()
-        counts.append(counter.get_total_flops())
-    assert 0.9 * counts[0] < counts[1] <= counts[0]  # attention to later tokens may be left out
 
 
 @pytest.mark.parametrize("name", ["attention_mask", "position_ids", "labels"])

@@ -225,7 +225,7 @@ def test_a_tokenizer_that_cannot_score_is_refused(tmp_path):
 # Data
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".json.gz", ".jsonl.xz", ".csv", ".tsv.xz"])
+@pytest.mark.parametrize("ending", [".jsonl", ".json.gz", ".jsonl.xz", ".ndjson", ".csv", ".tsv.xz"])
 def test_pairs_are_read_from_any_form(ending, tmp_path):
     plain = write_pairs(tmp_path / "pairs.jsonl")
     expected = read_file(plain).remove_columns("place")
@@ -283,7 +283,7 @@ def test_a_mistake_in_a_file_is_named(content, message, tmp_path):
 
 def test_what_is_no_file_of_pairs_is_named(tmp_path):
     with pytest.raises(
-        InputError, match=r"pairs.zip: a file of pairs must be one of .csv, .json, .jsonl, .tsv, which"
+        InputError, match=r"pairs.zip: a file of pairs must be one of .csv, .tsv, .json, .jsonl, .ndjson, which"
     ):
         read_file(tmp_path / "pairs.zip")
     with pytest.raises(MissingFileError, match="cannot read"):

@@ -112,6 +112,11 @@ def test_reading_ends_with_as_many_occurrences_of_each_word_as_are_asked_for(tmp
         find_occurrences(tmp_path / "text.jsonl", "text", {"film"}, 3)
 
 
+def test_a_word_may_end_with_a_period(tmp_path):
+    (tmp_path / "text.txt").write_text("Yesterday Mr. Smith came .", encoding="utf-8")
+    assert [each.place for each in find_occurrences(tmp_path / "text.txt", "text", {"mr."}, 1)] == [1]
+
+
 def test_the_plane_is_that_of_the_principal_components(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(9, 5))
     expected = PCA(2).fit_transform(vectors)
@@ -175,7 +180,7 @@ def test_a_sentence_on_the_command_line_is_asked_for_alone(flags, tmp_path):
 @pytest.mark.parametrize(
     "more, problem",
     [
-        (["--sentence", "a *plott* ."], "no sentence with plott"),
+        (["--sentence", "a *plott* ."], "no sentence of at most 60 words with plott"),
         (["--scatter", "plot"], "--scatter plot: .* has no such word"),
         (["--sentence", "a plot ."], "--sentence: .* must mark one word"),
         (["--max_occurrences", "0"], "--max_occurrences must be at least 1, not 0"),

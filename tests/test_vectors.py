@@ -328,6 +328,13 @@ def test_a_diverged_run_leaves_no_vectors(file, tmp_path):
     assert [*(tmp_path / "out").iterdir()] == []
 
 
+def test_an_unknown_flag_is_one_line(file, tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        run_vectors.main(["--train_file", str(file), "--output_dir", str(tmp_path / "out"), "--validation_file", "x"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith("error: unknown argument --validation_file; --help lists all flags\n")
+
+
 def test_a_full_disk_is_one_clear_error_and_leaves_no_half_file(file, tmp_path):
     with patch(
         "elmo_gpt_bert.tasks.vectors.files.open", side_effect=OSError(28, "No space left on device"), create=True

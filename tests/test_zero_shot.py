@@ -208,6 +208,19 @@ def test_two_runs_are_two_curves_and_samples_are_spread_evenly(tmp_path):
     assert zero_shot.spread(data, 4)["text"][:] == ["0", "3", "6", "9"]
 
 
+def test_scores_of_models_without_a_place_are_in_the_table_only(tmp_path, monkeypatch):
+    folders = {tmp_path / "gpt": {"updates": 2, "blimp": 0.6}, tmp_path / "elmo": {"forward_blimp": 0.5}}
+    monkeypatch.setattr(zero_shot, "checkpoints_of", lambda folder: [(folder, folder)])
+    monkeypatch.setattr(zero_shot, "describe", lambda run, folder: {})
+    monkeypatch.setattr(zero_shot, "read_data", lambda args: None)
+    monkeypatch.setattr(zero_shot, "score", lambda folder, data, pll: folders[folder])
+    for folder in folders:
+        folder.mkdir()
+    rows = zero_shot.main([*map(str, folders), "--blimp", "x", "--output_dir", str(tmp_path / "out")])
+    assert [row.get("forward_blimp") for row in rows] == [None, 0.5]
+    assert (tmp_path / "out" / "zero_shot.png").is_file()
+
+
 def test_what_cannot_be_scored_is_one_clear_error(tmp_path):
     folder, output = write_bilm(tmp_path), ["--output_dir", str(tmp_path / "out")]
     task = ["--sst2", str(write_task(tmp_path, "SST-2"))]

@@ -91,7 +91,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sentence", action="append", metavar="TEXT", help=sentence)
     most = "read only the first N occurrences of each word in the text"
     parser.add_argument("--max_occurrences", type=int, default=300, metavar="N", help=most)
-    parser.add_argument("--scatter", metavar="WORD", help="draw the labelled occurrences of this word")
+    parser.add_argument("--scatter", type=str.lower, metavar="WORD", help="draw the labelled occurrences of this word")
     args = parser.parse_args(argv)
     if args.max_occurrences < 1:
         raise InputError(f"--max_occurrences must be at least 1, not {args.max_occurrences}")
@@ -223,7 +223,7 @@ def find_occurrences(path: Path | None, column: str, words: set[str], most: int)
     if path is None:
         return []
     counts, occurrences = Counter(), []
-    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
+    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
     for sentence in chain.from_iterable(map(split_sentences, read_documents(path, column=column))):
         if not pattern.search(sentence):
             continue
@@ -237,7 +237,8 @@ def find_occurrences(path: Path | None, column: str, words: set[str], most: int)
         if min(counts[word] for word in words) >= most:
             break
     if missing := sorted(words - counts.keys()):
-        raise InputError(Parameter("text_file"), f" {path} has no sentence with {', '.join(missing)}")
+        kind = f"sentence of at most {LONGEST} words"
+        raise InputError(Parameter("text_file"), f" {path} has no {kind} with {', '.join(missing)}")
     return occurrences
 
 

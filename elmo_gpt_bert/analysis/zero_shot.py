@@ -119,7 +119,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         print(", ".join(f"{name} {cell(value)}" for name, value in rows[-1].items()), file=sys.stderr)
     print(table(rows))
     scores = list(dict.fromkeys(name for row in rows for name in row if name not in ("run", *PLACES)))
-    if any(row.get(args.against) for row in rows):
+    scores = [name for name in scores if any(row.get(args.against) and name in row for row in rows)]
+    if scores:
         write_picture(args.output_dir, "zero_shot", lambda: draw(rows, scores, args.against))
     else:
         print(f"no zero_shot.png: nothing says after how many {args.against} the models were saved")

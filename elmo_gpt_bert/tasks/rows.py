@@ -95,8 +95,16 @@ def read_tsv(path: Path, header: tuple[str, ...] | None = None) -> Iterator[tupl
     `header` names the columns if the file's first line does not. A byte order mark, carriage returns and empty lines
     are dropped.
     """
-    lines = ((line, content.rstrip("\r\n")) for line, content in read_lines(path))
-    return _rows(((line, content.split("\t")) for line, content in lines if content), path, header)
+    return _rows(_tsv_lines(path), path, header)
+
+
+def _tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for line, content in read_lines(path):
+        values = content.rstrip("\r\n")
+        if line == 1 and "\r" in values and not content.endswith("\n"):
+            raise InputError(f"{path}: its lines end with a carriage return alone: they must end with \\n (mac2unix)")
+        if values:
+            yield line, values.split("\t")
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:

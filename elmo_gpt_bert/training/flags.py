@@ -68,7 +68,11 @@ def parse_fields(fields: type[Fields], argv: list[str] | None, description: str 
     The help texts of the fields state the defaults.
     """
     form = {"allow_abbrev": False, "formatter_class": argparse.HelpFormatter, "description": description}
-    return HfArgumentParser(fields, **form).parse_args_into_dataclasses(argv)[0]
+    parser = HfArgumentParser(fields, **form)
+    values, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
+    if unknown:
+        parser.exit(2, f"{parser.prog}: error: unknown argument {unknown[0]}; --help lists all flags\n")
+    return values
 
 
 class _Parser(argparse.ArgumentParser):

@@ -170,7 +170,6 @@ def can_multiply(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not is_transformed()
-        and not torch._C._len_torch_dispatch_stack()  # a mode such as FlopCounterMode knows torch's operations only
         and _works(inputs.dtype)
     )
 

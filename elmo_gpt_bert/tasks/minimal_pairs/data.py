@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-READERS = {".csv": read_csv, ".json": read_json_lines, ".jsonl": read_json_lines, ".tsv": read_tsv}
+READERS = {".csv": read_csv, ".tsv": read_tsv} | dict.fromkeys((".json", ".jsonl", ".ndjson"), read_json_lines)
 SENTENCES = ("sentence_good", "sentence_bad")
 PHENOMENA = ("field", "linguistics_term", "UID")  # from the widest to the narrowest
 NAMES = (*PHENOMENA, "pairID")
