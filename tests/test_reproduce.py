@@ -530,7 +530,7 @@ KINDS = {
         "cola/elmo_skipgram",
         "cola/elmo_features_skipgram",
     ],
-    "blimp": ["elmo_small"],
+    "blimp": ["elmo_small", "bert_within_word"],
     "ablations": ["pretraining/base", "cola/left_to_right"],
 }
 

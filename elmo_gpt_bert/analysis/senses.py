@@ -82,7 +82,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add_arguments(parser)
     labelled = "tab-separated columns word, sense and sentence, in which *asterisks* mark the word"
     parser.add_argument("--labelled_file", type=Path, default=LABELLED, metavar="FILE", help=labelled)
-    text = "raw text (.txt, .jsonl, .parquet, compressed or not), in which neighbours are looked for"
+    text = "raw text (.txt, .jsonl, .csv, .parquet, compressed or not), in which neighbours are looked for"
     parser.add_argument("--text_file", type=Path, metavar="FILE", help=text)
     parser.add_argument(
         "--text_column", default="text", metavar="NAME", help="the text's column in .jsonl, .csv or .parquet"

@@ -112,6 +112,9 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
     return _rows(_csv_lines(path), path)
 
 
+TABLES = {".csv": read_csv, ".tsv": read_tsv}  # the end of a file's name -> its reader
+
+
 def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(2**31 - 1)  # the default of 131,072 characters is shorter than some texts
     reader = csv.reader((content for _, content in read_lines(path)), strict=True)

@@ -19,12 +19,12 @@ from elmo_gpt_bert.tasks.glue.table import EVERY_TASK, PAIR, GlueTask, Split
 from elmo_gpt_bert.tasks.rows import (
     DATA_DIR,
     PUBLISHED,
+    TABLES,
     check_folder,
     columns,
     listed,
     load_hub,
     needed_files,
-    read_csv,
     read_json_lines,
     read_tsv,
     to_dataset,
@@ -205,7 +205,7 @@ def read_files(
 
 def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> Dataset:
     """The columns `text` and `label` of a file, as strings, with the names text, text_pair if there are two, label."""
-    readers = {".csv": read_csv, ".tsv": read_tsv, ".json": read_json_lines, ".jsonl": read_json_lines}
+    readers = TABLES | dict.fromkeys((".json", ".jsonl"), read_json_lines)
     suffix = path.suffix.lower()
     if suffix not in readers:
         raise InputError(f"{path}: your own file must be one of {', '.join(readers)}")

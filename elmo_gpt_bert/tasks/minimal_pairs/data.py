@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from elmo_gpt_bert.tasks.compressed import COMPRESSED
 from elmo_gpt_bert.tasks.rows import (
     DATA_DIR,
+    TABLES,
     check_folder,
     listed,
-    read_csv,
     read_json_lines,
-    read_tsv,
     to_dataset,
     unbroken,
 )
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-READERS = {".csv": read_csv, ".tsv": read_tsv} | dict.fromkeys((".json", ".jsonl", ".ndjson"), read_json_lines)
+READERS = TABLES | dict.fromkeys((".json", ".jsonl", ".ndjson"), read_json_lines)
 SENTENCES = ("sentence_good", "sentence_bad")
 PHENOMENA = ("field", "linguistics_term", "UID")  # from the widest to the narrowest
 NAMES = (*PHENOMENA, "pairID")

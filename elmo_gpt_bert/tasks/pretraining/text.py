@@ -20,7 +20,7 @@ import pyarrow
 from pyarrow import parquet
 
 from elmo_gpt_bert.tasks.compressed import COMPRESSED, reading
-from elmo_gpt_bert.tasks.rows import read_csv, read_tsv, unbroken
+from elmo_gpt_bert.tasks.rows import TABLES, unbroken
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import plain
 
@@ -30,7 +30,6 @@ Sentences = Literal["split", "lines"]
 
 TEXT_COLUMN = Parameter("text_column")
 JSON_LINES, PARQUET = (".json", ".jsonl", ".ndjson"), (".parquet",)
-TABLES = {".csv": read_csv, ".tsv": read_tsv}
 
 # A document of lines is cut at the end of a line once it has this many bytes, so that a file without blank lines needs
 # no more memory than this.
