@@ -189,8 +189,8 @@ def start(folder: Path, settings: dict[str, Any], args: ExtractArguments) -> Non
         changed = [name for name in settings if name not in ("model", "text") and earlier.get(name) != settings[name]]
         if changed:
             raise InputError(
-                f"--output_dir {folder} has vectors with another {changed[0].removesuffix('_sha256')}: choose another "
-                "folder, or give --overwrite_output_dir instead of --resume"
+                f"--output_dir {folder} has vectors with other settings ({changed[0].removesuffix('_sha256')}): "
+                "choose another folder, or give --overwrite_output_dir instead of --resume"
             )
         return
     (folder / DESCRIPTION).unlink(missing_ok=True)

@@ -90,7 +90,12 @@ class PretrainingArguments(RunArguments):
     """The arguments of this script, in addition to those of every run."""
 
     makes_tokenizer: ClassVar[bool] = True
+    without_flag: ClassVar[frozenset[str]] = frozenset({"do_predict", "ensemble", "save_outputs", "group_by_length"})
 
+    tokenizer_name: PathOrName | None = HfArg(
+        default=None,
+        help="folder, Hub id or vocab.txt; default: the model's; with a config JSON, one is made from the text",
+    )
     do_train: bool = HfArg(default=True, help="train on the text; false only evaluates the model")
     report_to: str = HfArg(default="curves", help="trackers that draw curves, as in the other scripts")
     do_eval: bool = HfArg(default=True, help="measure the perplexity of held-out text")
@@ -146,9 +151,6 @@ class PretrainingArguments(RunArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("do_predict", "ensemble", "save_outputs", "group_by_length"):
-            if getattr(self, name):
-                raise InputError(f"--{name} has no meaning in pre-training: leave it out")
         self._check_length_of_run()
         _ = self.text, self.shares  # which check their flags
 

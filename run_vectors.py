@@ -17,7 +17,7 @@ vectors of subwords. `modeling.convert_vectors --vectors` reads both.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -45,6 +45,7 @@ from modeling.convert_vectors import read_vectors
 if TYPE_CHECKING:
     from gensim.models import FastText, Word2Vec
 
+SCORING = ("output_dir", "overwrite_output_dir", "vectors", "similarity_files")  # flags that --vectors goes with
 VECTORS, SUBWORDS = "vectors.txt", "vectors.bin"
 EPOCHS = {"skipgram": 5, "cbow": 5, "fasttext": 5, "glove": 25}
 # Those of the released code, but for GloVe: an update for many counts takes longer steps than one for each count.
@@ -102,6 +103,12 @@ class VectorsArguments:
             raise InputError("give --train_file to train vectors, or --vectors to score some")
         if self.vectors is not None and not self.similarity_files:
             raise InputError("--vectors are scored on --similarity_files: name some")
+        changed = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        training = [name for name in changed if name not in SCORING]
+        if self.vectors is not None and training:
+            raise InputError(f"--{training[0]} is for training, and --vectors are only scored: leave it out")
+        if self.method != "fasttext" and "buckets" in training:
+            raise InputError("--buckets are of --method fasttext: leave them out")
         for name in ("max_train_words", "vocab_size", "num_train_epochs", "learning_rate", "min_count"):
             self._check_positive(name)
         for name in ("vector_size", "window", "buckets", "workers"):

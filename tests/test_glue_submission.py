@@ -113,7 +113,7 @@ def edit(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("task_name", "file", "old", "new", "message"),
     [
-        ("wnli", PREDICTIONS, "145\t", "", "predictions.tsv:147: 1 columns instead of 2"),
+        ("wnli", PREDICTIONS, "145\t", "", "predictions.tsv:147: 1 column instead of 2"),
         (
             "wnli",
             "predictions.tsv",

@@ -83,8 +83,18 @@ def test_the_main_score_is_the_first_and_a_loss_is_better_when_it_is_lower():
     validation = RESULTS["classes"].validation | {"_mm": Scores({"accuracy": 0.25}, loss=0.1)}
     assert goodness(validation, None) == 0.5 and goodness(validation, "accuracy_mm") == 0.25
     assert goodness(validation, "eval_loss_mm") == -0.1
-    with pytest.raises(InputError, match="metric f1 is none of accuracy, predicted_classes, loss, accuracy_mm"):
+    with pytest.raises(InputError, match="metric f1 is none of accuracy, loss, accuracy_mm, loss_mm"):
         goodness(validation, "f1")
+
+
+COUNTS = [("classes", "predicted_classes_mm"), ("answers", "HasAns_total"), ("entities", "number_PER")]
+
+
+@pytest.mark.parametrize("results, count", COUNTS)
+def test_a_count_chooses_no_model(results, count):
+    assert f"eval_{count}" in RESULTS[results].flat()
+    with pytest.raises(InputError, match=f"metric {count} is none of"):
+        goodness(RESULTS[results].validation, count)
 
 
 def test_the_files_of_one_script_go_when_another_overwrites_its_folder(run, tmp_path):

@@ -151,7 +151,7 @@ def test_the_script_has_no_flags_of_training(flags, capsys):
     ("extra", "message"),
     [
         (["--data_dir", "x"], "give the pairs by one of --data_dir, --data_file"),
-        (["--do_eval", "false"], "nothing to do"),
+        (["--do_eval", "false"], "nothing to do: give --do_eval"),
         (["--pll", "both"], "invalid choice: 'both'"),
     ],
 )

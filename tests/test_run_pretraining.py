@@ -366,7 +366,7 @@ def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        (["--do_predict"], "--do_predict has no meaning in pre-training"),
+        (["--do_predict"], "unknown argument --do_predict; --help lists all flags"),
         (["--budget_minutes", "1", "--max_steps", "3"], "--budget_minutes and --max_steps both end the run"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
         (["--final_share", "0.5"], "--final_share 0.5 is the share of --final_seq_length: give that"),

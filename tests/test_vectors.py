@@ -168,7 +168,8 @@ def test_gloves_products_approach_the_logarithms_of_the_counts(file):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_command_repeats_exactly_and_every_file_is_read_back(method, file, similar, tmp_path, capsys):
     flags = ["--method", method, "--train_file", str(file), "--vector_size", "9", "--num_train_epochs", "2"]
-    flags += ["--similarity_files", str(similar), "--buckets", "50", "--vocab_size", "25"]
+    flags += ["--similarity_files", str(similar), "--vocab_size", "25"]
+    flags += ["--buckets", "50"] if method == "fasttext" else []
     first, second = (
         run_vectors.main([*flags, "--output_dir", str(tmp_path / name)]) | {"args": 0, "train_runtime": 0}
         for name in ("a", "b")
@@ -313,6 +314,9 @@ def test_what_cannot_be_trained_or_scored_is_one_clear_error(file, similar, tmp_
     other = ["--similarity_files", similar, tmp_path / "other" / similar.name]
     assert "need different names, not similar, similar" in fails("--vectors", file, *other, *out)
     assert "--workers" in fails("--train_file", file, "--method", "glove", "--workers", "2", *out)
+    assert "--buckets" in fails("--train_file", file, "--method", "glove", "--buckets", "2", *out)
+    scored = ["--vectors", file, "--similarity_files", similar, *out]
+    assert "--window is for training" in fails(*scored, "--window", "3")
     assert "no such file" in fails("--vectors", file, "--similarity_files", tmp_path / "no.txt", *out)
     (tmp_path / "other.txt").write_text("unheard 0.5 0.25\n")
     message = fails("--vectors", tmp_path / "other.txt", "--similarity_files", similar, *out)

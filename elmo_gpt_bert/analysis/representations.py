@@ -236,7 +236,7 @@ def load_encoder(
     if is_vectors(name):
         return StaticVectors(Path(name), words)
     if name.endswith(".json"):
-        raise InputError(f"{name} is a configuration: give a model folder, and --random for random weights")
+        raise InputError(f"{name} is a configuration, which has no weights: give a model folder")
     source = ModelSource(name, attn_implementation="eager")  # the fastest for short sentences
     config, tokenizer = load_config(source), load_tokenizer(source, for_task=False)
     if random:

@@ -121,6 +121,8 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     line = 1
     try:
         for values in reader:
+            if line == 1:
+                _check_separator(values, path)
             if values:
                 yield line, values
             line = reader.line_num + 1
@@ -128,6 +130,15 @@ def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError(
             f"{path}:{line}: not csv ({error}): close each quote, double those inside, and end lines with \\n"
         ) from error
+
+
+def _check_separator(header: list[str], path: Path) -> None:
+    """Raises ValueError for a header of one column with a separator of other programs, such as "text;label"."""
+    others = {";": "semicolons", "\t": "tabs"}
+    found = [name for mark, name in others.items() if len(header) == 1 and mark in header[0]]
+    if found:
+        problem = f"{path}:1: a csv file has commas between its columns, and not {found[0]}"
+        raise InputError(f"{problem}: save it with commas")
 
 
 def _rows(
@@ -141,7 +152,7 @@ def _rows(
         elif len(values) == len(header):
             yield line, dict(zip(header, values, strict=True))
         else:
-            yield line, f"{len(values)} columns instead of {len(header)}"
+            yield line, f"{len(values)} column{'s' * (len(values) != 1)} instead of {len(header)}"
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:

@@ -76,6 +76,7 @@ class ModelSource:
     trust_remote_code: bool = False
 
 
+PURPOSES = ("do_train", "do_eval", "do_predict")  # what a run does; flags of RunArguments
 # The fields of RunArguments that a script without training has flags for.
 EVALUATION = ("model_name_or_path", "config_overrides", "tokenizer_name", "do_lower_case", "implementation")
 EVALUATION += ("attn_implementation", "trust_remote_code", "output_dir", "overwrite_output_dir", "do_eval")
@@ -88,11 +89,14 @@ class RunArguments:
 
     makes_tokenizer: whether the script makes a tokenizer where no flag names one
     only_evaluates: whether the script does nothing but evaluate; it then lacks the flags of training, checkpoints,
-        repetition and reports, and those fields keep their defaults
+        repetition and reports
+    without_flag: other fields that mean nothing to the script, so that it lacks their flags; a field without a flag
+        keeps its default
     """
 
     makes_tokenizer: ClassVar[bool] = False
     only_evaluates: ClassVar[bool] = False
+    without_flag: ClassVar[frozenset[str]] = frozenset()
 
     model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
     config_overrides: str | None = HfArg(
@@ -239,12 +243,13 @@ class RunArguments:
     def flags(cls) -> list[dataclasses.Field]:
         """The fields that the command line sets."""
         shared = {field.name for field in dataclasses.fields(RunArguments)}
-        left_out = shared - {*EVALUATION} if cls.only_evaluates else set()
+        left_out = shared - {*EVALUATION} if cls.only_evaluates else cls.without_flag
         return [field for field in dataclasses.fields(cls) if field.name not in left_out]
 
     def _check_purpose(self) -> None:
         if not (self.do_train or self.do_eval or self.do_predict):
-            raise InputError("nothing to do: give at least one of --do_train, --do_eval, --do_predict")
+            purposes = [f"--{field.name}" for field in self.flags() if field.name in PURPOSES]
+            raise InputError(f"nothing to do: give {'at least one of ' * (len(purposes) > 1)}{', '.join(purposes)}")
         if self.ensemble is not None and self.do_train:
             raise InputError("--ensemble averages runs that were trained before: leave --do_train out")
         if self.save_outputs and not (self.do_eval or self.do_predict):

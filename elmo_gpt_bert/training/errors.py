@@ -99,4 +99,9 @@ class LaunchError(UserError, RuntimeError):
 
 
 class DivergedError(UserError, FloatingPointError):
-    """The loss, a weight or an output is not finite, or the loss keeps rising."""
+    """The loss, a weight or an output is not finite, or the loss keeps rising. A remedy has pieces of its own."""
+
+    @property
+    def problem(self) -> str:
+        """The message without its remedy."""
+        return str(self.pieces[0])

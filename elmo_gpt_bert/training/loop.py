@@ -399,7 +399,7 @@ class _Training:
             with flags_in_errors():
                 self.latest = {suffix: evaluate(self.task, split, self.compute) for suffix, split in splits}
         except DivergedError as error:
-            self.diverged(f"{error}, at update {progress.update}")
+            self.diverged(f"{error.problem}, at update {progress.update}")
         self.clock.lap("eval")
         self.model.train()
         progress.scores = {suffix: evaluation.scores for suffix, evaluation in self.latest.items()}

@@ -75,7 +75,8 @@ def _gather(computed: dict[int, dict[str, np.ndarray]]) -> Outputs:
         broken = [name for name in names if not np.isfinite(arrays[name]).all()]
         if broken:
             raise DivergedError(
-                f"the model's {', '.join(broken)} for example {index} are not finite: use a ",
+                f"the model's {', '.join(broken)} for example {index} are not finite",
+                ": use a ",
                 Parameter("mixed_precision"),
                 " with a wider range, or train with a lower ",
                 Parameter("learning_rate"),

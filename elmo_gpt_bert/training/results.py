@@ -104,9 +104,14 @@ def goodness(scores_by_set: ScoresBySet, metric: str | None) -> float:
     """A number that is greater for a better model: its score in `metric`, by default the main score.
 
     For metrics that are better when lower, like the loss, it is the negative value. Raises ValueError if there is no
-    such metric.
+    such metric, and for a count or a threshold.
     """
-    scores = by_name(scores_by_set)
+    others = {f"{name}{suffix}" for name in (*NOT_SCORES, "predicted_classes") for suffix in scores_by_set}
+    scores = {
+        name: value
+        for name, value in by_name(scores_by_set).items()
+        if name not in others and not name.startswith(f"{NUMBER}_")
+    }
     name = next(iter(scores)) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
         raise InputError(Parameter("metric", "metric_for_best_model"), f" {metric} is none of {', '.join(scores)}")

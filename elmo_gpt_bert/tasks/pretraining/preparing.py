@@ -61,6 +61,7 @@ from elmo_gpt_bert.tasks.pretraining.writing import (
     is_undamaged,
     write_shards,
 )
+from elmo_gpt_bert.tasks.rows import listed
 from elmo_gpt_bert.training.errors import ExistingFileError, FileError, FolderInUseError, InputError, MissingFileError
 from elmo_gpt_bert.training.files import acquire_lock, new_folder, read_json_object, write_json, write_text, writing
 
@@ -303,7 +304,7 @@ class _Preparation:
             origin = {"settings": settings, "names": self._names(), "files": describe(files)}
             write_json(self.folder / ORIGIN, origin)
         elif change := changed_setting(settings, origin["settings"]):
-            self._refuse(f"with another {change}")
+            self._refuse(f"with {change}")
         elif files is not None and (change := changed_file(files, origin["files"])):
             self._refuse(f"from another text: {change} changed since")
         return origin
@@ -357,5 +358,5 @@ class _Preparation:
             self._refuse(f"from another text: {change} changed while it was read")
         for split, name in (("train", "training"), ("validation", "held-out")):
             if split in files and split not in shards:
-                raise InputError(f"the {name} text, {files[split][0]} and so on, has no tokens: give another")
+                raise InputError(f"the {name} text, {listed([*map(str, files[split])])}, has no tokens: give another")
         write_manifest(self.folder, Manifest(vocab_size, digest(self._tokenizer()), shards, words, origin))

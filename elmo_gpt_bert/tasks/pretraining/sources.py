@@ -214,8 +214,10 @@ def changed_file(files: Mapping[str, list[Path]], described: dict[str, list[dict
 
 
 def changed_setting(settings: Mapping[str, Any], former: Mapping[str, Any]) -> str | None:
-    """The first setting with another value, and both values, or None."""
+    """The first setting with another value, as in "other settings: documents was files, ...", or None."""
     for name, value in settings.items():
         if value != former.get(name):
-            return f"{name} (it was {former.get(name)}, now {value})"
+            if name == "tokenizer":  # whose value is a digest, or how it was made
+                return "another tokenizer"
+            return f"other settings: {name} was {former.get(name)}, and is {value} now"
     return None
