@@ -96,6 +96,11 @@ class PretrainingArguments(RunArguments):
         default=None,
         help="folder, Hub id or vocab.txt; default: the model's; with a config JSON, one is made from the text",
     )
+    do_lower_case: bool = HfArg(
+        default=True,
+        help="convert text to lower case, with a vocab.txt or a tokenizer that is made; saved tokenizers have their "
+        "own setting",
+    )
     do_train: bool = HfArg(default=True, help="train on the text; false only evaluates the model")
     report_to: str = HfArg(default="curves", help="trackers that draw curves, as in the other scripts")
     do_eval: bool = HfArg(default=True, help="measure the perplexity of held-out text")
@@ -243,10 +248,10 @@ def prepare_text(
     corpus: Path, config: PreTrainedConfig, args: PretrainingArguments, accelerator: Accelerator
 ) -> PreparedText:
     """The text as tokens, and the tokenizer: the model's, the one of --tokenizer_name, or one made from the text."""
-    tokenizer = None
+    tokenizer, kind = None, tokenizer_class(config)
     if args.tokenizer_name is not None or not args.model_name_or_path.endswith(".json"):
         tokenizer = load_tokenizer(args.source, for_task=False)
-        if reads_words(tokenizer) != reads_words(tokenizer_class(config)):
+        if reads_words(tokenizer) != reads_words(kind):
             raise InputError(
                 f"{type(config).__name__} does not read the tokens of {type(tokenizer).__name__}: give another "
                 "--tokenizer_name, or leave it out for one that is made from the text"
@@ -257,7 +262,9 @@ def prepare_text(
                 f"--tokenizer_name {args.tokenizer_name} has {len(words)} words, the model {args.model_name_or_path} "
                 f"only {size}: choose another tokenizer, or give --config_overrides {size_field(config)}={len(words)}"
             )
-    has_case = "do_lower_case" in inspect.signature(tokenizer_class(config)).parameters
+    has_case = "do_lower_case" in inspect.signature(kind).parameters
+    if tokenizer is None and not (args.do_lower_case or has_case or reads_words(kind)):
+        raise InputError(f"--do_lower_case false: {kind.__name__} always converts text to lower case, leave it out")
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
     with in_turn(accelerator):

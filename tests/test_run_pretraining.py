@@ -353,6 +353,13 @@ def test_what_needs_held_out_text_is_refused_without_it_before_the_training(tmp_
         run_pretraining.main([*argv, f"--{flag}", value])
 
 
+def test_a_tokenizer_that_knows_no_case_is_not_made_with_one(tmp_path):
+    argv = [*flags(tmp_path, "causal_lm"), "--output_dir", str(tmp_path / "out"), "--max_steps", "1"]
+    with pytest.raises(ValueError, match="--do_lower_case false: ZooGPTTokenizer always converts text to lower case"):
+        run_pretraining.main([*argv, "--do_lower_case", "false"])
+    assert not (tmp_path / "corpus-causal_lm").exists()
+
+
 def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(tmp_path):
     argv = [*flags(tmp_path, "bilm", lm_vocab_size=4), "--output_dir", str(tmp_path / "out"), "--max_steps", "1"]
     (tmp_path / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\nboat\n")

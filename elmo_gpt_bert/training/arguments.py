@@ -106,7 +106,9 @@ class RunArguments:
         default=None,
         help="folder, Hub id or vocab.txt; default: the model's; required with a config JSON",
     )
-    do_lower_case: bool = HfArg(default=True, help="casing for a vocab.txt; saved tokenizers have their own setting")
+    do_lower_case: bool = HfArg(
+        default=True, help="convert text to lower case, with a vocab.txt; saved tokenizers have their own setting"
+    )
     implementation: Literal["zoo", "transformers"] = HfArg(
         default="zoo", help="which model code runs: this project's, or transformers' for comparison"
     )
