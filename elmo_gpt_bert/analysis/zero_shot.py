@@ -94,7 +94,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max_samples", type=int, metavar="N", help=spread)
     masked = "what is masked while a masked model predicts a token of a sentence, as for run_blimp.py"
     parser.add_argument("--pll", choices=("original", "within_word_l2r"), default="original", help=masked)
-    axis = "what the plot has on its logarithmic axis; epochs compare models with different tokenizers on the same text"
+    axis = "what the plot's logarithmic axis counts; epochs compare models with different tokenizers on the same text"
     parser.add_argument("--against", choices=PLACES, default=PLACES[0], help=axis)
     parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder for table and plot")
     return parser.parse_args(argv)
