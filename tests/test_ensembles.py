@@ -230,7 +230,7 @@ def test_an_ensemble_may_be_of_ensembles(tmp_path, runs):
 # What is kept
 
 
-@pytest.mark.parametrize("best", [[], ["--load_best_model_at_end", "--metric_for_best_model", "predicted_classes"]])
+@pytest.mark.parametrize("best", [[], ["--load_best_model_at_end", "--metric_for_best_model", "loss"]])
 def test_the_final_models_outputs_are_kept_and_not_those_on_the_way(tmp_path, flags, best):
     data = ["--task_name", "mnli", "--data_dir", str(write_task(tmp_path, "MNLI"))]
     more = ["--max_steps", "6", "--eval_steps", "1", "--save_outputs", *best, "--output_dir", str(tmp_path / "out")]

@@ -420,7 +420,7 @@ def test_empty_lines_are_no_rows_however_many_columns_there_are(suffix, tmp_path
         ("a.csv", "words,label\nx,y\n", "a.csv has the columns words, label: the texts must be in sentence, in text"),
         ("a.csv", "text,class\nx,y\n", "a.csv:2: no column label among text, class: .* and label_column choose other"),
         ("a.csv", "text,label\0\nx,y\n", "a.csv:1: a NUL byte"),
-        ("a.csv", "text,label\nx,y\nz\n", "a.csv:3: 1 columns instead of 2"),
+        ("a.csv", "text,label\nx,y\nz\n", "a.csv:3: 1 column instead of 2"),
         ("a.csv", 'text,label\nx,y\n"z,y\nx,y\n', "a.csv:3: not csv .*: close each quote"),
         ("a.csv", "text,label\rx,y\r", "a.csv:1: not csv .* end lines with"),
         ("a.csv", "text,text,label\nx,y,z\n", "a.csv:1: the header has text more than once"),

@@ -249,7 +249,7 @@ def test_a_script_of_the_hub_is_one_error(monkeypatch):
         ("-DOCSTART- -X- O O\n\n", "a.conll holds no sentences"),
         ("EU\nis\n", "a.conll:1: words and tags are both in column 1 of 1: a line is a word, a tab or a space, and"),
         ("EU B-ORG\n\nis VBZ O\n", "a.conll:3: 3 columns instead of 2"),
-        ("EU B-ORG\nis\n", "a.conll:2: 1 columns instead of 2"),
+        ("EU B-ORG\nis\n", "a.conll:2: 1 column instead of 2"),
         ("EU\tB-ORG\n\tO\n", "a.conll:2: no word before the tab"),
         ("EU B-ORG\nis VBZ\n", "a.conll:2: 'VBZ', the tag of 'is', is none of O, B-TYPE, .* let label_column name"),
         ("EU\tB-ORG\nis\t\n", "a.conll:2: '', the tag of 'is', is none of"),

@@ -135,5 +135,5 @@ def test_what_is_no_model_is_one_clear_error(tmp_path):
     with pytest.raises(MissingFileError, match="glove.txt: no such file"):
         load_encoder(str(tmp_path / "glove.txt"))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(InputError, match="give a model folder, and --random"):
+    with pytest.raises(InputError, match="has no weights: give a model folder$"):
         load_encoder(str(tmp_path / "config.json"))

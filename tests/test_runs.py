@@ -397,13 +397,16 @@ def test_a_damaged_record_of_a_seed_is_one_line(flags, tmp_path):
 
 
 def fake_run(scores: dict[int, tuple[float, int]]):
-    """A run whose accuracy and number of predicted classes follow from the seed, and the seeds it was called with."""
+    """A run whose accuracy and number of predicted classes follow from the seed, and the seeds it was called with.
+
+    The loss is lower where more classes are predicted.
+    """
     seen = []
 
     def run(args) -> Results:
         seen.append(args.seed)
         accuracy, classes = scores[args.seed]
-        results = Results(validation={"": Scores({"accuracy": accuracy}, predicted_classes=classes)})
+        results = Results(validation={"": Scores({"accuracy": accuracy}, predicted_classes=classes, loss=1 / classes)})
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         record = results.flat() | {"seed": args.seed, "identity": run_digest(args)}
@@ -440,7 +443,7 @@ def test_restarts_serve_a_single_run_too(run, tmp_path):
     assert (tmp_path / "out" / "w").exists()
 
 
-@pytest.mark.parametrize(("metric", "best"), [(None, 43), ("accuracy", 43), ("predicted_classes", 44)])
+@pytest.mark.parametrize(("metric", "best"), [(None, 43), ("accuracy", 43), ("loss", 44)])
 def test_the_best_seed_is_that_of_the_chosen_metric(run, tmp_path, metric, best):
     fake, _ = fake_run({42: (0.5, 2), 43: (0.6, 2), 44: (0.55, 3)})
     runs.repeat(fake, run(do_eval=True, seeds=3, metric_for_best_model=metric))

@@ -65,7 +65,7 @@ def read_columns(
             width = len(row)
             text, label = _positions(path, line, width, text_column, label_column, tagged)
         if len(row) != width:
-            raise InputError(f"{path}:{line}: {len(row)} columns instead of {width}")
+            raise InputError(f"{path}:{line}: {len(row)} column{'s' * (len(row) != 1)} instead of {width}")
         if not row[text]:
             raise InputError(f"{path}:{line}: no word before the tab")
         sentence = sentence or Sentence([], None if label is None else [], f"{path}:", line, lines_a_word=1)
