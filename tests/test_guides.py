@@ -19,7 +19,12 @@ from elmo_gpt_bert.scripts import COMMAND
 from elmo_gpt_bert.training.aliases import NAMES
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.flags import parse_arguments
-from modeling import ZooBertConfig, ZooBertForPreTraining, ZooBertForQuestionAnswering
+from modeling import (
+    ZooBertConfig,
+    ZooBertForPreTraining,
+    ZooBertForQuestionAnswering,
+    ZooBertForSequenceClassification,
+)
 from modeling.convert_elmo import convert
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_vocabulary
@@ -180,6 +185,7 @@ def checkpoints(tmp_path, monkeypatch) -> None:
         (ZooBertForPreTraining, "google-bert/bert-base-uncased"),
         (ZooBertForPreTraining, "google-bert/bert-base-chinese"),
         (ZooBertForQuestionAnswering, "runs/bert/squad"),
+        (ZooBertForSequenceClassification, "runs/bert/mrpc"),
     ]:
         model_class(config).save_pretrained(name)
         tokenizer.save_pretrained(name)

@@ -199,9 +199,10 @@ def test_a_sentence_without_a_text_is_one_clear_error(tmp_path):
 def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
     models = write_models(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for folder in ("runs", "pos"):
+    for folder in ("checkpoints", "pos"):
         Path(folder).mkdir()
-    for model, name in zip(models, ["runs/bert", "runs/gpt", "runs/elmo", "glove.txt"], strict=True):
+    names = ["checkpoints/bert-books", "checkpoints/gpt-books", "checkpoints/elmo-books", "glove.txt"]
+    for model, name in zip(models, names, strict=True):
         Path(model).rename(name)
     header, *rows = LABELLED.read_text(encoding="utf-8").splitlines()
     few = [row for _, of_sense in groupby(rows, lambda row: row.split("\t")[:2]) for row in islice(of_sense, 2)]
@@ -219,4 +220,4 @@ def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
     assert {words[0] for words in shown} == {*run} and len(shown) == 3
     files = {f"{path.parent.name}/{path.name}" for path in Path("runs").glob("*/*.json")}
     assert {"probe/probe.json", "senses/senses.json", "neighbours/senses.json"} <= files
-    assert "| elmo | LSTM 1 | " in capsys.readouterr().out
+    assert "| elmo-books | LSTM 1 | " in capsys.readouterr().out
