@@ -46,6 +46,7 @@ from .modeling_packing import (
     sequence_starts,
 )
 from .modeling_static import is_opaque
+from .modeling_varlen import VARLEN
 
 
 # Packages whose hooks take states of any shape: they record, place, gather or watch whole tensors.
@@ -284,7 +285,7 @@ def plan_sequences(
     if attention_mask is not None and attention_mask.dim() != 2:
         return None
     # Only the layout of the model depends on this; the backend itself is called through transformers' interface.
-    takes_groups = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
+    takes_groups = config._attn_implementation in ("eager", "sdpa", VARLEN)  # trf-ignore: TRF051
     if not takes_groups and not is_flash_attention_requested(config):
         return None
     sequences = find_sequences(inputs.shape[:2], inputs.device, attention_mask, position_ids)
@@ -345,7 +346,7 @@ def states_of_token(
 
 def keeps_packed_rows_apart(config) -> bool:
     """Whether the attention implementation takes a mask over pairs of tokens."""
-    return config._attn_implementation in ("eager", "sdpa", "flex_attention")  # trf-ignore: TRF051
+    return config._attn_implementation in ("eager", "sdpa", VARLEN, "flex_attention")  # trf-ignore: TRF051
 
 
 def _packed_rows_overlay(config: PreTrainedConfig, position_ids: torch.Tensor) -> Callable:

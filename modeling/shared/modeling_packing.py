@@ -17,7 +17,7 @@ The longest row of a batch determines its number of columns. With random lengths
 every layer computes it. Only attention needs to know which token belongs to which sequence. So the real tokens of all
 rows are laid end to end, everything else runs on that one row, and attention runs within each sequence:
 
-- a flash kernel takes all sequences at once, with their boundaries;
+- a flash kernel, or on a GPU torch's own (modeling_varlen.py), takes all sequences at once, with their boundaries;
 - on the CPU, sequences of equal length are computed together;
 - on other devices, where many small calls would cost more than they save, sequences are padded for attention only.
 
@@ -42,6 +42,7 @@ from transformers.utils.import_utils import is_tracing
 from .modeling_losses import IGNORED
 from .modeling_onednn import product_type
 from .modeling_static import is_opaque
+from .modeling_varlen import VARLEN, VARLEN_DEVICES
 
 
 GROUPED_DEVICES = ("cpu",)
@@ -281,18 +282,24 @@ def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Ten
     return states.take_along_dim(logits_to_keep[..., None], dim=1)
 
 
+def attends_by_boundaries(config, device: torch.device) -> bool:
+    """Whether the attention implementation takes all sequences at once, with their boundaries."""
+    varlen = config._attn_implementation == VARLEN and device.type in VARLEN_DEVICES  # trf-ignore: TRF051
+    return varlen or is_flash_attention_requested(config)
+
+
 def attends_on_a_grid(config, device: torch.device) -> bool:
     """Whether `packed_attention` pads the sequences to an (S, L) grid, and needs a mask for it."""
-    return not is_flash_attention_requested(config) and device.type not in GROUPED_DEVICES
+    return not attends_by_boundaries(config, device) and device.type not in GROUPED_DEVICES
 
 
 def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
     """The name of the attention function: the configuration's, or "eager" where sdpa does not suit (..., H) states.
 
     sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
-    query, as in a step of generation, and with dropout, for which it computes in float32. `kwargs` are those of the
-    attention function. Raises ValueError if attentions are requested and the configured implementation cannot return
-    them.
+    query, as in a step of generation, and with dropout, for which it computes in float32. The same holds for
+    torch_varlen, which calls sdpa. `kwargs` are those of the attention function. Raises ValueError if attentions are
+    requested and the configured implementation cannot return them.
     """
     implementation = config._attn_implementation
     recorded = is_recorded(config, "attentions", kwargs)
@@ -301,10 +308,10 @@ def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
             f"output_attentions=True, but the attention {implementation!r} has none to show: call "
             'model.set_attn_implementation("eager") or ("sdpa") first.'
         )
-    if implementation != "sdpa":  # trf-ignore: TRF051
+    if implementation not in ("sdpa", VARLEN):  # trf-ignore: TRF051
         return implementation
     suits = not recorded and (is_tracing(states) or _is_for_sdpa(states, kwargs["dropout"]))
-    return "sdpa" if suits else "eager"
+    return implementation if suits else "eager"
 
 
 def _is_for_sdpa(states: torch.Tensor, dropout: float) -> bool:
@@ -362,7 +369,7 @@ def packed_attention(
 
     Returns: (N or S, A * D), the heads of each token of `query` joined.
     """
-    if is_flash_attention_requested(module.config):
+    if attends_by_boundaries(module.config, query.device):
         attend = _attend_by_boundaries
     elif attends_on_a_grid(module.config, query.device):
         attend = _attend_on_a_grid
@@ -405,7 +412,7 @@ def _attend_on_a_grid(
 
 
 def _attend_by_boundaries(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
-    """One call of a flash attention kernel, which takes all sequences end to end, with their boundaries."""
+    """One call of a kernel that takes all sequences end to end, with their boundaries."""
     boundaries, longest = sequences.boundaries.to(key.device), sequences.longest
     query_boundaries, most_queries = boundaries, longest
     if query.shape[0] != key.shape[0]:  # one query per sequence
