@@ -210,6 +210,16 @@ def test_short_sequences_packed_beside_a_long_one_are_not_spread_over_a_grid_of_
     torch.testing.assert_close(ours(**flat).last_hidden_state[0], expected, atol=1e-5, rtol=1e-5)
 
 
+def test_the_plan_of_sequences_reads_nothing_back_from_the_device():
+    mask = batch(lengths=[5, 9, 2])["attention_mask"]
+    here, there = (
+        modeling_packing.find_sequences(mask.shape, torch.device(device), mask, None) for device in ("cpu", "meta")
+    )
+    assert there.groups == here.groups == [(1, 2), (1, 5), (1, 9)]
+    assert {tensor.device.type for tensor in (there.tokens, there.starts, there.rows, there.cells)} == {"meta"}
+    assert there.cells.shape == here.cells.shape == (16,)
+
+
 @pytest.mark.parametrize("attention", ["flash_attention_2", "mine"])
 def test_packed_rows_are_refused_where_nothing_would_keep_them_apart(attention, tmp_path, monkeypatch):
     monkeypatch.setitem(AttentionInterface._global_mapping, attention, reference_flash_attention)

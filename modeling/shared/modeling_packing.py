@@ -110,7 +110,9 @@ class PackedSequences:
     @cached_property
     def cells(self) -> torch.Tensor:
         """(N,) the index of each token in a flattened (S, L) grid with one sequence per row."""
-        return self.mask.flatten().nonzero().squeeze(1)
+        lengths = torch.tensor([length for count, length in self.groups for _ in range(count)])
+        mask = torch.arange(self.longest) < lengths.unsqueeze(1)  # as `mask`, on the CPU, which waits for no device
+        return mask.flatten().nonzero().squeeze(1).to(self.starts.device)
 
 
 def sequence_starts(position_ids: torch.Tensor) -> torch.Tensor:
@@ -147,33 +149,29 @@ def find_sequences(
     """
     rows, columns = shape
     has_packed_rows = holds_packed_rows(position_ids, attention_mask)
-    positions = position_ids.to(device) if has_packed_rows else torch.arange(columns, device=device).unsqueeze(0)
+    # On the CPU: a GPU is waited for once, for the mask, and not for each count and each list below.
+    positions = position_ids.cpu() if has_packed_rows else torch.arange(columns).unsqueeze(0)
     starts = sequence_starts(positions).expand(shape)
-    real = (
-        torch.ones(shape, dtype=torch.bool, device=device)
-        if attention_mask is None
-        else attention_mask.to(device).bool()
-    )
-    full, starts_real = torch.stack([real.all(), real[:, 0].all()]).tolist()  # waits for the device only once
-    if (full and not has_packed_rows) or not starts_real:
+    real = torch.ones(shape, dtype=torch.bool) if attention_mask is None else attention_mask.cpu().bool()
+    if (real.all() and not has_packed_rows) or not real[:, 0].all():
         return None
 
     sequence = starts.flatten().cumsum(0) - 1  # (B * T,)
     tokens = real.flatten().nonzero().squeeze(1)  # (N,)
     count = int(starts.sum()) if has_packed_rows else rows
-    lengths = torch.zeros(count, dtype=torch.long, device=device)
+    lengths = torch.zeros(count, dtype=torch.long)
     lengths = lengths.index_add(0, sequence[tokens], torch.ones_like(tokens))
     lengths, order = lengths.sort(stable=True)
-    rank = torch.empty_like(order).index_copy(0, order, torch.arange(count, device=device))
+    rank = torch.empty_like(order).index_copy(0, order, torch.arange(count))
     tokens = tokens[rank[sequence[tokens]].argsort(stable=True)]
     all_lengths = lengths.tolist()
     empty = all_lengths.count(0)  # sequences of padding only, inside packed rows; sorted to the front
     lengths = lengths[empty:]
     return PackedSequences(
         shape=(rows, columns),
-        tokens=tokens,
-        starts=lengths.cumsum(0) - lengths,
-        rows=rank[sequence[::columns]] - empty,
+        tokens=tokens.to(device),
+        starts=(lengths.cumsum(0) - lengths).to(device),
+        rows=(rank[sequence[::columns]] - empty).to(device),
         groups=[(len(list(group)), length) for length, group in groupby(all_lengths[empty:])],
     )
 
