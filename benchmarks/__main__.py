@@ -1,23 +1,29 @@
 """Measures this zoo against other implementations and prints a Markdown table.
 
 python -m benchmarks [ROW or MODEL ...] [--settings fp32 medium bf16 portable mixed] [--threads N ...]
-    [--device cuda] [--json FILE]
+    [--device cuda] [--quick] [--json FILE]
 """
 
 import argparse
+import time
 from dataclasses import dataclass
 
 import torch
 
-from . import bert, elmo, gpt
+from . import bert, elmo, gpt, gpu
 from .limits import matrix_peak, read_bandwidth
-from .measure import CPU, Build, Contest, assert_equal, clock_of, results_file, take_turns
+from .measure import CPU, Build, Contest, Side, added_memory, assert_equal, clock_of, results_file, take_turns
 from .precision import matrix_setting, model_dtype
 from .reporting import describe_limits, describe_machine, markdown, print_head, print_machine, write_json
 
 
-# The rows of each model. The name of a model stands for all of its rows.
-MODELS: dict[str, dict[str, tuple[str, Build]]] = {"bert": bert.ROWS, "elmo": elmo.ROWS, "gpt": gpt.ROWS}
+# The rows of each model, and those that only a GPU runs unless they are named. A name stands for all of its rows.
+MODELS: dict[str, dict[str, tuple[str, Build]]] = {
+    "bert": bert.ROWS,
+    "elmo": elmo.ROWS,
+    "gpt": gpt.ROWS,
+    "gpu": gpu.ROWS,
+}
 ROWS = {row: build for rows in MODELS.values() for row, build in rows.items()}
 
 # Precision of the side and of its baseline.
@@ -30,6 +36,7 @@ SETTINGS = {
 }
 DEFAULT_SETTINGS = ["fp32", "portable", "bf16"]
 GPU_SETTINGS = ["fp32", "bf16"]  # oneDNN is for the CPU
+QUICK_SECONDS = 480  # after which --quick begins no further row
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,8 @@ class Result:
     baseline_share: float
     peak_mb: float | None
     baseline_peak_mb: float | None
+    tokens_per_second: float | None
+    baseline_tokens_per_second: float | None
 
 
 def measure(row: str, setting: str, tiny: bool, pairs: int, device: torch.device) -> Result:
@@ -102,9 +111,18 @@ def measure(row: str, setting: str, tiny: bool, pairs: int, device: torch.device
         limit=contest.need.limit,
         share=timing.rate / limit,
         baseline_share=timing.baseline_rate / baseline_limit,
-        peak_mb=side.peak_memory() if side.peak_memory else None,
-        baseline_peak_mb=baseline.peak_memory() if baseline.peak_memory else None,
+        peak_mb=peak_of(side, device),
+        baseline_peak_mb=peak_of(baseline, device),
+        tokens_per_second=timing.token_rate,
+        baseline_tokens_per_second=timing.baseline_token_rate,
     )
+
+
+def peak_of(side: Side, device: torch.device) -> float | None:
+    """MB: of a process that does the work of the row, if the row reports it; on a GPU, of what a run adds."""
+    if device.type == "cuda":
+        return added_memory(lambda: side.run(0), device)
+    return side.peak_memory() if side.peak_memory else None
 
 
 def limit_of(contest: Contest, precision: str) -> float:
@@ -119,8 +137,9 @@ TIMES = {"cpu": ["CPU ms", "CPU time ratio", "wall"], "wall": ["wall ms", "wall 
 
 
 def header(device: torch.device) -> list[str]:
-    """The first ratio is that of the device's clock."""
-    return [*COLUMNS, *TIMES[clock_of(device)], "difference", "% of limit", "peak MB"]
+    """The first ratio is that of the device's clock. Tables of a GPU have one more column."""
+    tokens = [] if device == CPU else ["tokens / second"]
+    return [*COLUMNS, *TIMES[clock_of(device)], "difference", "% of limit", "peak MB", *tokens]
 
 
 def table_line(result: Result) -> list[str]:
@@ -131,6 +150,8 @@ def table_line(result: Result) -> list[str]:
         for name in ("{}_ms", "baseline_{}_ms", "{}_ratio", "lowest_{}_ratio", "highest_{}_ratio")
     )
     memory = "" if result.peak_mb is None else f"{result.peak_mb:.0f} : {result.baseline_peak_mb:.0f}"
+    rates = result.tokens_per_second, result.baseline_tokens_per_second
+    tokens = [] if clock == "cpu" else ["" if None in rates else " : ".join(f"{rate:,.0f}" for rate in rates)]
     return [
         result.row,
         result.title,
@@ -143,6 +164,7 @@ def table_line(result: Result) -> list[str]:
         f"{result.difference:.0e}",
         f"{100 * result.share:.0f} : {100 * result.baseline_share:.0f} {result.limit}",
         memory,
+        *tokens,
     ]
 
 
@@ -160,6 +182,7 @@ def main(argv: list[str] | None = None) -> list[Result]:
         help="torch's threads, one table for each; default: its own choice",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--quick", action="store_true", help=f"bf16, two pairs, no new row after {QUICK_SECONDS} s")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests that the rows run")
     parser.add_argument("--json", type=results_file, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args(argv)
@@ -181,19 +204,32 @@ def main(argv: list[str] | None = None) -> list[Result]:
 
 def print_table(args: argparse.Namespace, device: torch.device) -> list[Result]:
     """Measures the rows that the command line names, and prints each as soon as it is there."""
+    end = time.monotonic() + QUICK_SECONDS if args.quick else float("inf")
     print_machine(describe_machine(device))
-    columns, results = header(device), []
-    settings = args.settings or (DEFAULT_SETTINGS if device == CPU else GPU_SETTINGS)
-    print_head(columns)
-    for model, rows in MODELS.items():
-        for row in rows:
-            if args.rows and not {model, row} & set(args.rows):
-                continue
-            for setting in settings:
-                results.append(measure(row, setting, args.size == "tiny", args.pairs, device))
-                print(markdown(table_line(results[-1])), flush=True)
-    print()
+    results, left_out = [], []
+    print_head(header(device))
+    for row, setting in lines(args, device):
+        if time.monotonic() > end:
+            left_out.append(row)
+            continue
+        results.append(measure(row, setting, args.size == "tiny", 2 if args.quick else args.pairs, device))
+        print(markdown(table_line(results[-1])), flush=True)
+    print(f"\nunmeasured after {QUICK_SECONDS} seconds: {', '.join(left_out)}" if left_out else "")
     return results
+
+
+def lines(args: argparse.Namespace, device: torch.device) -> list[tuple[str, str]]:
+    """The rows that the command line names, each with one of its settings, those of a GPU first."""
+    names = set(args.rows or [model for model in MODELS if model != "gpu" or device.type == "cuda"])
+    models = sorted(MODELS, key=lambda model: model != "gpu")
+    rows = [row for model in models for row in MODELS[model] if {model, row} & names]
+
+    def settings_of(row: str) -> list[str]:
+        if args.quick or row in gpu.ROWS:  # whose attention computes in bf16
+            return ["bf16"]
+        return DEFAULT_SETTINGS if device == CPU else GPU_SETTINGS
+
+    return [(row, setting) for row in rows for setting in args.settings or settings_of(row)]
 
 
 if __name__ == "__main__":

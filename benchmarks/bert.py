@@ -32,6 +32,7 @@ PASSES = 3  # a training step: forward, and backward to the inputs and to the we
 
 SIZES = {
     "base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+    "large": {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096},
     "small": {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048},
     "tiny": {"num_hidden_layers": 2, "hidden_size": 36, "num_attention_heads": 3, "intermediate_size": 53},
 }
@@ -46,6 +47,8 @@ LENGTHS = {
     "sst2-dev": [4, 12, 16, 19, 21, 24.5, 27, 30, 34, 40, 44, 51.3, 55],
     # Not counted, but chosen like pairs of MNLI, with a mean of 39 and 1.5 columns per token when padded.
     "pairs": [15, 28, 31, 34, 36, 39, 41, 44, 46, 50, 53, 59, 63],
+    # Counted on the windows of SQuAD's dev-v1.1.json, of up to 384 tokens with a stride of 128; mean 176.0.
+    "squad-dev": [41, 110, 127, 138, 150, 164, 179, 196, 219, 264, 304, 384, 384],
     # Counted in GPT's tokens on every tenth paragraph of 15 books in the public domain, cut off at 128; mean 52.8.
     "paragraphs": [1, 8, 13, 19, 26, 37, 51, 72, 106, 128, 128, 128, 128],
 }
@@ -84,8 +87,8 @@ def draw_sequences(lengths: torch.Tensor, tiny: bool) -> list[torch.Tensor]:
     return [torch.randint(1, vocabulary, (length,), generator=generator) for length in lengths.tolist()]
 
 
-def make_batches(lengths_name: str, tiny: bool) -> Inputs:
-    size, count = (5, 2) if tiny else (BATCH_SIZE, BATCHES)
+def make_batches(lengths_name: str, tiny: bool, rows: int = BATCH_SIZE) -> Inputs:
+    size, count = (5, 2) if tiny else (rows, BATCHES)
     sequences = draw_sequences(draw_lengths(lengths_name, size * count), tiny)
     batches = [pad(sequences[start : start + size]) for start in range(0, len(sequences), size)]
     generator = torch.Generator().manual_seed(0)
@@ -226,9 +229,9 @@ def evaluate_set(side_name: str, side_sorted: bool, baseline_name: str, baseline
 # Training
 
 
-def make_masked_batches(tiny: bool) -> Inputs:
-    """8 x 128 tokens without padding, 15 % of them labelled, as in BERT's pre-training (section 3.1, appendix A.2)."""
-    rows, columns = (3, 19) if tiny else (8, 128)
+def make_masked_batches(tiny: bool, rows: int = 8, columns: int = 128) -> Inputs:
+    """Tokens without padding, 15 % of them labelled, as in BERT's pre-training (section 3.1, appendix A.2)."""
+    rows, columns = (3, 19) if tiny else (rows, columns)
     generator = torch.Generator().manual_seed(0)
     batches = []
     sequences = draw_sequences(torch.full((rows * BATCHES,), columns), tiny)
@@ -250,16 +253,36 @@ def loss_and_gradients(model: PreTrainedModel, batch: Batch, precision: str) -> 
     return {"loss": loss, "gradients": gradients(model)}
 
 
-def make_step(model: PreTrainedModel, batches: list[Batch], precision: str) -> Callable[[int], None]:
+def make_step(
+    model: PreTrainedModel, batches: list[Batch], precision: str, compiled: bool = False
+) -> Callable[[int], None]:
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
+    call = torch.compile(model, dynamic=True) if compiled else model
 
     def step(index: int) -> None:
-        forward_backward(lambda: model(**batches[index % len(batches)]).loss, precision, model.device)
+        forward_backward(lambda: call(**batches[index % len(batches)]).loss, precision, model.device)
         optimizer.step()
         optimizer.zero_grad()
 
     return step
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The models of a training step.
+
+    Attributes:
+        size: one of `SIZES`.
+        dropout: the probability, everywhere.
+        attention: our attention implementation; the baseline's is sdpa.
+        compiled: whether the baseline is compiled by torch.
+    """
+
+    size: str = "small"
+    dropout: float = 0.1
+    attention: str = "sdpa"
+    compiled: bool = False
 
 
 def two_steps(
@@ -278,25 +301,37 @@ def train_step(
     count: CountFlop,
     with_memory: bool = False,
     make_models: MakeModels = make_models,
+    setup: Setup = Setup(),
 ) -> Build:
-    """Forward, backward and fused AdamW with dropout 0.1; loss and gradients are compared without dropout."""
+    """Forward, backward and fused AdamW with dropout; loss and gradients are compared without dropout.
+
+    `with_memory` says whether the peak memory of a process is measured that does nothing else, with models of the
+    default `setup`.
+    """
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         inputs = make_inputs(tiny).to(device)
-        models = make_models(head, "small", tiny, dropout=0.1)
+
+        def models(dropout: float) -> dict[str, PreTrainedModel]:
+            both = make_models(head, setup.size, tiny, dropout=dropout)
+            both[OURS].set_attn_implementation(setup.attention)
+            return both
+
+        trained = models(setup.dropout)
+        checked = models(0.0) if setup.dropout else trained
 
         def side(name: str, precision: str) -> Side:
             def check() -> Outputs:
-                model = make_models(head, "small", tiny, dropout=0.0)[name].to(device)
-                return loss_and_gradients(model, inputs.batches[0], precision)
+                return loss_and_gradients(checked[name].to(device), inputs.batches[0], precision)
 
             def memory() -> float:
                 return peak_memory(two_steps, name, head, make_inputs, precision, tiny, device)
 
-            run = make_step(models[name].to(device), inputs.batches, precision)
-            return Side(name, run, check, memory if with_memory else None)
+            model, compiled = trained[name].to(device), setup.compiled and name == STOCK
+            run = make_step(model, inputs.batches, precision, compiled)
+            return Side(f"{name}, compiled" if compiled else name, run, check, memory if with_memory else None)
 
-        config, batches = models[OURS].config, inputs.batches
+        config, batches = trained[OURS].config, inputs.batches
         return Contest(
             side(OURS, precision),
             side(STOCK, baseline_precision),
@@ -304,6 +339,7 @@ def train_step(
             tolerance(precision, baseline_precision, device=device),
             Need("products", lambda index: PASSES * count(config, batches[index % len(batches)])),
             device,
+            tokens=lambda index: sum(lengths_of(batches[index % len(batches)])),
         )
 
     return build

@@ -203,9 +203,9 @@ def step_by_step(model: PreTrainedModel, prompts: Batch) -> torch.Tensor:
 # Training
 
 
-def make_texts(tiny: bool) -> Inputs:
-    """8 x 128 tokens without padding, all of which are predicted."""
-    rows, columns = (3, 19) if tiny else (8, 128)
+def make_texts(tiny: bool, rows: int = 8, columns: int = 128) -> Inputs:
+    """Tokens without padding, all of which are predicted."""
+    rows, columns = (3, 19) if tiny else (rows, columns)
     generator = torch.Generator().manual_seed(0)
     vocabulary = TINY_VOCABULARY if tiny else VOCABULARY
     batches = [torch.randint(1, vocabulary, (rows, columns), generator=generator) for _ in range(BATCHES)]

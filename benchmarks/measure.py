@@ -71,6 +71,7 @@ class Contest:
     tolerance: float  # the limit of `largest_difference`
     need: Need | None = None
     device: torch.device = CPU
+    tokens: Callable[[int], int] | None = None  # the real tokens of `run(i)`; None if the row reports no tokens
 
 
 # Makes a row's contest: (precision, baseline's precision, tiny, device)
@@ -86,7 +87,8 @@ class Seconds(NamedTuple):
 class Timing:
     """The seconds of one `run`, as medians over the pairs, and the ratio baseline time / side time of each pair.
 
-    The rates are what the contest needs, per second of the device's clock, also as medians; None if it names no need.
+    The rates are what the contest needs, and its tokens, per second of the device's clock, also as medians; None if it
+    names none.
     """
 
     cpu_seconds: float
@@ -97,6 +99,8 @@ class Timing:
     wall_ratios: list[float]
     rate: float | None
     baseline_rate: float | None
+    token_rate: float | None
+    baseline_token_rate: float | None
 
     @property
     def cpu_ratio(self) -> float:
@@ -145,14 +149,16 @@ def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
     if quickest < seconds:  # the first run may be slower than later ones
         quickest = _quickest(contest)
     repeats = max(1, ceil(seconds / quickest))
-    ours, theirs, needs = [], [], []
+    ours, theirs, needs, tokens = [], [], [], []
     for pair in range(pairs):
         inputs = list(range(pair * repeats, (pair + 1) * repeats))
         ours.append(_turn(contest.side, inputs, contest.device))
         theirs.append(_turn(contest.baseline, inputs, contest.device))
         needs.append(sum(map(contest.need.amount, inputs)) if contest.need else None)
+        tokens.append(sum(map(contest.tokens, inputs)) if contest.tokens else None)
     ratios = [[b / a for a, b in zip(mine, base, strict=True)] for mine, base in zip(ours, theirs, strict=True)]
     cpu_ratios, wall_ratios = map(list, zip(*ratios, strict=True))
+    clock = clock_of(contest.device)
     medians = [statistics.median(times) / repeats for side in (ours, theirs) for times in zip(*side, strict=True)]
     return Timing(
         cpu_seconds=medians[0],
@@ -161,15 +167,17 @@ def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
         baseline_wall_seconds=medians[3],
         cpu_ratios=cpu_ratios,
         wall_ratios=wall_ratios,
-        rate=_rate(needs, ours, clock_of(contest.device)),
-        baseline_rate=_rate(needs, theirs, clock_of(contest.device)),
+        rate=_rate(needs, ours, clock),
+        baseline_rate=_rate(needs, theirs, clock),
+        token_rate=_rate(tokens, ours, clock),
+        baseline_token_rate=_rate(tokens, theirs, clock),
     )
 
 
-def _rate(needs: list[float | None], turns: list[Seconds], clock: Clock) -> float | None:
-    if None in needs:
+def _rate(amounts: list[float | None], turns: list[Seconds], clock: Clock) -> float | None:
+    if None in amounts:
         return None
-    return statistics.median(need / getattr(turn, clock) for need, turn in zip(needs, turns, strict=True))
+    return statistics.median(amount / getattr(turn, clock) for amount, turn in zip(amounts, turns, strict=True))
 
 
 def _quickest(contest: Contest) -> float:
@@ -202,6 +210,14 @@ def _wait_for(device: torch.device) -> None:
 def clock_of(device: torch.device) -> Clock:
     """The clock that tells how much a device has worked."""
     return "cpu" if device.type == "cpu" else "wall"
+
+
+def added_memory(work: Callable[[], object], device: torch.device) -> float:
+    """The MB of tensors on the GPU that `work()` adds at its peak to those that are there before."""
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    return (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
 def peak_memory(work: Callable[..., object], *args) -> float:

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import OpenAIGPTTokenizer
+from transformers import BertTokenizerFast, OpenAIGPTTokenizer
 from transformers.cache_utils import DynamicLayer
 
 import modeling.bert.modeling_bert
-from benchmarks import bert, elmo, gpt, growth, measure, precision, profile, scripts, squad, start
+from benchmarks import bert, elmo, gpt, gpu, growth, measure, precision, profile, scripts, squad, start
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
 from benchmarks.measure import Contest, DifferentResults, Side
+from elmo_gpt_bert.tasks.squad.features import make_windows
 from elmo_gpt_bert.training.arguments import ModelSource
 from modeling import ElmoModel, ZooGPTLMHeadModel
 from modeling.elmo import modeling_elmo, modeling_elmo_characters
@@ -55,16 +56,21 @@ def _no_memory_process(monkeypatch):
     monkeypatch.setattr(bert, "peak_memory", lambda work, *args: work(*args) or 1.0)
 
 
+EVERY = [(row, setting) for row in ROWS for setting in SETTINGS if row not in gpu.ROWS or setting == "bf16"]
+
+
 @pytest.mark.usefixtures("_no_memory_process")
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("row", "setting"), EVERY)
 def test_every_row_runs_in_every_setting(row, setting):
     result = tiny_run(row, "--settings", setting)
     assert result.setting == setting and result.difference <= result.tolerance
     assert result.cpu_ms > 0 and result.baseline_cpu_ms > 0 and result.pairs == 2
 
 
-@pytest.mark.parametrize("row", [row for row in bert.ROWS if row not in ("sorted-zoo", "sorted-transformers")])
+DIFFERENT = [row for row in bert.ROWS if row not in ("sorted-zoo", "sorted-transformers")]
+
+
+@pytest.mark.parametrize("row", [*DIFFERENT, "gpu-base-pairs", "gpu-large-mlm-128"])
 @pytest.mark.parametrize("setting", ["fp32", "bf16"])
 def test_a_row_stops_when_our_bert_computes_something_else(row, setting, monkeypatch):
     def without_norm(self, hidden_states, residual):
@@ -199,6 +205,14 @@ def test_the_lengths_in_the_code_are_those_of_the_published_files(data, split, n
     assert drawn == pytest.approx(statistics.mean(lengths), rel=0.03)
 
 
+def test_the_lengths_of_windows_in_the_code_are_those_of_squad(data):
+    tokenizer = BertTokenizerFast(str(data / "vocab" / "bert-base-uncased-vocab.txt"))
+    windows = make_windows(squad.load_examples(str(data / "squad"), None), tokenizer)
+    lengths = [len(ids) for ids in windows.features["input_ids"]]
+    assert bert.LENGTHS["squad-dev"] == np.quantile(lengths, bert.QUANTILES).round().tolist()
+    assert statistics.mean(lengths) == pytest.approx(176.0, abs=0.05)
+
+
 def test_the_lengths_of_paragraphs_in_the_code_are_those_of_books(data):
     tokenizer = OpenAIGPTTokenizer(*read_release(data))
     with lzma.open(data / "books" / "valid.txt.xz", "rt", encoding="utf-8") as file:
@@ -227,7 +241,7 @@ def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
 def test_an_unknown_row_is_one_clear_error(capsys):
     with pytest.raises(SystemExit):
         main(["bert-huge"])
-    assert "no row is called bert-huge; there are bert, elmo, gpt, base-sst2" in capsys.readouterr().err
+    assert "no row is called bert-huge; there are bert, elmo, gpt, gpu, base-sst2" in capsys.readouterr().err
 
 
 def test_the_name_of_a_model_stands_for_its_rows_and_settings():

@@ -1,5 +1,6 @@
 """The share of a limit that the benchmarks print: what a row needs, counted by torch, over what the machine can do."""
 
+import argparse
 import dataclasses
 import json
 
@@ -7,8 +8,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import bert, elmo, gpt, growth, limits, measure, precision, profile, squad
-from benchmarks.__main__ import ROWS, header, main, table_line
+import benchmarks.__main__
+from benchmarks import bert, elmo, gpt, gpu, growth, limits, measure, precision, profile, squad
+from benchmarks.__main__ import ROWS, header, main, print_table, table_line
 from benchmarks.measure import CPU, Contest, Need, Side
 from benchmarks.reporting import describe_machine, extensions
 from modeling import ElmoForPreTraining, ElmoModel
@@ -43,6 +45,8 @@ def need_of(row: str) -> float:
         ("small-pairs", "ForSequenceClassification", lambda: bert.make_batches("pairs", True), False),
         ("finetuning", "ForSequenceClassification", lambda: bert.make_classified_batches(True), True),
         ("masked-lm", "ForMaskedLM", lambda: bert.make_masked_batches(True), True),
+        ("gpu-large-squad", "ForSequenceClassification", lambda: bert.make_batches("squad-dev", True), True),
+        ("gpu-base-mlm-512", "ForMaskedLM", lambda: bert.make_masked_batches(True), True),
     ],
 )
 def test_the_need_of_a_row_of_bert_is_what_torch_counts_in_our_model(row, head, batches, train):
@@ -217,6 +221,47 @@ def test_on_a_gpu_the_clock_is_that_on_the_wall_and_each_turn_ends_when_the_devi
     assert events[-6:] == ["done", "A", "done", "done", "B", "done"]
     assert timing.rate == pytest.approx(6 / timing.wall_seconds)
     assert timing.baseline_rate == pytest.approx(6 / timing.baseline_wall_seconds)
+
+
+def test_the_rows_of_a_gpu_come_first_there_and_elsewhere_only_by_name(monkeypatch):
+    measured = []
+    monkeypatch.setattr(benchmarks.__main__, "measure", lambda row, *rest: measured.append((row, *rest[:3])) or row)
+    monkeypatch.setattr(benchmarks.__main__, "table_line", lambda result: [result])
+    monkeypatch.setattr(benchmarks.__main__, "describe_machine", lambda device: {"threads": 1})
+    args = argparse.Namespace(rows=[], settings=None, quick=False, size="full", pairs=3)
+    print_table(args, CPU)
+    assert {row for row, *_ in measured} == set(ROWS) - set(gpu.ROWS)
+    measured.clear()
+    print_table(args, GPU)
+    assert [row for row, setting, *_ in measured if setting == "bf16"][: len(gpu.ROWS) + 1] == [*gpu.ROWS, "base-sst2"]
+    assert {setting for row, setting, *_ in measured if row in gpu.ROWS} == {"bf16"}
+    assert {row for row, setting, *_ in measured if setting == "fp32"} == set(ROWS) - set(gpu.ROWS)
+
+
+def test_a_quick_table_has_one_setting_and_two_turns_and_names_what_it_left_out(monkeypatch, capsys):
+    (result,) = main(["gpt-sst2", "--quick", "--size", "tiny"])
+    assert (result.setting, result.pairs) == ("bf16", 2)
+    monkeypatch.setattr(benchmarks.__main__, "QUICK_SECONDS", -1)
+    assert main(["gpt-sst2", "gpu-gpt-512", "--quick", "--size", "tiny"]) == []
+    assert "unmeasured after -1 seconds: gpu-gpt-512, gpt-sst2" in capsys.readouterr().out
+
+
+def test_a_table_of_a_gpu_has_tokens_for_each_second_and_the_memory_that_a_run_adds(monkeypatch):
+    (result,) = main(["gpu-base-pairs", "--size", "tiny", "--quick"])
+    batch, seconds = bert.make_batches("pairs", True).batches[0], result.cpu_ms / 1000
+    assert result.tokens_per_second == pytest.approx(int(batch["attention_mask"].sum()) / seconds, rel=0.6)
+    assert "tokens / second" not in header(CPU) and result.peak_mb is None
+    held = {"now": 7 * 2**20, "peak": 9 * 2**20}
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: held["now"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: held.update(peak=held["now"]))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: held["peak"])
+    side = Side("A", lambda index: held.update(peak=12 * 2**20), dict)
+    peak = benchmarks.__main__.peak_of(side, GPU)
+    assert peak == 5
+    result = dataclasses.replace(result, device="cuda", peak_mb=peak, baseline_peak_mb=6.0)
+    result = dataclasses.replace(result, tokens_per_second=12345.0, baseline_tokens_per_second=678.0)
+    assert table_line(result)[-2:] == ["5 : 6", "12,345 : 678"]
+    assert len(table_line(result)) == len(header(GPU))
 
 
 def test_the_first_ratio_of_a_table_is_that_of_the_devices_clock():
