@@ -531,7 +531,7 @@ KINDS = {
         "cola/elmo_features_skipgram",
     ],
     "blimp": ["elmo_small", "bert_within_word"],
-    "ablations": ["pretraining/base", "cola/left_to_right"],
+    "ablations": ["pretraining/base", "cola/left_to_right", "wnut17/left_to_right_bilstm"],
 }
 
 
