@@ -21,7 +21,12 @@ import functools
 from collections.abc import Iterable
 from pathlib import Path
 
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.models.auto import modeling_auto
+
+
+# What `from_pretrained` sets in a configuration and `to_dict` leaves out.
+UNSAVED = {"_attn_implementation_internal", "_experts_implementation_internal", "distributed_config"}
 
 
 def copy_code(module: str, auto_map: dict[str, str], folder: str | Path, others: Iterable[str] = ()) -> dict[str, str]:
@@ -92,6 +97,20 @@ class SavedWithCode:
         """
         if cls.__module__.split(".")[:-2] != __package__.split("."):  # a class of a saved folder, or a user's subclass
             super().register_for_auto_class(*([] if auto_class is None else [auto_class]))
+
+
+def as_class(config: PreTrainedConfig, config_class: type[PreTrainedConfig]) -> PreTrainedConfig:
+    """The configuration, or a copy in `config_class` if it is of another class with the same model type.
+
+    The copy is what `config_class` loads from a folder where the configuration is saved. transformers' own
+    configurations lack some of the zoo's fields, and models that have one would be saved without the code.
+    """
+    if isinstance(config, config_class) or config.model_type != config_class.model_type:
+        return config
+    converted = config_class.from_dict(config.to_dict())
+    for name in UNSAVED & vars(config).keys():
+        setattr(converted, name, getattr(config, name))
+    return converted
 
 
 def announce_names(auto_map: dict[str, str]) -> None:

@@ -31,6 +31,10 @@ CONFIGS = {
     "elmo": lambda: modeling.ElmoConfig(),
     "feature_tagger": lambda: modeling.FeatureTaggerConfig(encoder={"model_type": "bert", **SIZES["bert"]}),
 }
+STOCK = {
+    "bert": lambda **changes: transformers.BertConfig(**SIZES["bert"], **changes),
+    "gpt": lambda **changes: transformers.OpenAIGPTConfig(**SIZES["gpt"], **changes),
+}
 EACH_FAMILY = pytest.mark.parametrize("family", CONFIGS)
 
 
@@ -72,6 +76,54 @@ def test_a_subclass_that_is_registered_for_an_auto_class_is_saved_with_its_file(
 
 class OtherBert(modeling.ZooBertModel):
     """What a user derives from a class of the zoo."""
+
+
+def heads_of(family: str) -> list[type]:
+    prefix = {"bert": "ZooBert", "gpt": "ZooGPT"}[family]
+    others = ("Config", "Tokenizer", "PreTrainedModel")
+    names = [name for name in modeling.__all__ if name.startswith(prefix) and not name.endswith(others)]
+    return [getattr(modeling, name) for name in names]
+
+
+@pytest.mark.parametrize("head", heads_of("bert") + heads_of("gpt"))
+def test_a_model_of_a_stock_configuration_is_the_one_that_its_saved_configuration_gives(head, tmp_path):
+    family = "bert" if head.__name__.startswith("ZooBert") else "gpt"
+    stock = STOCK[family](
+        num_labels=5, is_decoder=head is modeling.ZooBertLMHeadModel, attn_implementation="eager", name_or_path="a/b"
+    )
+    before = stock.to_dict()
+    stock.save_pretrained(tmp_path / "stock")
+    loaded = head(head.config_class.from_pretrained(tmp_path / "stock")).eval()
+    model = head(stock).eval()
+    assert type(model.config) is head.config_class and model.config is model.base_model.config
+    assert all(getattr(module, "config", model.config) is model.config for module in model.modules())
+    assert model.config._attn_implementation == "eager" and model.config.name_or_path == "a/b"
+    assert model.config.to_dict() == loaded.config.to_dict() | {"_name_or_path": "a/b"}
+    assert type(stock) is not head.config_class and stock.to_dict() == before
+    loaded.load_state_dict(model.state_dict())
+    ids = torch.randint(1, 11, (2, 3, 7) if head.__name__.endswith(("Choice", "DoubleHeadsModel")) else (2, 7))
+    for one, other in zip(model(ids).to_tuple(), loaded(ids).to_tuple(), strict=True):
+        assert not torch.is_tensor(one) or torch.allclose(one, other, atol=1e-5)
+    model.save_pretrained(tmp_path / "ours")
+    assert code_in(tmp_path / "ours") == code_followed(tmp_path / "ours") != set()
+    again = head.from_pretrained(tmp_path / "ours", config=stock)
+    assert type(again.config) is head.config_class and again.config.num_labels == 5
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"), [("bert", {"add_cross_attention": True}), ("gpt", {"summary_type": "mean"})]
+)
+def test_a_stock_configuration_that_the_zoo_cannot_compute_is_refused(family, changes):
+    with pytest.raises(Exception, match=f"{next(iter(changes))}="):
+        heads_of(family)[0](STOCK[family](**changes))
+
+
+def test_a_users_own_configuration_stays_what_it_is():
+    class OwnConfig(transformers.BertConfig):
+        model_type = "own"
+
+    config = OwnConfig(**SIZES["bert"])
+    assert modeling.ZooBertModel(config).config is config
 
 
 @EACH_FAMILY

@@ -38,6 +38,7 @@ import torch.nn as nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -56,7 +57,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from ..hub_code import SavedWithCode
+from ..hub_code import SavedWithCode, as_class
 from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss
 from ..shared.modeling_onednn import apply_linear
@@ -282,7 +283,7 @@ class ZooBertPretrainingHeads(nn.Module):
 
 
 @auto_docstring
-class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):
+class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):  # trf-ignore: TRF013 (each model calls post_init)
     config: ZooBertConfig
     base_model_prefix = "bert"
     supports_gradient_checkpointing = True
@@ -298,6 +299,9 @@ class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):
     }
     # Heads of a pre-training checkpoint that the loaded model lacks, and a buffer that old files contain.
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.dense", r"position_ids$"]
+
+    def __init__(self, config: PreTrainedConfig, *inputs, **kwargs):
+        super().__init__(as_class(config, self.config_class), *inputs, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -318,7 +322,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         """
         super().__init__(config)
         self.embeddings = ZooBertEmbeddings(config)
-        self.encoder = ZooBertEncoder(config)
+        self.encoder = ZooBertEncoder(self.config)
         self.pooler = ZooBertPooler(config) if add_pooling_layer else None
         if not add_pooling_layer:
             self._keys_to_ignore_on_load_unexpected = ZooBertPreTrainedModel._keys_to_ignore_on_load_unexpected
@@ -465,7 +469,7 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
 class ZooBertForMaskedLM(ZooBertWordPredictor):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
-        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.bert = ZooBertModel(self.config, add_pooling_layer=False)
         self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
         self.post_init()
 
@@ -532,7 +536,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
 
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
-        self.bert = ZooBertModel(config)
+        self.bert = ZooBertModel(self.config)
         self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=True)
         self.loss_type = "ForMaskedLM"
         self.post_init()
@@ -589,7 +593,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
 class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
-        self.bert = ZooBertModel(config)
+        self.bert = ZooBertModel(self.config)
         self.cls = ZooBertPretrainingHeads(config, masked_lm=False, next_sentence=True)
         self.loss_function = class_loss
         self.post_init()
@@ -642,7 +646,7 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.bert = ZooBertModel(config)
+        self.bert = ZooBertModel(self.config)
         self.dropout = classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.loss_function = sequence_classification_loss
@@ -693,7 +697,7 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
 class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
-        self.bert = ZooBertModel(config)
+        self.bert = ZooBertModel(self.config)
         self.dropout = classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.loss_function = class_loss
@@ -749,7 +753,7 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.bert = ZooBertModel(self.config, add_pooling_layer=False)
         self.dropout = classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
@@ -797,7 +801,7 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
 class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
-        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.bert = ZooBertModel(self.config, add_pooling_layer=False)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 

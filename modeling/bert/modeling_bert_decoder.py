@@ -42,7 +42,7 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
                 "checkpoint with transformers.BertLMHeadModel, or call modeling.unregister() first"
             )
         super().__init__(config)
-        self.bert = ZooBertModel(config, add_pooling_layer=False)
+        self.bert = ZooBertModel(self.config, add_pooling_layer=False)
         self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
         self.loss_type = "ForCausalLM"  # Trainer reads it
         self.loss_function = language_loss

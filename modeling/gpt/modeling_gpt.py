@@ -38,6 +38,7 @@ import torch.nn as nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -50,7 +51,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
-from ..hub_code import SavedWithCode
+from ..hub_code import SavedWithCode, as_class
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
 from ..shared.modeling_layout import HOOKS, ROWS_AND_COLUMNS, Layout, choose_layout
 from ..shared.modeling_losses import IGNORED
@@ -157,7 +158,7 @@ class ZooGPTBlock(GradientCheckpointingLayer):
 
 
 @auto_docstring
-class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):
+class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):  # trf-ignore: TRF013 (each model calls post_init)
     config: ZooGPTConfig
     base_model_prefix = "transformer"
     supports_gradient_checkpointing = True
@@ -171,6 +172,9 @@ class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):
     _can_record_outputs = {"hidden_states": ZooGPTBlock, "attentions": ZooGPTAttention}
     # A buffer that old files contain, and the language model's head, whose weights are the word embeddings.
     _keys_to_ignore_on_load_unexpected = [r"attn\.bias$", r"^lm_head\.weight$"]
+
+    def __init__(self, config: PreTrainedConfig, *inputs, **kwargs):
+        super().__init__(as_class(config, self.config_class), *inputs, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -201,7 +205,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         self.tokens_embed = nn.Embedding(config.vocab_size, config.n_embd)
         self.positions_embed = nn.Embedding(config.n_positions, config.n_embd)
         self.drop = nn.Dropout(config.embd_pdrop)
-        self.h = nn.ModuleList([ZooGPTBlock(config, index) for index in range(config.n_layer)])
+        self.h = nn.ModuleList([ZooGPTBlock(self.config, index) for index in range(config.n_layer)])
         self.post_init()
 
     def get_input_embeddings(self):
@@ -317,7 +321,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
 
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
-        self.transformer = ZooGPTModel(config)
+        self.transformer = ZooGPTModel(self.config)
         self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
         self.loss_type = "ForCausalLM"  # Trainer reads it
         self.loss_function = language_loss

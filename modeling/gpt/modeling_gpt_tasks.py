@@ -212,7 +212,7 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.transformer = ZooGPTModel(config)
+        self.transformer = ZooGPTModel(self.config)
         self.dropout = nn.Dropout(config.summary_first_dropout)
         self.score = nn.Linear(config.n_embd, config.num_labels, bias=False)  # equation 3 has no bias
         self.loss_function = sequence_classification_loss
@@ -315,7 +315,7 @@ class ZooGPTSummary(nn.Module):
 class ZooGPTForMultipleChoice(ZooGPTTaskModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
-        self.transformer = ZooGPTModel(config)
+        self.transformer = ZooGPTModel(self.config)
         self.multiple_choice_head = ZooGPTSummary(config)
         self.loss_function = class_loss
         self.post_init()
@@ -407,7 +407,7 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
 
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
-        self.transformer = ZooGPTModel(config)
+        self.transformer = ZooGPTModel(self.config)
         self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
         self.multiple_choice_head = ZooGPTSummary(config)
         self.loss_type = "ForCausalLM"  # Trainer reads it
@@ -491,7 +491,7 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.transformer = ZooGPTModel(config)
+        self.transformer = ZooGPTModel(self.config)
         self.dropout = nn.Dropout(config.summary_first_dropout)
         self.classifier = nn.Linear(config.n_embd, config.num_labels)
         self.post_init()
@@ -545,7 +545,7 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
 class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
-        self.transformer = ZooGPTModel(config)
+        self.transformer = ZooGPTModel(self.config)
         self.qa_outputs = nn.Linear(config.n_embd, 2)
         self.post_init()
 

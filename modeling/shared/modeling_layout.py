@@ -253,7 +253,7 @@ def choose_layout(
     """
     may_skip_tokens = token is not None or not uses_cache  # no search for hooks in each step of generation
     hooked = unpad is not True and may_skip_tokens and not is_tracing(inputs) and hooks_need_padding(model)
-    configured = getattr(model.config, "unpad", True)  # transformers' own configurations have no such field
+    configured = getattr(model.config, "unpad", True)  # EncoderDecoderModel may set transformers' configuration
     unpad = configured if unpad is None else unpad
     if hooked or not (unpad or configured):
         token = None
