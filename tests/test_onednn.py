@@ -1,8 +1,11 @@
 """Matrix products by oneDNN are torch's, for tensors however they lie in memory, with their gradients."""
 
+import importlib.util
+
 import pytest
 import torch
 import torch.nn as nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from modeling.shared import modeling_onednn as onednn
 
@@ -56,6 +59,23 @@ def test_gradients_of_the_inputs_are_torchs(parameters):
             grads += torch.autograd.grad((outputs**2).sum(), inputs)
             grads += torch.autograd.grad(function(inputs, *parameters).sum(), inputs)  # an expanded gradient
         torch.testing.assert_close(grads[:2], grads[2:], atol=1e-5, rtol=1e-5)
+
+
+def test_torchs_counter_counts_products_and_their_gradients(parameters):
+    inputs = torch.randn(4, 8, 5, requires_grad=True)  # no rows to fill up
+    weight, bias = (part.requires_grad_() for part in parameters)
+    with FlopCounterMode(display=False) as counter:
+        onednn.linear(inputs, weight, bias).sum().backward()
+    assert list(counter.get_flop_counts()["Global"]) == [torch.ops.mkldnn._linear_pointwise]
+    assert counter.get_total_flops() == 3 * 2 * 32 * 5 * 6
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        onednn.product(inputs.flatten(0, 1), onednn.packed(weight, onednn.WORTH_PACKING), bias)
+    assert counter.get_total_flops() == 2 * 32 * 5 * 6
+
+
+def test_the_formula_of_the_counter_is_registered_once_for_all_copies_of_the_code():
+    spec = importlib.util.spec_from_file_location("modeling.shared.modeling_onednn_copy", onednn.__file__)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.flop_counter import FlopCounterMode
 
 import modeling
 from elmo_gpt_bert.training.speed import Speed
@@ -131,6 +132,17 @@ def test_the_work_does_not_depend_on_which_library_computes_it(name):
     with torch.backends.mkldnn.flags(enabled=False):
         flops = Throughput(CPU, "no").count(lambda: model.train()(**inputs).loss.backward())
     assert flops == work(inputs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_torchs_counter_finds_the_same_products_whichever_library_computes_them(name):
+    model, inputs = MODELS[name][0]()
+    counts = []
+    for uses_onednn in (True, False):
+        with torch.backends.mkldnn.flags(enabled=uses_onednn), FlopCounterMode(display=False) as counter:
+            copy.deepcopy(model).train()(**inputs).loss.backward()  # ELMo keeps its last states
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
 
 
 def test_the_limit_is_measured_once_for_each_precision_and_leaves_the_random_numbers_alone(monkeypatch):

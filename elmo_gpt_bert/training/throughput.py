@@ -78,11 +78,6 @@ class _NoModules(contextlib.nullcontext):
     parents = frozenset({"Global"})
 
 
-def _product(inputs: torch.Size, weight: torch.Size, *rest: object, **names: object) -> int:
-    """Of (..., I) and (O, I)."""
-    return 2 * inputs.numel() * weight[0]
-
-
 def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *rest: object, **names: object) -> int:
     return sdpa_flop_count(query, key, value)
 
@@ -93,13 +88,11 @@ def _attention_backward(
     return sdpa_backward_flop_count(gradient, query, key, value)
 
 
-# The work of operations on the CPU that torch's counter does not have, from the shapes of their arguments.
+# The work of attention on the CPU, which torch's counter does not have. modeling_onednn.py adds products of oneDNN.
 FORMULAS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
 }
-if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # not in every build of torch
-    FORMULAS[torch.ops.mkldnn._linear_pointwise] = _product
 
 
 @functools.cache

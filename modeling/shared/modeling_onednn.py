@@ -31,6 +31,7 @@ thousand of these programs. Without padding, nearly every batch has a different 
 of zeros until their number is one of eight between each power of two and the next.
 """
 
+import contextlib
 import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 import torch.nn as nn
 from torch.nn.modules import module as torch_module
+from torch.utils.flop_counter import register_flop_formula
 
 from .modeling_static import is_transformed
 
@@ -218,6 +220,16 @@ def product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def packed(weight: torch.Tensor, products: int) -> torch.Tensor:
     """`weight` (O, I) in oneDNN's layout, if the number of `products` with it is worth the conversion."""
     return torch.ops.mkldnn._reorder_linear_weight(weight) if products >= WORTH_PACKING else weight
+
+
+def product_flops(inputs: torch.Size, weight: torch.Size, *rest: object, **names: object) -> int:
+    """The work of a `product` for torch's counter of FLOPs, from the shapes (..., I) and (O, I)."""
+    return 2 * inputs.numel() * weight[0]
+
+
+if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # not in every build of torch
+    with contextlib.suppress(RuntimeError):  # another copy of this file, in a saved folder, was first
+        register_flop_formula(torch.ops.mkldnn._linear_pointwise)(product_flops)
 
 
 class _FilledProduct(torch.autograd.Function):
