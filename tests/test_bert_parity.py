@@ -41,6 +41,20 @@ def test_losses_and_gradients_are_the_stock_models(head, attention, training, un
     assert_same_gradients(ours, stock)
 
 
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("head", HEADS)
+def test_in_double_precision_losses_and_gradients_are_as_exact_as_the_stock_models(head, training, tmp_path):
+    stock, ours = (model.double().train(training) for model in pair(head, tmp_path))
+    example = case(head)
+    losses = [model(**example.inputs, **example.labels).loss for model in (ours, stock)]
+    torch.testing.assert_close(*losses, atol=0, rtol=1e-12)
+    for loss in losses:
+        loss.backward()
+    for name, parameter in stock.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(ours.get_parameter(name).grad, parameter.grad, atol=1e-12, rtol=1e-10)
+
+
 @UNPAD
 def test_gradients_flow_through_the_base_models_outputs(unpad, tmp_path):
     stock, ours = pair("Model", tmp_path)

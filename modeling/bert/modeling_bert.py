@@ -59,7 +59,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode, as_class
 from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
-from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss
+from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import apply_linear
 from ..shared.modeling_packing import (
     attention_implementation,
@@ -471,6 +471,7 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
         super().__init__(config)
         self.bert = ZooBertModel(self.config, add_pooling_layer=False)
         self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
+        self.loss_function = token_loss
         self.post_init()
 
     @can_return_tuple
@@ -538,7 +539,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         super().__init__(config)
         self.bert = ZooBertModel(self.config)
         self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=True)
-        self.loss_type = "ForMaskedLM"
+        self.loss_function = token_loss
         self.post_init()
 
     @can_return_tuple
@@ -756,6 +757,7 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
         self.bert = ZooBertModel(self.config, add_pooling_layer=False)
         self.dropout = classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.loss_function = token_loss
         self.post_init()
 
     @can_return_tuple

@@ -26,7 +26,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
-from ..shared.modeling_losses import IGNORED, class_loss
+from ..shared.modeling_losses import IGNORED, token_loss
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_crf import ConditionalRandomField
 from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
@@ -128,7 +128,7 @@ class ElmoForTokenClassification(ElmoTaskModel):
         if num_items_in_batch is None:
             num_items_in_batch = (labels != IGNORED).sum().clamp(min=1)
         if self.crf is None:
-            return class_loss(emissions.float().flatten(0, 1), labels, num_items_in_batch)
+            return token_loss(emissions, labels, num_items_in_batch)
         return self.crf.negative_log_likelihood(emissions, labels, mask).sum() / num_items_in_batch
 
 

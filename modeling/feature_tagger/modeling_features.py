@@ -43,6 +43,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
+from ..shared.modeling_losses import token_loss
 from ..shared.modeling_recurrence import run_padded
 from ..shared.modeling_static import needs_static_shapes
 from .configuration_features import LAYERS, FeatureTaggerConfig
@@ -101,6 +102,7 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
             bidirectional=True,
         )
         self.classifier = nn.Linear(2 * config.rnn_size, config.num_labels)
+        self.loss_function = token_loss
         self.post_init()
         self.train()
 

@@ -40,7 +40,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_layout import last_columns
-from ..shared.modeling_losses import class_loss, is_possible, sequence_classification_loss
+from ..shared.modeling_losses import class_loss, is_possible, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import linear
 from ..shared.modeling_packing import (
     check_choices,
@@ -494,6 +494,7 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
         self.transformer = ZooGPTModel(self.config)
         self.dropout = nn.Dropout(config.summary_first_dropout)
         self.classifier = nn.Linear(config.n_embd, config.num_labels)
+        self.loss_function = token_loss
         self.post_init()
 
     @can_return_tuple

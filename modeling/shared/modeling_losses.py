@@ -50,6 +50,17 @@ def class_loss(
     return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
+def token_loss(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
+) -> torch.Tensor:
+    """Cross-entropy of (..., C) logits with (...) labels; IGNORED tokens do not count.
+
+    It is computed in float32, or in float64 if the logits are, which transformers' own losses of tokens round.
+    """
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    return class_loss(scores.flatten(0, -2), labels, num_items_in_batch)
+
+
 def sequence_classification_loss(
     labels: torch.Tensor,
     pooled_logits: torch.Tensor,
