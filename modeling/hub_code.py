@@ -113,6 +113,13 @@ def as_class(config: PreTrainedConfig, config_class: type[PreTrainedConfig]) -> 
     return converted
 
 
+class TakesStockConfig:
+    """Base of models whose type transformers has, too: of its configuration, they keep a copy as the zoo's."""
+
+    def __init__(self, config: PreTrainedConfig, *inputs, **kwargs) -> None:
+        super().__init__(as_class(config, self.config_class), *inputs, **kwargs)
+
+
 def announce_names(auto_map: dict[str, str]) -> None:
     """Adds the class names of `auto_map` to the tables of names in which transformers looks up a model's class.
 

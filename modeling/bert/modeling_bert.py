@@ -38,7 +38,6 @@ import torch.nn as nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.configuration_utils import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -57,7 +56,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from ..hub_code import SavedWithCode, as_class
+from ..hub_code import SavedWithCode, TakesStockConfig
 from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import apply_linear
@@ -283,7 +282,7 @@ class ZooBertPretrainingHeads(nn.Module):
 
 
 @auto_docstring
-class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):  # trf-ignore: TRF013 (each model calls post_init)
+class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
     config: ZooBertConfig
     base_model_prefix = "bert"
     supports_gradient_checkpointing = True
@@ -299,9 +298,6 @@ class ZooBertPreTrainedModel(SavedWithCode, PreTrainedModel):  # trf-ignore: TRF
     }
     # Heads of a pre-training checkpoint that the loaded model lacks, and a buffer that old files contain.
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.dense", r"position_ids$"]
-
-    def __init__(self, config: PreTrainedConfig, *inputs, **kwargs):
-        super().__init__(as_class(config, self.config_class), *inputs, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -791,9 +787,7 @@ class ZooBertForTokenClassification(ZooBertPreTrainedModel):
             **kwargs,
         )
         logits = self.classifier(self.dropout(outputs.last_hidden_state))  # (B, T, C)
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
+        loss = None if labels is None else self.loss_function(logits, labels, config=self.config, **kwargs)
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

@@ -38,7 +38,6 @@ import torch.nn as nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.configuration_utils import PreTrainedConfig
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -51,7 +50,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
-from ..hub_code import SavedWithCode, as_class
+from ..hub_code import SavedWithCode, TakesStockConfig
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
 from ..shared.modeling_layout import HOOKS, ROWS_AND_COLUMNS, Layout, choose_layout
 from ..shared.modeling_losses import IGNORED
@@ -158,7 +157,7 @@ class ZooGPTBlock(GradientCheckpointingLayer):
 
 
 @auto_docstring
-class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):  # trf-ignore: TRF013 (each model calls post_init)
+class ZooGPTPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
     config: ZooGPTConfig
     base_model_prefix = "transformer"
     supports_gradient_checkpointing = True
@@ -172,9 +171,6 @@ class ZooGPTPreTrainedModel(SavedWithCode, PreTrainedModel):  # trf-ignore: TRF0
     _can_record_outputs = {"hidden_states": ZooGPTBlock, "attentions": ZooGPTAttention}
     # A buffer that old files contain, and the language model's head, whose weights are the word embeddings.
     _keys_to_ignore_on_load_unexpected = [r"attn\.bias$", r"^lm_head\.weight$"]
-
-    def __init__(self, config: PreTrainedConfig, *inputs, **kwargs):
-        super().__init__(as_class(config, self.config_class), *inputs, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module):
