@@ -1,6 +1,7 @@
 """GPT's heads: the token they read, both orders of a pair, the language modeling loss beside theirs, choices, tags."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from tests.gpt_cases import (
     LABELS,
     ROWS,
     STOCK_HEADS,
+    assert_same_gradients,
+    assert_same_outputs,
     batch,
     case,
     on_the_left,
@@ -308,6 +311,24 @@ def test_double_heads_read_the_columns_they_are_told_or_the_last_tokens(given, t
         torch.testing.assert_close(output[name], expected[name], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["columns given", "last tokens"])
+@pytest.mark.parametrize("as_embeddings", [False, True], ids=["words", "embeddings"])
+def test_double_heads_take_the_choices_of_one_question_as_the_stock_model_does(as_embeddings, given, tmp_path):
+    stock, ours = pair("DoubleHeadsModel", tmp_path)
+    this = case("LMHeadModel")  # (7, 19) tokens: seven choices
+    last = this.inputs["attention_mask"].sum(1) - 1
+    columns = (torch.rand(7) * (last + 1)).long() if given else last
+    inputs = this.inputs | this.labels | {"mc_labels": torch.tensor([4])}
+    if as_embeddings:
+        inputs["inputs_embeds"] = ours.transformer.tokens_embed(inputs.pop("input_ids")).detach()
+    expected = stock(**inputs, mc_token_ids=columns)
+    output = ours(**inputs, **({"mc_token_ids": columns} if given else {}))
+    assert_same_outputs(output, expected, this.real)
+    for model_output in (output, expected):
+        (model_output.loss + model_output.mc_loss).backward()
+    assert_same_gradients(ours, stock)
+
+
 def test_columns_that_are_not_one_for_each_choice_are_one_clear_error():
     inputs = case("DoubleHeadsModel").inputs
     inputs["mc_token_ids"] = inputs["mc_token_ids"][:1]
@@ -315,10 +336,11 @@ def test_columns_that_are_not_one_for_each_choice_are_one_clear_error():
         zoo("DoubleHeadsModel")(**inputs)
 
 
-@pytest.mark.parametrize("head", ["DoubleHeadsModel", "ForMultipleChoice"])
-def test_inputs_without_choices_are_one_clear_error(head):
-    with pytest.raises(ValueError, match=r"the inputs are \(2, 5\), but must be \(rows, choices, tokens\)"):
-        zoo(head)(torch.ones(2, 5, dtype=torch.long))
+@pytest.mark.parametrize(("head", "shape"), [("DoubleHeadsModel", (5,)), ("ForMultipleChoice", (2, 5))])
+def test_inputs_without_choices_are_one_clear_error(head, shape):
+    message = re.escape(f"the inputs are {shape}, but must be (rows, choices, tokens)")
+    with pytest.raises(ValueError, match=message):
+        zoo(head)(torch.ones(shape, dtype=torch.long))
     with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
         zoo(head)()
 

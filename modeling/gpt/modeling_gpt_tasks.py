@@ -431,7 +431,8 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
     ) -> tuple[torch.Tensor] | ZooGPTDoubleHeadsModelOutput:
         r"""
         input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
-            Token ids of the context with each choice. Masks and positions have the same shape.
+            Token ids of the context with each choice. Masks and positions have the same shape. Rows without
+            `batch_size` are the choices of one question, as in transformers; outputs then have no `batch_size` either.
         token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
         mc_token_ids (`torch.LongTensor` of shape `(batch_size, num_choices)`, *optional*):
@@ -445,18 +446,19 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
             Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
+        is_one_question = inputs is not None and inputs.dim() == 2 + inputs.is_floating_point()
         input_ids, attention_mask, token_type_ids, position_ids, labels = flatten_choices(
-            inputs,
+            inputs.unsqueeze(0) if is_one_question else inputs,
             input_ids=input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             labels=labels,
         )  # (B * K, T)
-        shape = inputs.shape[:2]  # (B, K)
+        shape = inputs.shape[: 1 if is_one_question else 2]  # (K,) or (B, K)
         if mc_token_ids is not None and mc_token_ids.numel() != shape.numel():
             raise ValueError(f"mc_token_ids are {tuple(mc_token_ids.shape)}, not {tuple(shape)}: one column a choice")
-        inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
+        inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, -3)
         check_shapes(input_ids if inputs_embeds is None else inputs_embeds, attention_mask, labels=labels)
         outputs = self.transformer(
             input_ids,
@@ -472,15 +474,14 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         logits = self.lm_head(states)
         columns = last_columns(states, attention_mask) if mc_token_ids is None else mc_token_ids.flatten()
         scores = self.multiple_choice_head(states[torch.arange(states.shape[0], device=states.device), columns])
-        mc_logits = scores.unflatten(0, shape)  # (B, K)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return ZooGPTDoubleHeadsModelOutput(
             loss=loss,
-            mc_loss=None if mc_labels is None else class_loss(mc_logits, mc_labels),
+            mc_loss=None if mc_labels is None else class_loss(scores.view(-1, shape[-1]), mc_labels),
             logits=logits.unflatten(0, shape),
-            mc_logits=mc_logits,
+            mc_logits=scores.unflatten(0, shape),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
