@@ -1,5 +1,7 @@
 """ElmoForTokenClassification: ELMo's tagger, its baseline and TagLM."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -199,6 +201,41 @@ def test_the_constraint_comes_from_the_names_of_the_tags_and_can_be_left_off():
     assert make_model().crf.forbidden.any()
     assert make_model(constrain_tags=False).crf.forbidden is None
     assert make_model(id2label={0: "NOUN", 1: "VERB"}, label2id={"NOUN": 0, "VERB": 1}).crf.forbidden is None
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_names_that_are_given_later_constrain_as_they_do_after_the_model_is_saved_and_loaded(mode, tmp_path):
+    tags, batch = {tag: f"LABEL_{tag}" for tag in range(len(NAMES))}, make_batch()
+    others = {0: "B-PER", 1: "I-PER", 2: "B-LOC", 3: "I-LOC", 4: "O"}
+    model = make_model(id2label=tags, label2id={name: tag for tag, name in tags.items()})
+    results = []
+    for names in (tags, SIZES["id2label"], others, tags):
+        model.config.id2label, model.config.label2id = names, {name: tag for tag, name in names.items()}
+        with mode():
+            results.append(model(**batch))
+        model.save_pretrained(tmp_path)
+        loaded = ElmoForTokenClassification.from_pretrained(tmp_path)
+        with torch.no_grad():
+            expected = loaded(**batch)
+        for name in ("loss", "logits"):
+            torch.testing.assert_close(results[-1][name].clone(), expected[name])
+        model(**batch).loss.backward()  # the constraint may have been made without gradients
+    changes = [not torch.equal(one.logits, other.logits) for one, other in itertools.pairwise(results)]
+    assert changes == [True, True, True]
+
+
+@pytest.mark.parametrize("names", [{"0": "O", "1": "B", "2": "I"}, {0: "O", 1: "B"}])
+def test_a_tag_that_loses_its_name_is_one_clear_error(names):
+    model = make_model(id2label=dict(enumerate(["O", "B", "I"])), label2id={"O": 0, "B": 1, "I": 2})
+    model.config.id2label = names
+    batch = make_batch()
+    del batch["labels"]
+    with pytest.raises(
+        ValueError, match=r"id2label has no name for tag \d, but the model has 3 tags.*constrain_tags=False"
+    ):
+        model(**batch)
+    model.config.constrain_tags = False
+    model(**batch)
 
 
 @pytest.mark.parametrize("use_crf", [True, False])

@@ -149,7 +149,8 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
     use_crf (`bool`, *optional*, defaults to `True`):
         Whether the tagger scores sequences of tags by a CRF. With `False`, it scores each tag by itself.
     constrain_tags (`bool`, *optional*, defaults to `True`):
-        Whether the CRF forbids sequences that break the scheme of the tag names (IOB2 or BIOES).
+        Whether the CRF forbids sequences that break the scheme of the tag names (IOB2 or BIOES). It reads the names
+        from `id2label` at each call.
 
     Example:
 

@@ -56,9 +56,18 @@ class ConditionalRandomField(nn.Module):
         self.transitions = nn.Parameter(torch.zeros(num_tags, num_tags))  # from the row to the column
         self.start = nn.Parameter(torch.zeros(num_tags))
         self.end = nn.Parameter(torch.zeros(num_tags))
-        self.labels = labels
-        forbidden = forbidden_transitions(labels) if labels else None
-        self.forbidden = None if forbidden is None else nn.Buffer(forbidden, persistent=False)  # (K, K)
+        self.labels = None
+        # (K, K), or None, which an nn.Buffer cannot be:
+        self.register_buffer("forbidden", None, persistent=False)  # trf-ignore: TRF058
+        self.constrain(labels)
+
+    def constrain(self, labels: Sequence[str] | None) -> None:
+        """Forbids the sequences that break the scheme of these names from now on, and no others."""
+        if labels != self.labels:
+            self.labels = labels
+            with torch.inference_mode(False):  # training may follow
+                forbidden = forbidden_transitions(labels) if labels else None
+                self.forbidden = None if forbidden is None else forbidden.to(self.transitions.device)
 
     def reset(self) -> None:
         """Zeros: at first, the CRF prefers no valid sequence to another."""

@@ -56,9 +56,20 @@ class ElmoForTokenClassification(ElmoTaskModel):
         self.dropout = VariationalDropout(config.task_dropout)
         self.crf = None
         if config.use_crf:
-            names = [config.id2label[index] for index in range(config.num_labels)]
-            self.crf = ConditionalRandomField(config.num_labels, names if config.constrain_tags else None)
+            self.crf = ConditionalRandomField(config.num_labels, self.constraining_names())
         self.post_init()
+
+    def constraining_names(self) -> list[str] | None:
+        """The names of all tags, or None without `constrain_tags`. Raises ValueError for a tag without a name."""
+        if not self.config.constrain_tags:
+            return None
+        names = [self.config.id2label.get(tag) for tag in range(self.num_labels)]
+        if None in names:
+            raise ValueError(
+                f"config.id2label has no name for tag {names.index(None)}, but the model has {self.num_labels} tags, "
+                "whose names the CRF reads: name them all by their numbers, or set config.constrain_tags=False"
+            )
+        return names
 
     @can_return_tuple
     @auto_docstring
@@ -95,6 +106,8 @@ class ElmoForTokenClassification(ElmoTaskModel):
         if late is not None and not joins_first_rnn:
             states = torch.cat([states, late], -1)
         emissions = self.classifier(self.dropout(states))  # (B, T, C)
+        if self.crf is not None:
+            self.crf.constrain(self.constraining_names())  # the configuration may have changed
         loss = None
         if labels is not None:
             if labels.shape != mask.shape:
