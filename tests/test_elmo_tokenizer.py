@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
     AutoTokenizer,
     DataCollatorForMultipleChoice,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
+    PreTrainedTokenizerFast,
 )
 
 from modeling import ElmoConfig, ElmoTokenizer
@@ -225,6 +229,47 @@ def test_each_row_knows_its_word_also_when_padded_and_cut_at_the_left(tokenizer)
     assert batch.sequence_ids(0) == [0, 0, 1, 1]
     assert batch.tokens(1) == ["[PAD]", "[PAD]", "one", "two"] and batch.word_ids(1) == [None, None, 0, 0]
     assert batch.sequence_ids(1) == [None, None, 0, 1]
+
+
+TEXTS, PAIRS = ["one  two\nthree ", "one"], [" four five", "two six seven"]
+LISTS = [["one", "two", "three"], ["one"]], [["four", "five"], ["two", "six", "seven"]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "options"),
+    [
+        ((TEXTS,), {}),
+        ((TEXTS, PAIRS), {}),
+        ((TEXTS, PAIRS), {"padding_side": "left"}),
+        ((TEXTS, PAIRS), {"truncation": "only_second", "max_length": 4}),
+        (LISTS, {"is_split_into_words": True}),
+    ],
+    ids=["one sentence", "pairs", "padded at the left", "cut", "already split"],
+)
+def test_tokens_words_and_characters_find_each_other_as_with_a_fast_tokenizer(texts, options):
+    words = WordLevel(dict.fromkeys(" ".join(TEXTS + PAIRS).split(), 1) | {"[PAD]": 0}, unk_token="[PAD]")
+    model = Tokenizer(words)
+    model.pre_tokenizer = WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=model, pad_token="[PAD]")
+    ours, theirs = (each(*texts, padding=True, **options) for each in (ElmoTokenizer(split_by="spaces"), fast))
+    for row in range(2):
+        assert ours.word_ids(row) == theirs.word_ids(row)
+        tokens = [(token,) for token, word in enumerate(theirs.word_ids(row)) if word is not None]
+        anywhere = list(itertools.product(range(17), range(len(texts))))  # words or characters, and sentences
+        words = [place for place in anywhere if theirs.word_to_tokens(row, *place) is not None]
+        places = dict.fromkeys(("token_to_sequence", "token_to_word", "token_to_chars"), tokens)
+        places |= dict.fromkeys(("char_to_token", "char_to_word", "word_to_tokens"), anywhere) | {
+            "word_to_chars": words
+        }
+        for name, given in places.items():
+            one, other = (getattr(each, name) for each in (ours, theirs))
+            assert [one(row, *place) for place in given] == [other(row, *place) for place in given], name
+
+
+def test_padding_has_no_sentence_no_word_and_no_characters(tokenizer):
+    batch = tokenizer(["one two", "one"], padding=True)
+    for find in (batch.token_to_sequence, batch.token_to_word, batch.token_to_chars):
+        assert find(1, 1) is None and find(0, 1) is not None
 
 
 # Padding

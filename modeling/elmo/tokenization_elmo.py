@@ -91,9 +91,11 @@ SPLITS = {"rules": split_words, "spaces": split_at_spaces, "characters": split_c
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """The word in each row of an example, for `BatchEncoding.tokens()`, `.word_ids()` and `.sequence_ids()`.
+    """The word in each row of an example, for the methods of `BatchEncoding` that fast tokenizers have, too.
 
-    At padding, `word_ids` and `sequence_ids` are None. Words are numbered from 0 in each sentence.
+    A row is a token of its own, so each word has one. At padding, `word_ids` and `sequence_ids` are None. Words are
+    numbered from 0 in each sentence. Characters count from the begin of their sentence or, for text that is already
+    split, of their word. What is not there is None.
     """
 
     tokens: list[str]
@@ -101,6 +103,33 @@ class WordAlignment:
     sequence_ids: list[int | None]
     offsets: list[tuple[int, int]]
     n_sequences: int
+
+    def token_to_sequence(self, token: int) -> int | None:
+        return self.sequence_ids[token]
+
+    def token_to_word(self, token: int) -> int | None:
+        return self.word_ids[token]
+
+    def token_to_chars(self, token: int) -> tuple[int, int] | None:
+        return None if self.word_ids[token] is None else self.offsets[token]
+
+    def word_to_tokens(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
+        places = zip(self.sequence_ids, self.word_ids, strict=True)
+        return next(((token, token + 1) for token, place in enumerate(places) if place == (sequence, word)), None)
+
+    def word_to_chars(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
+        tokens = self.word_to_tokens(word, sequence)
+        return None if tokens is None else self.offsets[tokens[0]]
+
+    def char_to_token(self, char: int, sequence: int = 0) -> int | None:
+        spans = enumerate(zip(self.sequence_ids, self.offsets, strict=True))
+        return next(
+            (token for token, (which, (begin, end)) in spans if which == sequence and begin <= char < end), None
+        )
+
+    def char_to_word(self, char: int, sequence: int = 0) -> int | None:
+        token = self.char_to_token(char, sequence)
+        return None if token is None else self.word_ids[token]
 
 
 @dataclass(frozen=True)
