@@ -472,6 +472,31 @@ def test_a_seed_that_diverges_is_replaced_and_where_it_may_not_be_named(run, tmp
         runs.repeat(diverging, run(do_eval=True, seeds=2, output_dir=str(tmp_path / "other")))
 
 
+def test_a_seed_that_diverged_and_was_replaced_is_not_run_again(run, tmp_path):
+    fake, _ = fake_run({42: (0.4, 2), 43: (0.5, 2), 44: (0.6, 2)})
+    started = []
+
+    def diverging(args) -> Results:
+        started.append(args.seed)
+        if args.seed == 42 and args.learning_rate > 0.001:
+            raise DivergedError("the training loss is nan")
+        if started == [42, 43, 44]:
+            raise InputError("stopped in the third")
+        return fake(args)
+
+    flags = {"do_eval": True, "seeds": 2, "max_restarts": 1, "learning_rate": 0.01}
+    with pytest.raises(InputError, match="stopped"):
+        runs.repeat(diverging, run(**flags))
+    runs.repeat(diverging, run(**flags, resume=True))
+    assert started == [42, 43, 44, 44]
+    assert metrics_of(tmp_path / "out")["replaced_runs"] == {"42": {"error": "the training loss is nan"}}
+    with pytest.raises(FloatingPointError, match="seed 42: the training loss is nan; --max_restarts lets"):
+        runs.repeat(diverging, run(**flags | {"max_restarts": 0}, resume=True))
+    with pytest.raises(ValueError, match="seed-43 is of a run with other arguments"):
+        runs.repeat(diverging, run(**flags | {"learning_rate": 0.001}, resume=True))
+    assert started == [42, 43, 44, 44, 42]  # at another learning rate its outcome is open
+
+
 def test_the_curves_of_a_seed_that_diverges_are_drawn_before_the_next_begins(flags, tmp_path, monkeypatch):
     update = loop._Training.update
 

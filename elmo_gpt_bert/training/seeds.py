@@ -12,7 +12,7 @@ from accelerate import PartialState
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
 from elmo_gpt_bert.training.cards import with_spread
 from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_errors
-from elmo_gpt_bert.training.files import remove_folder, write_json, write_text
+from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_json, write_text
 from elmo_gpt_bert.training.global_batch import with_batch_of
 from elmo_gpt_bert.training.identity import run_digest
 from elmo_gpt_bert.training.launching import first_of_seeds
@@ -20,6 +20,7 @@ from elmo_gpt_bert.training.machines import on_main
 from elmo_gpt_bert.training.output_folder import (
     CHECKPOINT,
     CURVES,
+    DIVERGED,
     IDENTITY,
     LOG,
     METRICS,
@@ -42,7 +43,7 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
     Returns the entries of metrics.json: the results of the best seed and, for each score, its mean, median, standard
     deviation, minimum and maximum over the seeds. A run that diverged, or that predicts one class for the whole
     validation set, is replaced by one with another seed, at most --max_restarts times. With --resume, seeds that have
-    finished are not run again.
+    finished, or were replaced, are not run again.
     """
     output, state = Path(args.output_dir), PartialState()
     runs: dict[int, Results] = {}
@@ -78,21 +79,27 @@ def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[R
 
     Raises FloatingPointError if the run diverged and may not fail.
     """
+    folder = Path(args.output_dir, f"seed-{seed}")
+    changes = {"seed": seed, "seeds": 1, "max_restarts": 0, "output_dir": str(folder), "push_to_hub": False}
+    seed_args = dataclasses.replace(args, **changes, hub_model_id=hub_model_id(args))
     try:
         with flags_in_errors():
-            results = _run_seed(run, args, seed)
+            results = _run_seed(run, args, seed_args)
     except DivergedError as error:
         if not may_fail:
             raise DivergedError(f"seed {seed}: {error}; --max_restarts lets other seeds replace it") from error
+        if PartialState().is_main_process:
+            write_json(folder / DIVERGED, {"identity": run_digest(seed_args), "error": str(error)})
         return None, str(error)
     return results, "predicts one class only" if may_fail and results.collapsed else None
 
 
-def _run_seed(run: Run, args: RunArguments, seed: int) -> Results:
-    """Runs one seed or, with --resume, reads the results of one that has finished."""
-    folder = Path(args.output_dir, f"seed-{seed}")
-    changes = {"seed": seed, "seeds": 1, "max_restarts": 0, "output_dir": str(folder), "push_to_hub": False}
-    seed_args = dataclasses.replace(args, **changes, hub_model_id=hub_model_id(args))
+def _run_seed(run: Run, args: RunArguments, seed_args: RunArguments) -> Results:
+    """Runs one seed or, with --resume, reads the results of one that has finished.
+
+    Raises FloatingPointError if the seed diverges, or diverged in an earlier command and was replaced.
+    """
+    folder = Path(seed_args.output_dir)
     finished = on_main(lambda: _read_finished(folder, seed_args)) if args.resume else None
     if finished is not None:
         return finished
@@ -106,9 +113,13 @@ def _run_seed(run: Run, args: RunArguments, seed: int) -> Results:
 def _read_finished(folder: Path, args: RunArguments) -> Results | None:
     """The results of a seed that has finished in `folder`, where its run has these arguments; None if none has.
 
-    Raises ValueError if they are of another run, or lack what this one writes.
+    Raises ValueError if they are of another run, or lack what this one writes, and FloatingPointError if a run with
+    these arguments diverged there and was replaced.
     """
     if not (folder / METRICS).is_file():
+        diverged = read_json_object(folder / DIVERGED) if (folder / DIVERGED).is_file() else {}
+        if diverged.get("identity") == run_digest(args):
+            raise DivergedError(diverged["error"])
         return None
     record = read_record(folder / METRICS)
     if record.get("identity") != run_digest(with_batch_of(record, args)):
@@ -140,7 +151,7 @@ def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
     Its scores, outputs and curves stay, and with `keep_card` the model card. Of seeds, only the best has one.
     """
     files = read_result_files(folder)
-    kept = {METRICS, RESULTS, IDENTITY, LOG, CURVES, *files.predictions, *files.outputs}
+    kept = {METRICS, RESULTS, IDENTITY, DIVERGED, LOG, CURVES, *files.predictions, *files.outputs}
     kept |= {"README.md"} if keep_card else set()
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
