@@ -534,6 +534,23 @@ def test_a_finished_run_is_resumed_without_training(flags, tmp_path, monkeypatch
     assert outcome(tmp_path / "out") == before
 
 
+def test_a_finished_run_without_checkpoints_predicts_without_training(tmp_path, monkeypatch):
+    argv, out = run_with_dropout(tmp_path, NONE), tmp_path / "out"
+    run_glue.main([*argv, "--do_predict", "--output_dir", str(tmp_path / "whole")])
+    run_glue.main([*argv, "--output_dir", str(out)])
+    before = outcome(out)
+    monkeypatch.setattr(loop._Training, "update", lambda *_: pytest.fail("trained again"))
+    run_glue.main([*argv, "--output_dir", str(out), "--do_predict", "--resume"])
+    assert outcome(out) == before
+    assert (out / "predictions.tsv").read_text() == (tmp_path / "whole" / "predictions.tsv").read_text()
+    with pytest.raises(ValueError, match="out is of a run with other arguments, data or configuration: --resume"):
+        run_glue.main([*argv, "--output_dir", str(out), "--resume", "--learning_rate", "0.02"])
+    assert outcome(out) == before
+    (out / "model.safetensors").unlink()
+    with pytest.raises(pytest.fail.Exception, match="trained again"):
+        run_glue.main([*argv, "--output_dir", str(out), "--resume"])
+
+
 def test_a_checkpoint_is_a_folder_for_from_pretrained(stopped, tmp_path):
     folder = tmp_path / "out" / "checkpoint-18"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

@@ -30,15 +30,19 @@ FINAL_LENGTH = "first update of the final length"  # of the rows of a language m
 RATES = ("warmup_ratio", "warmup_steps", "warm-up", "decay_ratio", "decay")
 
 
-def run_digest(args: RunArguments) -> str:
+def run_digest(args: RunArguments, predicts: bool | None = None) -> str:
     """A digest of all arguments that the results depend on, and of the data files and the model that they name.
 
-    The model's weights count where it has checksums, as each one that a run has saved.
+    The model's weights count where it has checksums, as each one that a run has saved. `predicts` takes the place of
+    --do_predict: without predictions, the results depend on nothing of the test set.
 
     It stands in metrics.json. Unlike the arguments themselves, it shows no paths.
     """
-    free = FREE - {"test_file", "max_predict_samples"}  # the predictions of a finished seed depend on these
+    predicts = args.do_predict if predicts is None else predicts
+    free = FREE - {"test_file", "max_predict_samples"}  # the predictions of a finished run depend on these
     values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
+    if not predicts:
+        values |= dict.fromkeys({"test_file", "max_predict_samples"} & values.keys())
     model = Path(args.model_name_or_path)
     files = [model / "config.json", model / SHA256SUMS] if model.is_dir() else [model]
     files += [Path(values[name]) for name in DATA_FILES if values.get(name)]

@@ -17,23 +17,26 @@ from accelerate import Accelerator, PartialState
 from elmo_gpt_bert.training import hub
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id
 from elmo_gpt_bert.training.batches import worker_errors
+from elmo_gpt_bert.training.checksums import damage
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.ensembles import average, members, save_outputs
 from elmo_gpt_bert.training.errors import FileError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import write_bytes
-from elmo_gpt_bert.training.global_batch import forget_global_batch, keep_global_batch
+from elmo_gpt_bert.training.global_batch import forget_global_batch, keep_global_batch, with_batch_of
+from elmo_gpt_bert.training.identity import run_digest
 from elmo_gpt_bert.training.launching import (
     check_launch,
     lock_output_folder,
     remove_earlier_results,
     trackers_finished,
 )
-from elmo_gpt_bert.training.loop import train
-from elmo_gpt_bert.training.machines import on_main
-from elmo_gpt_bert.training.output_folder import SEED, matching_folders, record_result_files
+from elmo_gpt_bert.training.loop import Trained, train
+from elmo_gpt_bert.training.machines import on_main, processes_without
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, SEED, matching_folders, record_result_files
+from elmo_gpt_bert.training.plan import sharding
 from elmo_gpt_bert.training.reporting import write_results
-from elmo_gpt_bert.training.results import Results
+from elmo_gpt_bert.training.results import Results, read_record
 from elmo_gpt_bert.training.seeds import Run, run_seeds
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
 from elmo_gpt_bert.training.waiting import peers_watched
@@ -113,9 +116,11 @@ def carry_out(
         write_outputs = partial(_write_outputs, task=task, model=model, args=args, accelerator=accelerator)
         results, evaluations = Results(), None
         if args.do_train:
-            trained = train(model, tokenizer, task, compute, args, accelerator)
+            trained = _trained_before(model, args, accelerator)
+            if trained is None:
+                trained = train(model, tokenizer, task, compute, args, accelerator)
+                task.finish(model)
             results, evaluations = trained.results, trained.evaluations
-            task.finish(model)
             clock.include(results.seconds)
         if args.do_eval and (not args.do_train or args.save_outputs or task.writes_validation):
             if evaluations is None:
@@ -138,6 +143,44 @@ def carry_out(
         results.seconds, results.samples = results.seconds | clock.seconds, dict(task.samples)
         write_results(model, tokenizer, results, task.description, args, accelerator)
         return results
+
+
+def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Trained | None:
+    """With --resume, what a run that has finished without a checkpoint of its end left; `model` gets its weights.
+
+    None if there is no such run. Every process must call it.
+    """
+    output = Path(args.output_dir)
+    if not args.resume or sharding(accelerator) or processes_without(output):
+        return None
+    results = on_main(partial(_read_finished, output, args))
+    if results is None:
+        return None
+    accelerator.print(f"{output} holds the model of this run, which has finished: it is not trained again")
+    model.load_state_dict(type(model).from_pretrained(output).state_dict())
+    return Trained(results, evaluations=None)
+
+
+def _read_finished(output: Path, args: RunArguments) -> Results | None:
+    """The results of the run with these arguments if it has finished in `output`, and no checkpoint is of its end.
+
+    Raises ValueError if another run has finished there and left no checkpoint, which would refuse to be continued.
+    """
+    if not (output / METRICS).is_file():
+        return None
+    record = read_record(output / METRICS)
+    updates = [int(CHECKPOINT.fullmatch(path.name)[1]) for path in matching_folders(output, CHECKPOINT)]
+    if "runs" in record or record.get("train_updates", 0) <= max(updates, default=0):
+        return None
+    digest = run_digest(with_batch_of(record, args), predicts=record["args"].get("do_predict"))
+    if record.get("identity") == digest:
+        return None if damage(output) else Results.read(record)
+    if updates:
+        return None
+    raise InputError(
+        f"{output} is of a run with other arguments, data or configuration: --resume continues the same run, another "
+        "needs its own --output_dir"
+    )
 
 
 def _build_compute(task: Task, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
