@@ -326,6 +326,16 @@ class RunArguments:
         if self.save_steps is not None and self.save_strategy == "no":
             raise InputError(f"--save_steps {self.save_steps} has no effect with --save_strategy no: leave out one")
 
+    @property
+    def unused_intervals(self) -> list[str]:
+        """A sentence for each of --eval_steps and --save_steps that has no effect, as in transformers."""
+        strategies = {name: getattr(self, f"{name}_strategy") for name in ("eval", "save")}
+        return [
+            f"--{name}_steps {steps} has no effect with --{name}_strategy {strategy}"
+            for name, strategy in strategies.items()
+            if (steps := getattr(self, f"{name}_steps")) is not None and strategy not in (None, "steps")
+        ]
+
     def _check_warm_up(self) -> None:
         if self.warmup_ratio and self.warmup_steps:
             raise InputError(

@@ -67,6 +67,8 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
     """
     with peers_watched(args.ddp_timeout), worker_errors():
         check_launch()
+        for note in args.unused_intervals:
+            PartialState().print(note)
         if args.ensemble is not None:  # a missing folder is an error before the work
             names = ", ".join(map(str, members(args.ensemble, args.output_dir)))
             PartialState().print(f"ensemble: the mean of {names}")
