@@ -191,6 +191,12 @@ def read_files(
         labels = _find_labels(data["train"]["label"][:], problem_type, files["train"])
     else:
         labels = () if config.num_labels == 1 else tuple(config.id2label.values())
+    for label in labels:  # predictions.tsv has no quotes, as GLUE's files
+        if any(mark in label for mark in "\t\r\n"):
+            raise InputError(
+                f"{files.get('train') or 'the model'}: the label {shown(label)} has a tab or a line break, which a "
+                "line of predictions.tsv cannot hold: rename the class"
+            )
     text = PAIR if "text_pair" in next(iter(data.values())).column_names else ("sentence",)
     task = GlueTask("", text, labels, ("glue", "rte" if labels else "stsb"))
     for split in data.keys() - {"test"}:
