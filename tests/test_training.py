@@ -97,7 +97,13 @@ def test_accumulation_and_processes_do_not_change_an_updates_examples(run, group
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"), [({}, (18, 6)), ({"num_train_epochs": 0.5}, (3, 6)), ({"max_steps": 7}, (7, 6))]
+    ("changes", "expected"),
+    [
+        ({}, (18, 6)),
+        ({"num_train_epochs": 0.5}, (3, 6)),
+        ({"num_train_epochs": 1e-9}, (1, 6)),  # not a run without an update
+        ({"max_steps": 7}, (7, 6)),
+    ],
 )
 def test_updates_follow_from_epochs_or_max_steps(run, changes, expected):
     assert optimization.count_updates(21, run(**changes), 1) == expected

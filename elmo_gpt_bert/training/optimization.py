@@ -31,8 +31,8 @@ def samples_of_update(args: RunArguments, processes: int) -> int:
 def count_updates(examples: int, args: RunArguments, processes: int) -> tuple[int, int]:
     """(updates of the whole run, updates of an epoch) for this number of `examples`."""
     per_epoch = math.ceil(examples / samples_of_update(args, processes))
-    total = args.max_steps if args.max_steps > 0 else math.ceil(round(args.num_train_epochs * per_epoch, 6))
-    return total, per_epoch
+    epochs = max(math.ceil(round(args.num_train_epochs * per_epoch, 6)), 1)
+    return args.max_steps if args.max_steps > 0 else epochs, per_epoch
 
 
 def warm_up_updates(args: RunArguments, total: int) -> int:
