@@ -238,6 +238,16 @@ def test_the_pieces_do_not_depend_on_how_many_strings_are_in_memory_at_once(sour
     assert train_subwords(config, texts).get_vocab() == whole.get_vocab()
 
 
+def test_words_that_word_pieces_replace_by_unknown_teach_none():
+    def tokenizer(word: str) -> BertTokenizer:
+        return train_subwords(ZooBertConfig(vocab_size=97), lambda: iter([["the cat sat on the mat", word]]))
+
+    longest, longer = "zq" * 50, "zq" * 50 + "z"
+    assert tokenizer(longest).tokenize(longest) == [longest]
+    assert tokenizer(longer).tokenize(longer) == ["[UNK]"]
+    assert tokenizer(longer).get_vocab() == tokenizer("").get_vocab()
+
+
 def test_byte_pairs_are_in_the_format_of_gpt(tmp_path, source):
     tokenizer = run(tmp_path / "out", source, GPT).tokenizer
     assert type(tokenizer).__name__ == "ZooGPTTokenizer" and tokenizer.convert_ids_to_tokens(0) == "<unk>"

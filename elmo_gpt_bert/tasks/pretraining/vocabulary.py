@@ -116,11 +116,19 @@ def _distinct(texts: Iterable[list[str]]) -> Iterator[list[str]]:
 
 
 def _train(rules: dict, texts: Iterable[list[str]], size: int, first: list[str]) -> dict:
-    """The library's model after training, as in its JSON. `first` are the first pieces of the vocabulary."""
+    """The library's model after training, as in its JSON. `first` are the first pieces of the vocabulary.
+
+    Words that the model replaces by its unknown token, because they are too long, teach it no pieces. The library
+    would take minutes for one of 200,000 characters.
+    """
     model = rules["model"]
     untrained = {name: type(model[name])() for name in ("vocab", "merges") if name in model}
-    removed = {"model": model | untrained, "added_tokens": [], "post_processor": None}
-    tokenizer = Tokenizer.from_str(json.dumps(rules | removed))
+    changes = {"model": model | untrained, "added_tokens": [], "post_processor": None}
+    if longest := model.get("max_input_chars_per_word"):
+        longer = {"pattern": {"Regex": f"^.{{{longest + 1},}}$"}, "behavior": "Removed", "invert": False}
+        splits = [rules["pre_tokenizer"], {"type": "Split"} | longer]
+        changes["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": splits}
+    tokenizer = Tokenizer.from_str(json.dumps(rules | changes))
     trainer = tokenizer.model.get_trainer()
     trainer.vocab_size, trainer.special_tokens, trainer.show_progress = size, first, False
     for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
