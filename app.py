@@ -61,7 +61,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         parser.add_argument(f"--{family}", default=f"checkpoints/{family}-books", metavar="MODEL", help=column)
     parser.add_argument("--ner", default="", metavar="MODEL", help="folder that run_ner.py trained")
     parser.add_argument("--squad", default="", metavar="MODEL", help="folder that run_squad.py trained")
-    index = "text file of sentences in which neighbours are looked for; default: those of analysis/word_senses.tsv"
+    index = "text file of sentences in which neighbours are looked for; default: 351 sentences of this package"
     parser.add_argument("--index_file", default="", metavar="FILE", help=index)
     parser.add_argument("--server_name", default=LOCAL[0], metavar="ADDRESS", help="default: this computer only")
     port = "default: the first free one from 7860 on"
@@ -167,7 +167,7 @@ def add_neighbours(panels: Panels, sentence: "gradio.Textbox", index_file: str) 
     words = panels.words(SENTENCE)
     number = gradio.Radio(words, value=WORD, label="Word", elem_id="word")
     with gradio.Row(equal_height=True):
-        default = "351 sentences of analysis/word_senses.tsv"
+        default = "351 sentences of this package"
         label = "Index: a text file of sentences"
         index = gradio.Textbox(index_file, label=label, placeholder=default, scale=4, max_lines=1, elem_id="index")
         upload = gradio.UploadButton("Upload a text file", scale=0, min_width=180, size="md")

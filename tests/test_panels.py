@@ -9,10 +9,12 @@ import pytest
 
 import app
 from elmo_gpt_bert.explorer import panels as panels_module
-from elmo_gpt_bert.explorer.drawing import describe_verdict, draw_scores, highlight, percent
+from elmo_gpt_bert.explorer.answers import Ranked
+from elmo_gpt_bert.explorer.drawing import describe_verdict, draw_answers, draw_scores, highlight, percent
 from elmo_gpt_bert.explorer.models import load_language_model
 from elmo_gpt_bert.explorer.panels import Panels
 from elmo_gpt_bert.explorer.surprisal import ScoredSentence, ScoredWord, score_sentence
+from elmo_gpt_bert.tasks.squad.decode import Entry
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, PackageError
 from tests.analysis_sample import TEXT
 from tests.pairs_sample import write_bert, write_bilm, write_gpt
@@ -67,6 +69,13 @@ def test_the_widths_of_bars_are_in_proportion_to_their_bits():
     assert widths == [("0.00", "100.00"), ("0.00", "25.00"), ("25.00", "50.00")]
     assert "&lt;0.01%" in draw_scores([ScoredSentence(words)])
     assert [percent(p) for p in (1.0, 0.25, 0.0123, 0.0001, 0.00001)] == ["100%", "25%", "1.2%", "0.01%", "<0.01%"]
+
+
+def test_the_probability_beside_an_answer_in_the_text_is_that_of_the_table():
+    entries = [Entry("a film", 3, 9, 0.0, 0.0, 0.0), Entry("a", 3, 4, -0.1, 0.0, 0.0)]
+    html = draw_answers("is a film", Ranked(entries, Entry("", 0, 0, 5.5, 0.0, 0.0)), threshold=9.0)
+    (shown,) = re.findall("<mark.*?<small>(.*?)</small>", html)
+    assert shown == "0.4%" and f"<td>a film</td><td>{shown}</td>" in html  # 1 / (1 + exp(-0.1) + exp(5.5))
 
 
 def test_neighbours_are_shown_for_each_layer_of_each_model(panels, tmp_path):

@@ -53,6 +53,7 @@ STYLE = """
 .ex-text mark { padding: 3px 6px; border-radius: 5px; color: inherit; }
 .ex-text mark small { font-weight: 700; margin-left: 6px; white-space: nowrap; }
 .ex-table { width: 100%; border: 0 !important; border-collapse: collapse; font-size: .9rem; margin-top: 10px; }
+.ex-table tr { border: 0 !important; }
 .ex-table th, .ex-table td { text-align: left; padding: 4px 8px 4px 0; vertical-align: top; overflow-wrap: anywhere;
   border: 0 !important; border-bottom: 1px solid var(--border-color-primary) !important;
   color: var(--body-text-color); }
@@ -215,7 +216,7 @@ def draw_answers(context: str, ranked: Ranked, threshold: float | None, n_best: 
     span = ranked.span(threshold)
     predicted = ranked.predict(threshold)
     shares = [share for entry, share in ranked.best(len(ranked.entries) + 1, threshold) if entry is predicted]
-    marks = [(span, HUES[2], f"{shares[0]:.0%}")] if span else []
+    marks = [(span, HUES[2], f"{shares[0]:.1%}")] if span else []
     verdict = f"Answer: {predicted.text}" if span else "No answer is in the text."
     odds = ""
     if threshold is not None:

@@ -233,6 +233,17 @@ def test_entities_and_answers_are_those_of_the_fine_tuned_folders_and_the_slider
         assert_shown(page, "answers", html)
 
 
+def test_tables_have_lines_below_their_rows_and_nowhere_else(page):
+    open_tab(page, 2)
+    page.get_by_role("button", name="Find entities").click()
+    row = page.locator("#entities .ex-table tr").last
+    row.wait_for()
+    sides = ("Top", "Right", "Bottom", "Left")
+    widths = f"(element) => {[*sides]}.map((side) => getComputedStyle(element)[`border${{side}}Width`])"
+    assert row.evaluate(widths) == ["0px"] * 4
+    assert row.locator("td").first.evaluate(widths) == ["0px", "0px", "1px", "0px"]
+
+
 def test_attention_is_that_of_the_chosen_layer_and_head(page, panels):
     open_tab(page, 3)
     expect(page.get_by_text("have no attention")).to_be_visible()
