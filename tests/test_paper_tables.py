@@ -231,6 +231,26 @@ def test_bars_have_the_deviation_over_seeds_and_the_published_figures(tmp_path, 
     assert spans == pytest.approx([200 * statistics.stdev(RUNS[name]) for name in ("base", "large")])
     (figures,) = [line for line in axes.lines if line.get_label() == "published"]
     assert list(figures.get_xdata()) == [84.25, 91.0]
+    (legend,) = drawn[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["published", "dev"]
+    assert not legend.get_window_extent().overlaps(axes.bbox)
+
+
+def test_one_run_has_no_deviation_and_each_column_its_colour(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(report, "png", lambda figure: drawn.append(figure) or reporting.png(figure))
+    columns = tuple(f"score {number}" for number in range(14))  # as many as blimp has
+    row = Row("base", "run_glue", "r.yaml", {}, cells=tuple(Cell(("base",), column, "eval_x") for column in columns))
+    table = dataclasses.replace(TABLE, columns=columns, rows=(row,), published=(), comparisons=())
+    record = {"rows": [{"name": "base", "runs": {"42": {"metrics": {"eval_x": 0.5}}}}]}
+    report.write_report(table, record, tmp_path)
+    with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
+        assert {(line["mean"], line["std"], line["seeds"]) for line in csv.DictReader(file)} == {("50.0", "", "1")}
+    (axes,) = drawn[0].axes
+    assert len({bar.get_facecolor() for bar in axes.patches}) == 14
+    for bars in (bars for bars in axes.containers if hasattr(bars, "has_xerr")):
+        assert all(math.isnan(end[0]) for segment in bars.lines[2][0].get_segments() for end in segment)
 
 
 # A table from end to end

@@ -6,12 +6,13 @@ What was not run is a dash, and figures that are not ours stand in columns or li
 import csv
 import io
 from collections.abc import Mapping
+from math import nan
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from elmo_gpt_bert.analysis.reporting import png
 from elmo_gpt_bert.training.files import write_bytes, write_text
-from elmo_gpt_bert.training.results import Spread
 
 from .rows import Line, Table, percent
 from .verdicts import verdict
@@ -109,9 +110,8 @@ def cell_text(values: list[float] | None) -> str:
     """As in "79.8 ± 0.5 (3)"; of one run, as in "79.8 (1)"."""
     if not values:
         return ""
-    spread = Spread.of(values)
-    deviation = f" ± {spread.std:.1f}" if len(values) > 1 else ""
-    return f"{spread.mean:.1f}{deviation} ({len(values)})"
+    deviation = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{fmean(values):.1f}{deviation} ({len(values)})"
 
 
 def comma_separated(table: Table, values: Values) -> str:
@@ -123,8 +123,9 @@ def comma_separated(table: Table, values: Values) -> str:
     for line in table.lines:
         for column in table.columns:
             if of_cell := values.get((line, column)):
-                spread, of_line = Spread.of(of_cell), said.get((line, f"{VERDICT}: {column}"), "")
-                writer.writerow([*line, column, spread.mean, spread.std, len(of_cell), of_line])
+                of_line = said.get((line, f"{VERDICT}: {column}"), "")
+                deviation = stdev(of_cell) if len(of_cell) > 1 else ""
+                writer.writerow([*line, column, fmean(of_cell), deviation, len(of_cell), of_line])
         for figure in table.published:
             if figure.line == line:
                 writer.writerow([*line, figure.column, figure.value, "", "published", ""])
@@ -137,6 +138,7 @@ def draw(table: Table, values: Values, path: Path) -> bool:
     False without matplotlib.
     """
     try:
+        from matplotlib import colormaps
         from matplotlib.figure import Figure  # not pyplot, which would choose a window system
     except ImportError:
         return False
@@ -145,11 +147,12 @@ def draw(table: Table, values: Values, path: Path) -> bool:
     height = 0.8 / len(columns)
     figure = Figure(figsize=(8, 1 + 0.2 * len(lines) * (len(columns) + 1)), layout="constrained")
     axes = figure.add_subplot(title=table.title)
+    axes.set_prop_cycle(color=colormaps["tab10" if len(columns) <= 10 else "tab20"].colors)
     for number, column in enumerate(columns):
-        cells = [values.get((line, column)) for line in lines]
-        spreads = {place: Spread.of(cell) for place, cell in enumerate(cells) if cell}
-        places = [place + (number + 0.5) * height - 0.4 for place in spreads]
-        means, deviations = zip(*((spread.mean, spread.std) for spread in spreads.values()), strict=True)
+        cells = {place: values[line, column] for place, line in enumerate(lines) if values.get((line, column))}
+        places = [place + (number + 0.5) * height - 0.4 for place in cells]
+        means = [fmean(cell) for cell in cells.values()]
+        deviations = [stdev(cell) if len(cell) > 1 else nan for cell in cells.values()]
         axes.barh(places, means, height, xerr=deviations, capsize=2, label=column)
     published = [
         (figure.value, lines.index(figure.line) + (columns.index(each.ours) + 0.5) * height - 0.4)
@@ -162,6 +165,6 @@ def draw(table: Table, values: Values, path: Path) -> bool:
     axes.set_yticks(range(len(lines)), [", ".join(line) for line in lines], fontsize=8)
     axes.set_ylim(len(lines) - 0.5, -0.5)  # from top to bottom
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(fontsize=8, ncols=3, loc="outside lower center")
     write_bytes(path, png(figure))
     return True
