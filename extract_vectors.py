@@ -222,11 +222,11 @@ def report(folder: Path, description: dict[str, Any]) -> str:
     """What is in the folder, in a line or two."""
     layers = ", ".join(description["names_of_layers"])
     text = f"{folder}: {description['vectors']:,} vectors of {description['vectors_of']} in {description['lines']:,} "
-    text += f"lines, of {description['size']} numbers ({layers}); {len(description['files'])} files"
+    text += f"lines, of {description['size']} numbers ({layers}); files: {len(description['files'])}"
     if empty := description["empty_lines"]:
-        text += f"\n{empty:,} lines are empty: they have no words, and as sentences zeros"
+        text += f"\nempty lines, which have no words, and as sentences zeros: {empty:,}"
     if cut := description["truncated_lines"]:
-        text += f"\n{len(cut):,} lines were not read to their end, first line {cut[0] + 1}"
+        text += f"\nlines that were not read to their end: {len(cut):,}, the first is line {cut[0] + 1}"
     return text
 
 

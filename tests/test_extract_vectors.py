@@ -86,6 +86,13 @@ def test_words_have_the_states_that_transformers_gives_for_their_line_alone(writ
     assert description["vectors"] == sum(len(line.split()) for line in LINES)
 
 
+def test_the_last_lines_count_files_and_lines_in_words_that_suit_one_of_them(text, tmp_path, capsys):
+    extract(write_bert(tmp_path), text)
+    first, second = capsys.readouterr().out.splitlines()[-2:]
+    assert first.endswith("(layer 3); files: 1")
+    assert second == "empty lines, which have no words, and as sentences zeros: 1"
+
+
 @pytest.mark.parametrize("write, stock", STOCK)
 def test_tokens_are_those_of_the_tokenizer_with_special_ones(write, stock, text, tmp_path):
     folder = write(tmp_path)

@@ -180,6 +180,14 @@ def test_a_folder_without_a_card_is_pushed_without_one(hub, folder, capsys):
     assert hub.files("me/rte").keys() == PUSHED - {"README.md"}
 
 
+def test_a_card_without_scores_has_the_name_of_the_repository_in_its_metadata_too(folder):
+    (folder / "README.md").write_text("---\nmodel_name: rte\n---\n\n# rte\n", encoding="utf-8")
+    card = ModelCard(push_to_hub.card_for(folder, "me/bert-rte"))
+    assert card.data.model_name == "bert-rte" and card.text.strip() == "# bert-rte"
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n", encoding="utf-8")
+    assert ModelCard(push_to_hub.card_for(folder, "me/bert-rte")).data.to_dict() == {"license": "mit"}
+
+
 def test_names_with_brackets_are_pushed_as_they_are(folder):
     (folder / "notes [1].txt").write_text("x")
     (folder / "notes 1.txt").write_text("y")

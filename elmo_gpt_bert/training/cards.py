@@ -233,7 +233,7 @@ def renamed(card: ModelCard, name: str) -> ModelCard:
     title = name.split("/")[-1]
     before = before.replace(f"\n# {escape(card.data.model_name or '')}\n", f"\n# {escape(title)}\n", 1)
     result = ModelCard(before + heading + code)
-    if result.data.eval_results:
+    if result.data.model_name:
         result.data.model_name = title
     return result
 
