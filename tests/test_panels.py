@@ -116,6 +116,8 @@ def test_mistakes_are_shown_as_one_sentence(panels, tmp_path):
     for html, message in [
         (panels.scores(" ", ""), "The sentence is empty: write a few words."),
         (panels.neighbours("", 1, False, ""), "The sentence is empty: write a few words."),
+        (panels.neighbours("a " * 10_000, 1, False, ""), "The sentence has 10,000 words: shorten it to 100 or fewer."),
+        (panels.entities("a" * 50_000, bert), "has 50,000 characters: shorten it to 2,000 or fewer."),
         (panels.neighbours(SENTENCE, None, False, ""), "No word is chosen: choose one of the sentence."),
         (panels.neighbours(SENTENCE, 99, False, ""), "The sentence has no word 99: it has words 1 to 8."),
         (panels.neighbours(SENTENCE, 1, False, "none.txt"), "none.txt: no such file. Name a text file of sentences."),

@@ -4,17 +4,20 @@ from elmo_gpt_bert.training.errors import InputError
 
 
 LONGEST = 100  # words of a sentence
+LETTERS = 2_000  # characters of a sentence
 
 Span = tuple[int, int]  # the first character, and the first after it
 
 
 def words_of(sentence: str, spans: list[Span]) -> list[str]:
-    """The words of a sentence. Raises ValueError for a text without a word, and for one of more than `LONGEST`."""
+    """The words of a sentence. Raises ValueError for a text without a word, and for one that is too long."""
     check_characters(sentence)
     if not spans:
         raise InputError("The sentence is empty: write a few words.")
     if len(spans) > LONGEST:
-        raise InputError(f"The sentence has {len(spans)} words: shorten it to {LONGEST} or fewer.")
+        raise InputError(f"The sentence has {len(spans):,} words: shorten it to {LONGEST} or fewer.")
+    if len(sentence) > LETTERS:
+        raise InputError(f"The sentence has {len(sentence):,} characters: shorten it to {LETTERS:,} or fewer.")
     return [sentence[begin:end] for begin, end in spans]
 
 
