@@ -12,6 +12,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 import modeling
+from modeling.shared.modeling_cache import CACHE
 from modeling.shared.modeling_losses import IGNORED
 
 from .bert import (
@@ -192,10 +193,10 @@ def step_by_step(model: PreTrainedModel, prompts: Batch) -> torch.Tensor:
             ids[:, column : column + 1],
             attention_mask=mask[:, : column + 1],
             position_ids=torch.tensor([[column]], device=ids.device),
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         )
-        cache = output.past_key_values
+        cache = output[CACHE]
         steps.append(output.logits)
     return torch.cat(steps, 1)
 

@@ -1,6 +1,6 @@
 """A stand-in for the Hugging Face Hub on the loopback interface, for tests that push and pull without a network.
 
-It keeps model repositories in memory and answers what `huggingface_hub` 2.4 and `transformers` 5.23 ask (`ROUTES`).
+It keeps model repositories in memory and answers what `huggingface_hub` 2.4 and `transformers` 5.24 ask (`ROUTES`).
 The client reads `HF_ENDPOINT` once, when it is imported; so it runs in a process of its own.
 
     with HubServer() as hub:

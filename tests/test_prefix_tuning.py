@@ -3,9 +3,10 @@
 import pytest
 import torch
 from peft import PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
-from transformers import DynamicCache
+from transformers import BertModel, DynamicCache
 
 from tests import bert_cases, gpt_cases
+from tests.peft_cases import needs_the_peft_of_transformers, show_the_old_name
 
 
 TASKS = {
@@ -38,7 +39,8 @@ def assert_learns_alike(cases, head: str, folder, attention: str, config) -> Non
 @pytest.mark.parametrize("fields", PREFIXES, ids=["plain", "projected"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("head", TASKS)
-def test_bert_learns_the_prefix_that_the_stock_model_learns(head, attention, fields, tmp_path):
+def test_bert_learns_the_prefix_that_the_stock_model_learns(head, attention, fields, tmp_path, monkeypatch):
+    show_the_old_name(BertModel, monkeypatch)
     config = PrefixTuningConfig(task_type=TASKS[head], num_virtual_tokens=4, **fields)
     assert_learns_alike(bert_cases, head, tmp_path, attention, config)
 
@@ -64,10 +66,11 @@ def test_behind_keys_and_values_padding_still_never_answers(tmp_path):
 
 def test_what_stands_in_front_must_be_a_cache(tmp_path):
     _, ours = bert_cases.pair("Model", tmp_path)
-    with pytest.raises(ValueError, match="past_key_values is a tuple; give a DynamicCache"):
+    with pytest.raises(ValueError, match="the cache is a tuple; give a DynamicCache"):
         ours(**bert_cases.batch(), past_key_values=())
 
 
+@needs_the_peft_of_transformers
 @torch.no_grad()
 def test_gpt_generates_behind_a_prefix_what_it_predicts_there():
     model = gpt_cases.zoo("LMHeadModel")

@@ -57,6 +57,7 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
+from ..shared.modeling_cache import cache_of_either_name
 from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import apply_linear
@@ -117,7 +118,7 @@ class ZooBertSelfAttention(nn.Module):
         queries: torch.Tensor,  # the states of the tokens that attend: all, or the first of each sequence
         attention_mask: torch.Tensor | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
@@ -126,9 +127,8 @@ class ZooBertSelfAttention(nn.Module):
         )
         query = split_heads(apply_linear(self.query, queries), self.head_dim)  # (..., A, D)
         key, value = (split_heads(apply_linear(each, hidden_states), self.head_dim) for each in (self.key, self.value))
-        return layout.attend(
-            attention_interface, self, query, key, value, attention_mask, past_key_values, **kwargs
-        )  # (..., H), and (B, A, T, P + T) if the implementation returns probabilities
+        # (..., H), and (B, A, T, P + T) if the implementation returns probabilities
+        return layout.attend(attention_interface, self, query, key, value, attention_mask, cache, **kwargs)
 
 
 class ZooBertResidual(nn.Module):
@@ -156,10 +156,10 @@ class ZooBertAttention(nn.Module):
         queries: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        attended, _ = self.self(hidden_states, queries, attention_mask, layout, past_key_values, **kwargs)
+        attended, _ = self.self(hidden_states, queries, attention_mask, layout, cache, **kwargs)
         return self.output(attended, queries)
 
 
@@ -187,12 +187,12 @@ class ZooBertLayer(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
-        past_key_values: Cache | None = None,
+        layer_past: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the first tokens are computed."""
         queries = layout.queries(hidden_states)
-        attended = self.attention(hidden_states, queries, attention_mask, layout, past_key_values, **kwargs)
+        attended = self.attention(hidden_states, queries, attention_mask, layout, layer_past, **kwargs)
         return self.output(self.intermediate(attended), attended)
 
 
@@ -215,7 +215,7 @@ class ZooBertEncoder(nn.Module):
         attention_mask: torch.Tensor | None,
         layout: Layout,
         record: bool,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """(B, T, H), or (N, H) while packed -> (B, T, H), or (B, 1, H) where only the first tokens are returned.
@@ -227,7 +227,7 @@ class ZooBertEncoder(nn.Module):
             if index == len(self.layer) - 1:
                 layout, attention_mask = layout.for_last_layer(attention_mask)
             inputs = layout.enter(states) if record else states
-            output = layer(inputs, attention_mask, layout=layout, past_key_values=past_key_values, **kwargs)
+            output = layer(inputs, attention_mask, layout=layout, layer_past=cache, **kwargs)
             states = self.hidden_states(states, layout.leave(output) if record else output)
         return states if record else layout.leave(states)
 
@@ -343,12 +343,12 @@ class ZooBertModel(ZooBertPreTrainedModel):
         past_key_values: Cache | None = None,
         unpad: bool | None = None,
         first_token_only: bool = False,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPooling:
         r"""
         past_key_values (`Cache`, *optional*):
-            Keys and values of P tokens in front of each row, as prefix tuning learns them. `attention_mask` then has
-            P more columns, the positions of the tokens begin at P, and padding is computed and has states.
+            The cache, under its name up to transformers 5.23.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to compute the real tokens only. This applies where the mask shows padding or `position_ids`
             restart inside a row. Padding is computed all the same when attentions are returned, when shapes must be
@@ -359,11 +359,15 @@ class ZooBertModel(ZooBertPreTrainedModel):
             `last_hidden_state` is then `(batch_size, 1, hidden_size)`. Has no effect when hidden states or attentions
             are returned, with `config.unpad=False` unless `unpad` is passed, or when a module of the model has a hook
             that may need all states.
+        cache (`Cache`, *optional*):
+            Keys and values of P tokens in front of each row, as prefix tuning learns them. `attention_mask` then has
+            P more columns, the positions of the tokens begin at P, and padding is computed and has states.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         inputs = input_ids if input_ids is not None else inputs_embeds
-        self._check(inputs, attention_mask, token_type_ids, position_ids, past_key_values, kwargs)
+        cache = cache_of_either_name(cache, past_key_values)
+        self._check(inputs, attention_mask, token_type_ids, position_ids, cache, kwargs)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
         hidden, attentions = (is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         token = "last" if self.config.is_decoder else "first"
@@ -374,23 +378,23 @@ class ZooBertModel(ZooBertPreTrainedModel):
             position_ids,
             unpad=unpad,
             token=token if first_token_only and not (hidden or attentions) else None,
-            uses_cache=past_key_values is not None,
+            uses_cache=cache is not None,
             records=attentions,
         )
-        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values)
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache)
         create_mask = create_causal_mask if self.config.is_decoder else create_bidirectional_mask
-        mask = layout.create_mask(create_mask, self.config, hidden_states, past_key_values)
-        hidden_states = self.encoder(hidden_states, mask, layout, hidden, past_key_values, **kwargs)  # (B, 1 or T, H)
+        mask = layout.create_mask(create_mask, self.config, hidden_states, cache)
+        hidden_states = self.encoder(hidden_states, mask, layout, hidden, cache, **kwargs)  # (B, 1 or T, H)
         pooled = None
         if self.pooler is not None:
             pooled = self.pooler(states_of_token(hidden_states, token, inputs, attention_mask))  # (B, H)
         return BaseModelOutputWithPooling(last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled)
 
-    def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values, kwargs: dict):
+    def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache, kwargs: dict):
         """Raises ValueError for inputs of wrong shapes, inputs of a decoder, and more tokens than positions."""
-        if past_key_values is not None and not isinstance(past_key_values, Cache):
-            raise ValueError(f"past_key_values is a {type(past_key_values).__name__}; give a DynamicCache")
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if cache is not None and not isinstance(cache, Cache):
+            raise ValueError(f"the cache is a {type(cache).__name__}; give a DynamicCache")
+        past = 0 if cache is None else cache.get_seq_length()
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
         decoder_names = ["encoder_hidden_states", "encoder_attention_mask"] + ["use_cache"] * self.config.is_decoder
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
@@ -407,13 +411,11 @@ class ZooBertModel(ZooBertPreTrainedModel):
                 f"max_length={longest} to the tokenizer, or cut the text into windows."
             )
 
-    def _embed(
-        self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values
-    ) -> torch.Tensor:
+    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache) -> torch.Tensor:
         """(B, T, H), or (N, H) of the real tokens. Without `token_type_ids`, all tokens are in the first segment."""
         inputs = input_ids if input_ids is not None else inputs_embeds
         if position_ids is None:
-            past = 0 if past_key_values is None else past_key_values.get_seq_length()
+            past = 0 if cache is None else cache.get_seq_length()
             position_ids = torch.arange(past, past + inputs.shape[1], device=inputs.device).unsqueeze(0)  # (1, T)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)

@@ -92,7 +92,7 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
     ```"""
 
     model_type = "openai-gpt"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]
     # The fields have the names of published files, so that other programs can read a saved file. transformers' own
     # names for them read and write the same values.
     attribute_map = {

@@ -51,6 +51,7 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
+from ..shared.modeling_cache import CACHE, CACHE_NAMES, cache_of_either_name
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
 from ..shared.modeling_layout import HOOKS, ROWS_AND_COLUMNS, Layout, choose_layout
 from ..shared.modeling_losses import IGNORED
@@ -101,7 +102,7 @@ class ZooGPTAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,  # (..., H)
         attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -113,7 +114,7 @@ class ZooGPTAttention(nn.Module):
         query, key, value = (split_heads(state, self.head_dim) for state in states)  # (..., A, D)
         query = layout.queries(query)
         output, probabilities = layout.attend(
-            attention_interface, self, query, key, value, attention_mask, past_key_values, **kwargs
+            attention_interface, self, query, key, value, attention_mask, cache, **kwargs
         )
         return self.resid_dropout(self.c_proj(output)), probabilities  # (..., H), (B, A, T, P + T)
 
@@ -146,12 +147,12 @@ class ZooGPTBlock(GradientCheckpointingLayer):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        layer_past: Cache | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the last tokens are computed."""
-        attended, _ = self.attn(hidden_states, attention_mask, past_key_values, layout, **kwargs)
+        attended, _ = self.attn(hidden_states, attention_mask, layer_past, layout, **kwargs)
         hidden_states = self.ln_1(layout.queries(hidden_states) + attended)
         return self.ln_2(hidden_states + self.mlp(hidden_states))
 
@@ -167,7 +168,7 @@ class ZooGPTPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _no_split_modules = ["ZooGPTBlock"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = [*CACHE_NAMES, "layer_past"]
     _can_record_outputs = {"hidden_states": ZooGPTBlock, "attentions": ZooGPTAttention}
     # A buffer that old files contain, and the language model's head, whose weights are the word embeddings.
     _keys_to_ignore_on_load_unexpected = [r"attn\.bias$", r"^lm_head\.weight$"]
@@ -224,13 +225,16 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         use_cache: bool | None = None,
         unpad: bool | None = None,
         last_token_only: bool = False,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPast:
         r"""
         token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
+        past_key_values (`Cache`, *optional*):
+            The cache, under its name up to transformers 5.23.
         use_cache (`bool`, *optional*):
-            Whether to return `past_key_values`. Defaults to `config.use_cache`, and to `False` in training mode.
+            Whether to return the cache. Defaults to `config.use_cache`, and to `False` in training mode.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to compute the real tokens only. This applies where the mask shows padding after them or
             `position_ids` restart inside a row; the states of padding are then zero. Padding is computed all the same
@@ -240,13 +244,16 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             Whether to return only the state of each row's last real token: `last_hidden_state` is then
             `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False`, or when a module of the model has
             a hook that may need all states.
+        cache (`Cache`, *optional*):
+            Keys and values of P tokens in front of each row. `attention_mask` then has P more columns.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
         inputs = input_ids if input_ids is not None else inputs_embeds
-        self._check(inputs, attention_mask, token_type_ids, position_ids, past_key_values)
+        cache = cache_of_either_name(cache, past_key_values)
+        self._check(inputs, attention_mask, token_type_ids, position_ids, cache)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
-        uses_cache = past_key_values is not None or (use_cache and not self.training)
+        uses_cache = cache is not None or (use_cache and not self.training)
         recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         layout = choose_layout(
             self,
@@ -258,26 +265,24 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             uses_cache=uses_cache,
             records=recorded,
         )
-        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values)
-        mask = layout.create_mask(create_causal_mask, self.config, hidden_states, past_key_values)
-        if uses_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache)
+        mask = layout.create_mask(create_causal_mask, self.config, hidden_states, cache)
+        if uses_cache and cache is None:
+            cache = DynamicCache(config=self.config)
         for index, block in enumerate(self.h):
             if index == len(self.h) - 1 and not recorded:
                 layout, mask = layout.for_last_layer(mask)
-            hidden_states = block(
-                hidden_states, attention_mask=mask, past_key_values=past_key_values, layout=layout, **kwargs
-            )
+            hidden_states = block(hidden_states, attention_mask=mask, layer_past=cache, layout=layout, **kwargs)
         return BaseModelOutputWithPast(
             last_hidden_state=layout.leave(layout.zero_padding(hidden_states)),
-            past_key_values=past_key_values if use_cache else None,
+            **{CACHE: cache if use_cache else None},
         )
 
-    def _check(self, inputs, attention_mask, token_type_ids, position_ids, past_key_values):
+    def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache):
         """Raises ValueError for inputs of wrong shapes, and for more tokens than the model has positions."""
         if is_tracing(inputs):
             return
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        past = 0 if cache is None else cache.get_seq_length()
         if torch.is_tensor(past):  # a static cache's; reading it would make the program wait for the device
             attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
@@ -295,13 +300,11 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
                 "new tokens."
             )
 
-    def _embed(
-        self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, past_key_values
-    ) -> torch.Tensor:
+    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache) -> torch.Tensor:
         """(B, T, H), or (N, H) of the real tokens: the sum of word, position and, if given, type embeddings."""
         inputs = input_ids if input_ids is not None else inputs_embeds
         if position_ids is None:
-            past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            past = cache.get_seq_length() if cache is not None else 0
             position_ids = (torch.arange(inputs.shape[1], device=inputs.device) + past).unsqueeze(0)  # (1, T)
         words = layout.enter(inputs_embeds) if input_ids is None else self.tokens_embed(layout.enter(input_ids))
         embeddings = words + self.positions_embed(layout.enter(position_ids))
@@ -340,21 +343,26 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         skip_logits: bool = False,
         unpad: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | CausalLMOutputWithPast:
         r"""
         token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             Tokens whose embeddings are added to those of the words, as in transformers' OpenAI GPT.
+        past_key_values (`Cache`, *optional*):
+            The cache, under its name up to transformers 5.23.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The tokens themselves, usually `input_ids`; -100 for tokens that are not to be predicted. The model shifts
             them.
         use_cache (`bool`, *optional*):
-            Whether to return `past_key_values`. Defaults to `config.use_cache`, and to `False` with `labels`.
+            Whether to return the cache. Defaults to `config.use_cache`, and to `False` with `labels`.
         skip_logits (`bool`, *optional*, defaults to `False`):
             Whether to return only the loss, with `logits=None`. The scores of all words are then computed for a few
             of the labelled tokens at a time, which takes a small part of the memory. Needs `labels`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
+        cache (`Cache`, *optional*):
+            Keys and values of P tokens in front of each row. `attention_mask` then has P more columns.
         """
         if labels is not None and use_cache is None:
             use_cache = False
@@ -367,7 +375,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=cache_of_either_name(cache, past_key_values),
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             unpad=False if needs_padding else unpad,
@@ -385,9 +393,9 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=None if skip_logits else logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **{CACHE: outputs.get(CACHE)},
         )
 
     def loss_without_logits(

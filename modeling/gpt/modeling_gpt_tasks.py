@@ -39,6 +39,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
+from ..shared.modeling_cache import cache_of_either_name
 from ..shared.modeling_layout import last_columns
 from ..shared.modeling_losses import class_loss, is_possible, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import linear
@@ -106,8 +107,8 @@ def real_positions(positions: torch.Tensor, attention_mask: torch.Tensor | None,
     return positions.masked_fill(~is_possible(positions.clamp(min=0), real), states.shape[1])
 
 
-def _cache_length(past_key_values: Cache | None) -> int:
-    return 0 if past_key_values is None else int(past_key_values.get_seq_length())
+def _cache_length(cache: Cache | None) -> int:
+    return 0 if cache is None else int(cache.get_seq_length())
 
 
 def flatten_choices(inputs: torch.Tensor, **tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
@@ -143,7 +144,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         inputs_embeds: torch.Tensor | None,
         labels: torch.Tensor | None,
         unpad: bool | None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[ModelOutput, torch.Tensor, torch.Tensor | None]:
@@ -152,7 +153,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         The LM loss is None without labels and with `config.lm_loss_weight=0`. `num_items_in_batch` counts labels.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
-        past = _cache_length(past_key_values)
+        past = _cache_length(cache)
         check_shapes(inputs, attention_mask, position_ids=position_ids, past=past)
         with_lm_loss = labels is not None and self.config.lm_loss_weight > 0
         if with_lm_loss and input_ids is None:
@@ -164,7 +165,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             unpad=unpad,
             last_token_only=not with_lm_loss,
@@ -230,6 +231,7 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
         labels: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         unpad: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
         r"""
@@ -241,18 +243,19 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
             class indices and floats are multi-label rows. The loss includes `config.lm_loss_weight` times the language
             modeling loss.
         past_key_values (`Cache`, *optional*):
-            Keys and values of P tokens in front of each row, as prefix tuning learns them; `attention_mask` then has P
-            more columns. Not with `config.both_orders`, which reads two rows per pair.
+            The cache, under its name up to transformers 5.23.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooGPTModel.forward`.
+        cache (`Cache`, *optional*):
+            Keys and values of P tokens in front of each row, as prefix tuning learns them; `attention_mask` then has P
+            more columns. Not with `config.both_orders`, which reads two rows per pair.
         """
-        attention_mask = self.mask_padding(input_ids, attention_mask, _cache_length(past_key_values))
+        cache = cache_of_either_name(cache, past_key_values)
+        attention_mask = self.mask_padding(input_ids, attention_mask, _cache_length(cache))
         rows = [input_ids, attention_mask, token_type_ids, position_ids]
         if self.config.both_orders:
-            if past_key_values is not None:
-                raise ValueError(
-                    "both_orders reads two rows a pair, but past_key_values holds one: use only one of the two"
-                )
+            if cache is not None:
+                raise ValueError("both_orders reads two rows a pair, but the cache holds one: use only one of the two")
             rows = self.in_both_orders(*rows)
         input_ids, attention_mask, token_type_ids, position_ids = rows
         outputs, states, lm_loss = self.read(
@@ -263,7 +266,7 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
             inputs_embeds,
             labels,
             unpad=unpad,
-            past_key_values=past_key_values,
+            cache=cache,
             **kwargs,
         )
         if self.config.both_orders:

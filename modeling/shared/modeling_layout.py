@@ -37,6 +37,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
+from .modeling_cache import CACHE
 from .modeling_packing import (
     PackedSequences,
     attends_on_a_grid,
@@ -126,8 +127,8 @@ class PaddedLayout:
             config=config,
             inputs_embeds=states,
             attention_mask=self.attention_mask,
-            past_key_values=cache,
             and_mask_function=overlay,
+            **{CACHE: cache},
         )
 
     def attend(
@@ -205,7 +206,7 @@ class PackedLayout:
             return None
         mask = self.sequences.mask
         states = states[:1].expand(*mask.shape, -1)  # only shape, type and device are used
-        return create(config=config, inputs_embeds=states, attention_mask=mask, past_key_values=cache)
+        return create(config=config, inputs_embeds=states, attention_mask=mask, **{CACHE: cache})
 
     def attend(
         self,

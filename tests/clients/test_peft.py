@@ -4,15 +4,18 @@ import peft
 import pytest
 import torch
 from peft import PrefixTuningConfig
+from transformers import BertModel
 
 from tests.clients.tiny_models import SENTENCES, bert_pair, gpt_pair
+from tests.peft_cases import needs_the_peft_of_transformers, show_the_old_name
 
 
 @pytest.mark.parametrize(
     ("head", "task"),
     [("ForSequenceClassification", "SEQ_CLS"), ("ForTokenClassification", "TOKEN_CLS")],
 )
-def test_a_learned_prefix_of_bert_acts_as_in_the_stock_model(head, task, tmp_path):
+def test_a_learned_prefix_of_bert_acts_as_in_the_stock_model(head, task, tmp_path, monkeypatch):
+    show_the_old_name(BertModel, monkeypatch)
     *models, tokenizer = bert_pair(head, tmp_path)
     batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     real = batch["attention_mask"].bool()
@@ -34,6 +37,7 @@ def test_a_learned_prefix_of_bert_acts_as_in_the_stock_model(head, task, tmp_pat
     torch.testing.assert_close(our_gradient, stock_gradient, atol=1e-5, rtol=1e-4)
 
 
+@needs_the_peft_of_transformers
 def test_a_prefix_of_gpt_that_holds_a_texts_keys_and_values_is_that_text(tmp_path):
     """transformers' GPT keeps no keys and values, so peft has nowhere to put a prefix there."""
     stock, ours, tokenizer = gpt_pair("LMHeadModel", tmp_path)
