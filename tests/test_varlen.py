@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
 
 from modeling.shared import modeling_packing, modeling_varlen
 from tests import bert_cases, gpt_cases
@@ -35,6 +36,8 @@ def reference_varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *
 def _on_gpu(monkeypatch):
     """The processor counts as a device with the kernel, and float32 as a type that it computes."""
     CALLS.clear()
+    # The copy of this file in a saved folder registers its own function when a test loads it in this process.
+    monkeypatch.setitem(AttentionInterface._global_mapping, "torch_varlen", modeling_varlen.varlen_attention_forward)
     monkeypatch.setattr(modeling_packing, "VARLEN_DEVICES", ("cpu",))
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
     monkeypatch.setattr(modeling_varlen, "VARLEN_TYPES", (torch.float32,))
