@@ -87,8 +87,8 @@ def draw_sequences(lengths: torch.Tensor, tiny: bool) -> list[torch.Tensor]:
     return [torch.randint(1, vocabulary, (length,), generator=generator) for length in lengths.tolist()]
 
 
-def make_batches(lengths_name: str, tiny: bool, rows: int = BATCH_SIZE) -> Inputs:
-    size, count = (5, 2) if tiny else (rows, BATCHES)
+def make_batches(lengths_name: str, tiny: bool) -> Inputs:
+    size, count = (5, 2) if tiny else (BATCH_SIZE, BATCHES)
     sequences = draw_sequences(draw_lengths(lengths_name, size * count), tiny)
     batches = [pad(sequences[start : start + size]) for start in range(0, len(sequences), size)]
     generator = torch.Generator().manual_seed(0)
