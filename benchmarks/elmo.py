@@ -4,18 +4,23 @@ A row is a function `(precision, baseline_precision, tiny, device) -> Contest`; 
 """
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
 
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoModel, ElmoTokenizer
+from modeling.elmo.modeling_elmo_graphs import VARIABLE as GRAPHS_VARIABLE
 
 from .bert import PASSES, Batch, on
 from .measure import Build, Contest, Need, Outputs, Side
-from .plain_elmo import PlainElmo, PlainForPreTraining
+from .plain_elmo import CudnnElmo, PlainElmo, PlainForPreTraining
 from .precision import forward_backward, gradients, inference, model_dtype, tolerance
 
 
@@ -50,6 +55,7 @@ QUANTILES = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1]
 WORD_LENGTHS = [1, 2, 3, 4, 4, 5, 6, 6, 7, 9, 10, 13, 16]
 
 Sentence = list[str]
+Models = dict[str, torch.nn.Module]  # OURS and PLAIN
 
 
 class Text:
@@ -91,13 +97,12 @@ def make_config(size: str, tiny: bool, **fields) -> ElmoConfig:
 
     Clips are lower than the published 3, so that random weights reach them, in about 1 of 50 projections.
     """
+    fields = {"cell_clip": 1.0, "proj_clip": 0.6} | fields
     fields |= {"state": "zero", "hidden_dropout_prob": 0.0, "mix_dropout": 0.0}
-    return ElmoConfig(**SIZES["tiny" if tiny else size], cell_clip=1.0, proj_clip=0.6, **fields)
+    return ElmoConfig(**SIZES["tiny" if tiny else size], **fields)
 
 
-def make_models(
-    our_class: type, plain_class: type, config: ElmoConfig, device: torch.device
-) -> dict[str, torch.nn.Module]:
+def make_models(our_class: type, plain_class: type, config: ElmoConfig, device: torch.device) -> Models:
     """Both classes with the same random weights, which keep the size of states about constant."""
     ours, plain = our_class(config), plain_class(config)
     generator = torch.Generator().manual_seed(0)
@@ -145,20 +150,54 @@ def named(outputs: list[torch.Tensor]) -> Outputs:
     return {f"output {number}": output for number, output in enumerate(outputs)}
 
 
+@dataclass(frozen=True)
+class Loops:
+    """Who computes the loops over time.
+
+    Attributes:
+        by_graphs: whether ours uses CUDA graphs.
+        by_cudnn: whether the baseline's are cuDNN's. It has no clips, so neither side has any.
+    """
+
+    by_graphs: bool = False
+    by_cudnn: bool = False
+
+    @property
+    def ours(self) -> str:
+        return f"{OURS}, CUDA graphs" if self.by_graphs else OURS
+
+    @property
+    def theirs(self) -> str:
+        return "cuDNN" if self.by_cudnn else PLAIN
+
+    def make(self, size: str, tiny: bool, device: torch.device, **fields) -> tuple[ElmoConfig, Models]:
+        if self.by_cudnn:
+            fields |= {"cell_clip": None, "proj_clip": None}
+        config = make_config(size, tiny, **fields)
+        return config, make_models(ElmoModel, CudnnElmo if self.by_cudnn else PlainElmo, config, device)
+
+    def switched(self) -> AbstractContextManager:
+        """While it is open, ours computes its loops so. The baselines do not read the variable."""
+        return mock.patch.dict(os.environ, {GRAPHS_VARIABLE: str(int(self.by_graphs))})
+
+
+IN_PYTHON = Loops()
+
 # Inference
 
 
-def embed_batches(size: str, batch_size: int = BATCH_SIZE, length: int | None = None) -> Build:
+def embed_batches(
+    size: str, batch_size: int = BATCH_SIZE, length: int | None = None, loops: Loops = IN_PYTHON
+) -> Build:
     """Computes the mix and all layers of batches in random order, each padded to its longest sentence.
 
     Results are compared with those of the baseline in fp32, whatever precision it is timed in.
     """
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
-        text, config = Text(tiny), make_config(size, tiny)
+        text, (config, models) = Text(tiny), loops.make(size, tiny, device)
         batches = [text.sentences(min(batch_size, 5) if tiny else batch_size, length) for _ in range(BATCHES)]
         inputs = [on(device, tokenize(batch)) for batch in batches]
-        models = make_models(ElmoModel, PlainElmo, config, device)
         with inference("highest"):
             exact = named(outputs_of(models[PLAIN], inputs[0]))
 
@@ -166,15 +205,15 @@ def embed_batches(size: str, batch_size: int = BATCH_SIZE, length: int | None = 
             model = models[name].eval().to(model_dtype(precision))
 
             def run(index: int) -> list[torch.Tensor]:
-                with inference(precision):
+                with inference(precision), loops.switched():
                     return outputs_of(model, inputs[index % BATCHES])
 
             return run
 
         run = runner(OURS, precision)
         return Contest(
-            Side(OURS, run, check=lambda: named(run(0))),
-            Side(PLAIN, runner(PLAIN, baseline_precision), check=lambda: exact),
+            Side(loops.ours, run, check=lambda: named(run(0))),
+            Side(loops.theirs, runner(PLAIN, baseline_precision), check=lambda: exact),
             describe(batches),
             tolerance(precision, device=device),
             Need("products", lambda index: flop(config, batches[index % BATCHES])),
@@ -291,12 +330,13 @@ Loss = Callable[[torch.nn.Module, int], torch.Tensor]  # (model, number of the i
 
 
 def training_contest(
-    models: dict[str, torch.nn.Module],
+    models: Models,
     loss: Loss,
     precision: str,
     baseline_precision: str,
     work: str,
     forward_flop: Callable[[int], float],
+    loops: Loops = IN_PYTHON,
 ) -> Contest:
     """Forward and backward, without an optimizer's step.
 
@@ -304,24 +344,26 @@ def training_contest(
     """
     device = models[OURS].device
 
-    def side(name: str, precision: str, check_precision: str) -> Side:
+    def side(title: str, name: str, precision: str, check_precision: str) -> Side:
         model = models[name].train()
 
         def run(index: int) -> None:
-            forward_backward(lambda: loss(model, index), precision, device)
+            with loops.switched():
+                forward_backward(lambda: loss(model, index), precision, device)
             model.zero_grad()
 
         def check() -> Outputs:
-            value = forward_backward(lambda: loss(model, 0), check_precision, device)
+            with loops.switched():
+                value = forward_backward(lambda: loss(model, 0), check_precision, device)
             outputs = {"loss": value, "gradients": gradients(model)}
             model.zero_grad()
             return outputs
 
-        return Side(name, run, check)
+        return Side(title, run, check)
 
     return Contest(
-        side(OURS, precision, precision),
-        side(PLAIN, baseline_precision, "highest"),
+        side(loops.ours, OURS, precision, precision),
+        side(loops.theirs, PLAIN, baseline_precision, "highest"),
         work,
         max(tolerance(precision, device=device), KINKS),
         Need("products", lambda index: PASSES * forward_flop(index % BATCHES)),
@@ -329,14 +371,13 @@ def training_contest(
     )
 
 
-def train(size: str) -> Build:
+def train(size: str, loops: Loops = IN_PYTHON) -> Build:
     """Trains the whole biLM, on 20 columns with <S> and </S> and no padding."""
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
-        text, config = Text(tiny), make_config(size, tiny, freeze_bilm=False)
+        text, (config, models) = Text(tiny), loops.make(size, tiny, device, freeze_bilm=False)
         batches = [text.sentences(5 if tiny else BATCH_SIZE, length=18) for _ in range(BATCHES)]
         inputs = [on(device, tokenize(batch)) for batch in batches]
-        models = make_models(ElmoModel, PlainElmo, config, device)
 
         def loss(model: torch.nn.Module, index: int) -> torch.Tensor:
             return outputs_of(model, inputs[index % BATCHES])[0].float().square().mean()
@@ -344,7 +385,8 @@ def train(size: str) -> Build:
         def forward_flop(index: int) -> float:
             return flop(config, batches[index])
 
-        return training_contest(models, loss, precision, baseline_precision, describe(batches), forward_flop)
+        work = describe(batches)
+        return training_contest(models, loss, precision, baseline_precision, work, forward_flop, loops)
 
     return build
 

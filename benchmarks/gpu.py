@@ -1,12 +1,13 @@
-"""Training steps of BERT and GPT at their published sizes, which take a GPU.
+"""BERT, GPT and ELMo at their published sizes, on a GPU.
 
-Ours attends by torch's flash attention without padding (`torch_varlen`), which has no dropout, so no side has any. The
-baseline is transformers' class with SDPA attention on the padded batch, in some rows compiled by torch.
+Ours of BERT and GPT attends by torch's flash attention without padding (`torch_varlen`), which has no dropout, so no
+side has any. The baseline is transformers' class with SDPA attention on the padded batch, in some rows compiled by
+torch. ELMo's loop over time is launched as CUDA graphs, against the plain loop and against cuDNN's without clips.
 """
 
 from functools import partial
 
-from . import gpt
+from . import elmo, gpt
 from .bert import Setup, classifier_flop, make_batches, make_masked_batches, masked_lm_flop, train_step
 from .measure import Build
 
@@ -42,6 +43,8 @@ def language_modeling(rows: int, columns: int) -> Build:
     )
 
 
+GRAPHS = elmo.Loops(by_graphs=True)
+GRAPHS_AND_CUDNN = elmo.Loops(by_graphs=True, by_cudnn=True)
 FINETUNING, PRETRAINING = "fine-tuning step", "masked LM step"
 ROWS: dict[str, tuple[str, Build]] = {
     "gpu-base-sst2": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train")),
@@ -58,4 +61,8 @@ ROWS: dict[str, tuple[str, Build]] = {
     "gpu-large-mlm-512": (f"BERT-large, {PRETRAINING}", pretraining("large", rows=16, columns=512)),
     "gpu-large-mlm-512-compiled": (f"BERT-large, {PRETRAINING}", pretraining("large", 16, 512, compiled=True)),
     "gpu-gpt-512": ("GPT, language modeling step", language_modeling(rows=32, columns=512)),
+    "gpu-elmo-graphs": ("ELMo, inference", elmo.embed_batches("full", loops=GRAPHS)),
+    "gpu-elmo-cudnn": ("ELMo without clips, inference", elmo.embed_batches("full", loops=GRAPHS_AND_CUDNN)),
+    "gpu-elmo-training-graphs": ("ELMo, training step", elmo.train("full", loops=GRAPHS)),
+    "gpu-elmo-training-cudnn": ("ELMo without clips, training step", elmo.train("full", loops=GRAPHS_AND_CUDNN)),
 }

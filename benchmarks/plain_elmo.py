@@ -9,10 +9,11 @@ the last state of the batch before. Names of parameters are the zoo's.
 Letters: B rows, T words of the longest row, K character ids of a word, P size of a direction's states, C cells.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn as nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from modeling import ElmoConfig
 from modeling.elmo.modeling_elmo_pretraining import expected_count, sample_words
@@ -84,11 +85,41 @@ class PlainLSTM(nn.Module):
         return outputs
 
 
-class PlainLayer(nn.Module):
+class CudnnLSTM(PlainLSTM):
+    """The same without clips by torch's LSTM with projections, which cuDNN computes on a GPU."""
+
     def __init__(self, config: ElmoConfig):
+        super().__init__(config)
+        size, cells = config.projection_size, config.cell_size
+        lstm = nn.LSTM(size, cells, proj_size=size, batch_first=True)
+        lstm.weight_ih_l0, lstm.bias_ih_l0 = self.input.weight, self.input.bias
+        lstm.weight_hh_l0, lstm.weight_hr_l0 = self.recurrent.weight, self.projection.weight
+        lstm.bias_hh_l0 = nn.Parameter(torch.zeros(4 * cells), requires_grad=False)
+        self.lstms = (lstm,)  # in a tuple: its parameters are those of this module
+
+    def _apply(self, function: Callable, recurse: bool = True) -> nn.Module:
+        super()._apply(function, recurse)
+        (lstm,) = self.lstms
+        lstm.bias_hh_l0.data = function(lstm.bias_hh_l0.data)
+        lstm.flatten_parameters()  # into one piece of memory, as cuDNN wants them
+        return self
+
+    def forward(self, inputs: torch.Tensor, lengths: Sequence[int], from_the_end: bool = False) -> torch.Tensor:
+        """(B, T, P) -> (B, T, P), zero at padding. Rows are sorted, longest first."""
+        columns = torch.arange(inputs.shape[1])
+        if from_the_end:  # the last word of each row first, and padding where it was
+            columns = (torch.tensor(lengths)[:, None] - 1 - columns) % inputs.shape[1]
+        index = columns.expand(len(inputs), -1).to(inputs.device)[..., None].expand_as(inputs)
+        packed = pack_padded_sequence(inputs.gather(1, index), lengths, batch_first=True)
+        outputs, _ = pad_packed_sequence(self.lstms[0](packed)[0], batch_first=True)
+        return outputs.gather(1, index)  # the same index puts them back
+
+
+class PlainLayer(nn.Module):
+    def __init__(self, config: ElmoConfig, lstm_class: type[PlainLSTM]):
         super().__init__()
-        self.forward_lstm = PlainLSTM(config)
-        self.backward_lstm = PlainLSTM(config)
+        self.forward_lstm = lstm_class(config)
+        self.backward_lstm = lstm_class(config)
 
 
 class PlainMix(nn.Module):
@@ -105,10 +136,12 @@ class PlainMix(nn.Module):
 class PlainElmo(nn.Module):
     """(B, T, K) ids -> the mix and all layers, (B, T, 2P) each. It has skip connections, clips and one mix."""
 
+    lstm_class = PlainLSTM
+
     def __init__(self, config: ElmoConfig):
         super().__init__()
         self.token_encoder = PlainTokenEncoder(config)
-        self.layers = nn.ModuleList([PlainLayer(config) for _ in range(config.num_hidden_layers)])
+        self.layers = nn.ModuleList([PlainLayer(config, self.lstm_class) for _ in range(config.num_hidden_layers)])
         self.mixes = nn.ModuleList([PlainMix(config.num_hidden_layers + 1)])
 
     def forward(self, input_ids: torch.Tensor) -> list[torch.Tensor]:
@@ -129,6 +162,12 @@ class PlainElmo(nn.Module):
             forward, backward = (forward + outputs[0], backward + outputs[1]) if index else outputs
             layers.append(torch.cat([forward, backward], -1)[back])
         return layers
+
+
+class CudnnElmo(PlainElmo):
+    """The same without clips, whose loop over time is cuDNN's."""
+
+    lstm_class = CudnnLSTM
 
 
 class PlainForPreTraining(nn.Module):

@@ -152,6 +152,17 @@ def test_a_pair_counts_as_the_sum_of_its_sentences():
     torch.testing.assert_close(both[0], apart[0] + apart[3], atol=1e-5, rtol=1e-5)
 
 
+def test_rows_of_one_sentence_are_scored_the_same_with_token_types_and_beside_pairs():
+    model, ids = language_model(), batch_of(SENTENCES, 12)
+    expected = model(ids, labels=LABELS).log_likelihoods
+    types = torch.zeros(ids.shape[:2], dtype=torch.long)
+    assert torch.equal(model(ids, token_type_ids=types, labels=LABELS).log_likelihoods, expected)
+    types[0, 1:] = 1
+    beside = model(ids, token_type_ids=types, labels=LABELS).log_likelihoods
+    torch.testing.assert_close(beside[1:], expected[1:], atol=1e-5, rtol=1e-5)
+    assert (beside[0] - expected[0]).abs().min() > 1e-3
+
+
 def test_many_predictions_are_scored_in_pieces_with_the_same_gradient(monkeypatch):
     model = language_model()
     batch = {"input_ids": batch_of(SENTENCES, 12), "labels": LABELS}

@@ -49,6 +49,7 @@ from transformers import initialization as init
 from ..shared.modeling_onednn import apply_linear, fill_up, is_faster, packed, product, weight_of
 from ..shared.modeling_recurrence import Stepped, Tensors, scan
 from ..shared.modeling_static import is_transformed
+from .modeling_elmo_graphs import run_backward, run_forward, uses_graphs
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # one tensor of the forward and one of the backward direction
@@ -220,9 +221,7 @@ class _Recurrence(torch.autograd.Function):
     def forward(ctx, gates_f, gates_b, u_f, u_b, p_f, p_b, hidden, cell, sizes, clips, records):
         save = records and any(ctx.needs_input_grad)
         sides = [(gates_f, u_f, p_f, hidden[0], cell[0]), (gates_b, u_b, p_b, hidden[1], cell[1])]
-        (out_f, last_f, saved_f), (out_b, last_b, saved_b) = _of_both(
-            lambda side: _forward(*side, sizes, clips, save), sides, is_faster(u_f, u_f, len(sizes))
-        )
+        (out_f, last_f, saved_f), (out_b, last_b, saved_b) = _forward_both(sides, sizes, clips, save)
         if save:
             ctx.save_for_backward(u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *saved_f, *saved_b)
             ctx.sizes, ctx.clips = sizes, clips
@@ -238,15 +237,44 @@ class _Recurrence(torch.autograd.Function):
             )
         u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *saved = ctx.saved_tensors
         sides = [
-            (u_f, p_f, hidden[0], cell[0], out_f, saved[:2], d_out_f, d_hidden[0], d_cell[0]),
-            (u_b, p_b, hidden[1], cell[1], out_b, saved[2:], d_out_b, d_hidden[1], d_cell[1]),
+            (u_f, p_f, hidden[0], cell[0], out_f, *saved[:2], d_out_f, d_hidden[0], d_cell[0]),
+            (u_b, p_b, hidden[1], cell[1], out_b, *saved[2:], d_out_b, d_hidden[1], d_cell[1]),
         ]
-        gradients = _of_both(
-            lambda side: _backward(*side, ctx.sizes, ctx.clips), sides, is_faster(u_f, u_f, len(ctx.sizes))
-        )
+        gradients = _backward_both(sides, ctx.sizes, ctx.clips)
         (gates_f, du_f, dp_f, dh_f, dc_f), (gates_b, du_b, dp_b, dh_b, dc_b) = gradients
         states = torch.stack([dh_f, dh_b]), torch.stack([dc_f, dc_b])
         return gates_f, gates_b, du_f, du_b, dp_f, dp_b, *states, None, None, None
+
+
+def _forward_both(sides, sizes, clips, save):
+    """What `_forward` returns for each direction."""
+    u = sides[0][1]
+    if not uses_graphs(u):
+        return _of_both(lambda side: _forward(*side, sizes, clips, save), sides, is_faster(u, u, len(sizes)))
+    gates, u, p, *state = _stack(sides)
+    outputs, state, saved = run_forward(gates, [u] if p is None else [u, p], state, sizes, clips, save)
+    return [(outputs[d], [part[d] for part in state], [part[d] for part in saved]) for d in range(2)]
+
+
+def _backward_both(sides, sizes, clips):
+    """What `_backward` returns for each direction."""
+    u = sides[0][0]
+    if not uses_graphs(u):
+        return _of_both(lambda side: _backward(*side, sizes, clips), sides, is_faster(u, u, len(sizes)))
+    u, p, hidden, cell, outputs, activated, cells, d_outputs, *d_state = _stack(sides)
+    columns = activated, cells, outputs, d_outputs
+    d_gates, d_projected, d_state = run_backward([u] if p is None else [u, p], cell, columns, d_state, sizes, clips)
+    gradients = []
+    for d in range(2):
+        d_u = d_gates[d].T @ _previous_states(outputs[d], hidden[d], sizes)
+        d_p = None if p is None else d_projected[d].T @ _projected_cells(activated[d], cells[d])
+        gradients.append((d_gates[d], d_u, d_p, *(part[d] for part in d_state)))
+    return gradients
+
+
+def _stack(sides: list[tuple]) -> list[torch.Tensor | None]:
+    """The tensors of both directions as one, (2, ...); None where they have none."""
+    return [None if parts[0] is None else torch.stack(parts) for parts in zip(*sides, strict=True)]
 
 
 def _forward(gates, u, p, hidden, cell, sizes, clips, save):
@@ -279,10 +307,8 @@ def _forward(gates, u, p, hidden, cell, sizes, clips, save):
     return outputs, (hidden, cell), (activated, cells)
 
 
-def _backward(u, p, hidden, cell, outputs, saved, d_outputs, d_hidden, d_cell, sizes, clips):
+def _backward(u, p, hidden, cell, outputs, activated, cells, d_outputs, d_hidden, d_cell, sizes, clips):
     """One direction: the gradients of gates (M, 4C), U, P and the first state."""
-    activated, cells = saved
-    cell_size = cell.shape[1]
     d_gates, d_projected = torch.empty_like(activated), torch.empty_like(outputs)
     d_hidden, d_cell = d_hidden.clone(), d_cell.clone()  # rows of shorter sentences are unused until their last step
     steps = len(sizes)
@@ -311,11 +337,14 @@ def _backward(u, p, hidden, cell, outputs, saved, d_outputs, d_hidden, d_cell, s
         d_current.mul_(f)  # in place in `d_cell`: the gradient of the cell before this step
         d_hidden[:size] = by_u(d_gates[rows])
     d_u = _transposed_product(d_gates, _previous_states(outputs, hidden, sizes))
-    d_p = None
-    if p is not None:
-        hidden_cells = (activated[:, 3 * cell_size :].float() * tanh_(cells.clone())).to(outputs.dtype)
-        d_p = _transposed_product(d_projected, hidden_cells)
+    d_p = None if p is None else _transposed_product(d_projected, _projected_cells(activated, cells))
     return d_gates, d_u, d_p, d_hidden, d_cell
+
+
+def _projected_cells(activated: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+    """(M, C), sigmoid(o) tanh(c), which P multiplies."""
+    o = activated[:, 3 * cells.shape[1] :].float()
+    return (o * tanh_(cells.clone())).to(activated.dtype)
 
 
 def _previous_states(outputs: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:

@@ -269,15 +269,15 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             if labels.shape != mask.shape:
                 raise ValueError(f"labels are {tuple(labels.shape)}, not {tuple(mask.shape)}: the number of each word")
             words = labels.to(mask.device)[mask]
-            output = self.predict_sentences(states, words, packed, 1 if token_type_ids is None else 2)
+            output = self.predict_sentences(states, words, packed)
         if self.wants_layers(**kwargs):
             output.hidden_states = tuple(packed.pad(layer) for layer in packed.layers(word_layer, outputs))
         return output
 
     def predict_sentences(
-        self, states: list[torch.Tensor], words: torch.Tensor, packed: Sentences, per_row: int
+        self, states: list[torch.Tensor], words: torch.Tensor, packed: Sentences
     ) -> ElmoForPreTrainingOutput:
-        """The loss of both directions' states (M, P) for the words (N,); a row has `per_row` sentences."""
+        """The loss of both directions' states (M, P) for the words (N,)."""
         counts = packed.lengths.new_zeros(len(packed.lengths)).index_add(0, packed.sentence, (words != IGNORED).long())
         has_labels = counts > 0  # nothing is predicted in other sentences, not even their ends
         last = packed.steps.rows(has_labels, packed.lengths[has_labels])  # the steps that predict the boundaries
@@ -289,7 +289,8 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
             losses.append(self.losses(direction[steps], targets))
         output = self.combine([_mean(each) for each in losses])
         if not self.training:
-            sums = [loss.new_zeros(packed.shape[0]).index_add(0, sentences // per_row, -loss) for loss in losses]
+            rows = sentences // packed.per_row
+            sums = [loss.new_zeros(packed.shape[0]).index_add(0, rows, -loss) for loss in losses]
             output.log_likelihoods = torch.stack(sums, 1)  # (B, 2)
         return output
 

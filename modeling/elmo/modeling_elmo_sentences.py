@@ -47,7 +47,7 @@ class Sentences:
         with a step that reads the boundary at its other end, which a state that is carried on must have read.
         """
         rows, columns = mask.nonzero(as_tuple=True)  # by rows, then by columns
-        if token_type_ids is None:
+        if token_type_ids is None or not (closes or token_type_ids.any()):  # a state goes on from sentence to sentence
             number = rows
             count = mask.shape[0]
         else:
@@ -78,6 +78,11 @@ class Sentences:
             slots=(forward, backward),
             tokens=tuple(tokens),
         )
+
+    @property
+    def per_row(self) -> int:
+        """The number of sentences of each row: two if any row of the batch has a second one."""
+        return len(self.lengths) // max(self.shape[0], 1)
 
     def steps_before(self) -> Pair:
         """(N,) each: the step before the one that reads the word; its output predicts the word."""

@@ -1,0 +1,267 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The loop over time of ELMo's LSTM on a GPU, as CUDA graphs.
+
+A step of the loop is a dozen small kernels for each direction, and Python takes longer to launch one than the GPU to
+compute it. Here, both directions are one batch, and a CUDA graph launches the kernels of `CHUNK` steps at once. It
+works on tensors of fixed shapes at fixed addresses. So inputs are copied into its tensors and outputs out of them,
+sentences that have ended are computed along and dropped, and the last chunk is filled up.
+
+It is off by default. The environment variable ZOO_CUDA_GRAPHS=1 switches it on; it is read at each call.
+
+Letters: S sentences, filled up to a multiple of `ROWS`; K steps of a chunk; T steps, filled up to a multiple of K; M
+steps of all sentences, as in modeling_elmo_lstm.py; C cells; P size of the projection. Tensors have the two directions
+in front: (2, ...).
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn as nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+
+VARIABLE = "ZOO_CUDA_GRAPHS"
+CHUNK = 8  # steps of a graph
+ROWS = 8  # sentences are filled up to a multiple of this, so that few graphs serve all batches
+KEPT_GRAPHS = 16  # each has tensors of its own on the GPU
+DEVICES = ("cuda",)
+
+Tensors = Sequence[torch.Tensor]
+Clips = tuple[float | None, float | None]  # limits of cells and projections; None: no limit
+_lock = threading.Lock()  # a graph's tensors belong to one call at a time
+_graphs: dict[tuple, "_Graph"] = {}
+
+
+def uses_graphs(tensor: torch.Tensor) -> bool:
+    """Whether ZOO_CUDA_GRAPHS is 1, and the tensor is on a GPU.
+
+    Not if the caller captures a graph, nor under a mode that has to see each operation, as torch's counter of FLOPs.
+    """
+    value = os.environ.get(VARIABLE, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"{VARIABLE}={value}: set it to 1 for CUDA graphs of ELMo's recurrence, to 0 for none.")
+    is_wanted = value == "1" and tensor.device.type in DEVICES
+    return is_wanted and _get_current_dispatch_mode() is None and not _is_captured()
+
+
+def run_forward(
+    gates: torch.Tensor,  # (2, M, 4C)
+    weights: Tensors,  # U (2, 4C, P) and, unless states are the cells, the projection (2, P, C)
+    state: Tensors,  # hidden (2, S, P), cell (2, S, C) in float32
+    sizes: Sequence[int],  # sentences of each step, which never grow
+    clips: Clips,
+    save: bool,
+) -> tuple[torch.Tensor, Tensors, Tensors]:
+    """Projections (2, M, P), the last state, and, if `save`, activated gates (2, M, 4C) and cells (2, M, C)."""
+    grid = _Grid(sizes, gates.device)
+    columns = [grid.spread(gates)]
+    function = partial(forward_steps, clips=clips, save=save)
+    outputs, state = _run(function, weights, [grid.fill(part) for part in state], columns, grid.is_real)
+    outputs, *saved = (grid.gather(output) for output in outputs)
+    return outputs, [part[:, : sizes[0]] for part in state], saved
+
+
+def run_backward(
+    weights: Tensors,
+    cell: torch.Tensor,  # (2, S, C), the first
+    columns: Tensors,  # activated gates, cells, projections and their gradients, (2, M, ...) each
+    d_state: Tensors,  # of the last state: (2, S, P), (2, S, C)
+    sizes: Sequence[int],
+    clips: Clips,
+) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
+    """The gradients of the gates (2, M, 4C), of the projections (2, M, P) as the steps see them, and of the state."""
+    grid = _Grid(sizes, cell.device)
+    activated, cells, outputs, d_outputs = (grid.spread(column) for column in columns)
+    before = torch.cat([grid.fill(cell).unsqueeze(1), cells[:, :-1]], 1)
+    columns = [activated, cells, before, outputs, d_outputs]
+    function = partial(backward_steps, clips=clips)
+    state = [grid.fill(part) for part in d_state]
+    gradients, state = _run(function, weights, state, columns, grid.is_real, from_the_end=True)
+    d_gates, d_projected = (grid.gather(gradient) for gradient in gradients)
+    return d_gates, d_projected, [part[:, : sizes[0]] for part in state]
+
+
+def forward_steps(
+    weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor, clips: Clips, save: bool
+) -> tuple[Tensors, Tensors]:
+    """K steps of both directions: what each returns (2, K, S, ...), and the state after them.
+
+    `columns` are the inputs' part of the gates (2, K, S, 4C). `is_real` (K, S, 1) says which sentences have a step.
+    """
+    (hidden, cell), (gates,) = state, columns
+    recurrent, *projection = weights
+    results = []
+    for step, real in enumerate(is_real.unbind(0)):
+        sums = torch.baddbmm(gates[:, step], hidden, recurrent.mT).float()  # (2, S, 4C)
+        i, f, g, o = sums.chunk(4, -1)
+        g.tanh_()
+        sums[..., : 2 * cell.shape[-1]].sigmoid_()  # i and f
+        o.sigmoid_()
+        new_cell = (cell * f).addcmul_(i, g)
+        if clips[0] is not None:
+            new_cell.clamp_(-clips[0], clips[0])
+        output = (new_cell.tanh() * o).to(gates.dtype)
+        output = torch.bmm(output, projection[0].mT) if projection else output
+        if clips[1] is not None:
+            output = output.clamp(-clips[1], clips[1])
+        results.append((output, sums.to(gates.dtype), new_cell) if save else (output,))
+        hidden, cell = torch.where(real, output, hidden), torch.where(real, new_cell, cell)
+    return [torch.stack(parts, 1) for parts in zip(*results, strict=True)], [hidden, cell]
+
+
+def backward_steps(
+    weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor, clips: Clips
+) -> tuple[Tensors, Tensors]:
+    """The gradients of `forward_steps`, from the last step to the first; `state` is the gradient of its state."""
+    (d_hidden, d_cell), (activated, cells, before, outputs, d_outputs) = state, columns
+    recurrent, *projection = weights
+    results = []
+    for step in range(len(is_real) - 1, -1, -1):
+        real = is_real[step]
+        i, f, g, o = activated[:, step].float().chunk(4, -1)
+        d_out = d_hidden + d_outputs[:, step]
+        if clips[1] is not None:  # the gradient is zero where the projection was clipped
+            d_out = d_out * (outputs[:, step].abs() < clips[1])
+        d_hidden_cell = (torch.bmm(d_out, projection[0]) if projection else d_out).float()  # of sigmoid(o) tanh(c)
+        squashed = cells[:, step].tanh()
+        d_current = d_cell + d_hidden_cell * o * (1 - squashed * squashed)
+        if clips[0] is not None:
+            d_current = d_current * (cells[:, step].abs() < clips[0])
+        parts = [d_current * g * i * (1 - i), d_current * before[:, step] * f * (1 - f)]
+        parts += [d_current * i * (1 - g * g), d_hidden_cell * squashed * o * (1 - o)]
+        d_gates = torch.cat(parts, -1).to(activated.dtype)
+        results.append((d_gates, d_out))
+        d_hidden = torch.where(real, torch.bmm(d_gates, recurrent), d_hidden)
+        d_cell = torch.where(real, d_current * f, d_cell)
+    return [torch.stack(parts[::-1], 1) for parts in zip(*results, strict=True)], [d_hidden, d_cell]
+
+
+class _Grid:
+    """Where the M rows are in tensors of fixed shapes (2, T, S, ...).
+
+    Attributes:
+        is_real: (T, S, 1) booleans.
+    """
+
+    def __init__(self, sizes: Sequence[int], device: torch.device):
+        self.steps, self.sentences = _up_to(len(sizes), CHUNK), _up_to(sizes[0], ROWS)
+        counts = torch.tensor([*sizes, *[0] * (self.steps - len(sizes))])
+        is_real = counts.unsqueeze(1) > torch.arange(self.sentences)
+        self.is_real = is_real.unsqueeze(-1).to(device)
+        self.places = is_real.flatten().nonzero().squeeze(1).to(device)  # (M,), computed on the CPU: no wait
+
+    def spread(self, rows: torch.Tensor) -> torch.Tensor:
+        """(2, M, D) -> (2, T, S, D), zeros where there is no row."""
+        grid = rows.new_zeros(2, self.steps * self.sentences, rows.shape[-1])
+        return grid.index_copy_(1, self.places, rows).unflatten(1, (self.steps, self.sentences))
+
+    def gather(self, grid: torch.Tensor) -> torch.Tensor:
+        """(2, T, S, D) -> (2, M, D)"""
+        return grid.flatten(1, 2).index_select(1, self.places)
+
+    def fill(self, state: torch.Tensor) -> torch.Tensor:
+        """(2, S, D) -> the same with rows of zeros up to the number of sentences."""
+        return nn.functional.pad(state, (0, 0, 0, self.sentences - state.shape[1]))
+
+
+def _up_to(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+def _run(
+    function: Callable, weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor, from_the_end=False
+) -> tuple[Tensors, Tensors]:
+    """Runs one chunk after another: what the steps return (2, T, S, ...), and the last state."""
+    with _lock, torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(is_real):
+        starts = range(0, len(is_real), CHUNK)
+        first = [column[:, :CHUNK] for column in columns], is_real[:CHUNK]
+        graph = _graph_of(function, weights, state, *first)
+        graph.load(weights, state)
+        chunks = []
+        for start in reversed(starts) if from_the_end else starts:
+            chunk = slice(start, start + CHUNK)
+            chunks.append(graph.replay([column[:, chunk] for column in columns], is_real[chunk]))
+        results = [torch.cat(parts, 1) for parts in zip(*(chunks[::-1] if from_the_end else chunks), strict=True)]
+        return results, [part.clone() for part in graph.state]
+
+
+class _Graph:
+    """A chunk of steps that is captured once. Each replay goes on from the state of the one before.
+
+    Attributes:
+        state: the state after the latest replay.
+    """
+
+    def __init__(self, function: Callable, weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor):
+        self.weights, self.state, self.columns = ([part.clone() for part in p] for p in (weights, state, columns))
+        self.is_real = is_real.clone()
+
+        def compute() -> Tensors:
+            results, state = function(self.weights, self.state, self.columns, self.is_real)
+            for old, new in zip(self.state, state, strict=True):
+                old.copy_(new)
+            return results
+
+        self.launch, self.results = _capture(compute)
+
+    def load(self, weights: Tensors, state: Tensors) -> None:
+        """Takes the weights of all following steps, and the state before them."""
+        for old, new in zip([*self.weights, *self.state], [*weights, *state], strict=True):
+            old.copy_(new)
+
+    def replay(self, columns: Tensors, is_real: torch.Tensor) -> Tensors:
+        """What K steps return, as tensors of their own."""
+        for old, new in zip([*self.columns, self.is_real], [*columns, is_real], strict=True):
+            old.copy_(new)
+        self.launch()
+        return [result.clone() for result in self.results]
+
+
+def _graph_of(function: partial, weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor) -> _Graph:
+    """The graph of this function for tensors of these shapes, types and device, captured if there is none."""
+    tensors = [*weights, *state, *columns, is_real]
+    shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+    key = (function.func, *function.keywords.values(), shapes, _stream())
+    graph = _graphs.pop(key, None) or _Graph(function, weights, state, columns, is_real)
+    _graphs[key] = graph  # the latest is last
+    if len(_graphs) > KEPT_GRAPHS:
+        del _graphs[next(iter(_graphs))]
+    return graph
+
+
+def _capture(compute: Callable[[], Tensors]) -> tuple[Callable[[], None], Tensors]:
+    """The function that launches the kernels of `compute()` again, and the tensors that they write."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        compute()  # cuBLAS allocates its workspace in the first product, which cannot be captured
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    # Other threads may go on to use the GPU, as those that load data do.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        results = compute()
+    return graph.replay, results
+
+
+def _is_captured() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _stream() -> int:
+    """The stream that a graph is launched on: on another one, two calls would write to its tensors at once."""
+    return torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else 0
