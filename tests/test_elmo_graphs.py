@@ -1,6 +1,9 @@
 """CUDA graphs of the biLM's recurrence. They need a GPU; here a stand-in records the operations of a graph and
 computes them again on the same tensors, as a GPU does."""
 
+import inspect
+from contextlib import contextmanager, nullcontext
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,14 +20,25 @@ from tests.test_elmo_bilm import SENTENCES, VARIANTS, K
 class Recorder(TorchDispatchMode):
     """Keeps the operations that are computed inside, with the tensors that they read and write."""
 
-    def __init__(self):
+    def __init__(self, calls: list):
         super().__init__()
-        self.calls = []
+        self.calls = calls
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         self.calls.append((function, args, kwargs or {}, result))
         return result
+
+
+CAPTURES = []
+
+
+class Graph:
+    """In the place of `torch.cuda.CUDAGraph`."""
+
+    def __init__(self):
+        self.calls = []
+        CAPTURES.append(self)
 
     def replay(self) -> None:
         for function, args, kwargs, result in self.calls:
@@ -33,17 +47,27 @@ class Recorder(TorchDispatchMode):
                     old.copy_(new)
 
 
-CAPTURES = []
+@contextmanager
+def capturing(graph: Graph, capture_error_mode: str):
+    """In the place of `torch.cuda.graph`, which computes nothing: what a graph will write is not a number yet."""
+    with Recorder(graph.calls):
+        yield
+    inputs, written = set(), {}
+    for _, args, kwargs, result in graph.calls:
+        read = [part for part in tree_leaves((args, kwargs)) if torch.is_tensor(part)]
+        inputs |= {tensor.untyped_storage().data_ptr() for tensor in read} - written.keys()
+        for tensor in tree_leaves(result):
+            if (address := tensor.untyped_storage().data_ptr()) not in inputs:
+                written[address] = tensor
+    for tensor in written.values():
+        tensor.fill_(torch.nan)
 
 
-def record(compute):
-    """As `_capture`: what is captured has not been computed before it is launched."""
-    with Recorder() as recorder:
-        results = compute()
-    for result in results:
-        result.fill_(torch.nan)
-    CAPTURES.append(recorder)
-    return recorder.replay, results
+class Stream:
+    """In the place of `torch.cuda.Stream`, on a machine that computes one thing after another."""
+
+    def wait_stream(self, other: "Stream") -> None:
+        assert isinstance(other, Stream)
 
 
 @pytest.fixture
@@ -51,11 +75,18 @@ def graphs(monkeypatch):
     """The processor counts as a GPU. Chunks are short, so that these sentences need several."""
     CAPTURES.clear()
     monkeypatch.setenv("ZOO_CUDA_GRAPHS", "1")
-    monkeypatch.setattr(modeling_elmo_graphs, "DEVICES", ("cpu",))
-    monkeypatch.setattr(modeling_elmo_graphs, "_graphs", {})
-    monkeypatch.setattr(modeling_elmo_graphs, "_capture", record)
-    monkeypatch.setattr(modeling_elmo_graphs, "CHUNK", 3)
+    for name, value in {"DEVICES": ("cpu",), "_graphs": {}, "CHUNK": 3}.items():
+        monkeypatch.setattr(modeling_elmo_graphs, name, value)
+    stand_ins = {"CUDAGraph": Graph, "graph": capturing, "Stream": Stream, "current_stream": Stream}
+    for name, value in (stand_ins | {"stream": nullcontext}).items():
+        monkeypatch.setattr(torch.cuda, name, value)
     return monkeypatch
+
+
+def test_the_stand_in_takes_what_torchs_capture_takes():
+    expected = ["cuda_graph", "capture_error_mode"]
+    assert [name for name in inspect.signature(torch.cuda.graph).parameters if name in expected] == expected
+    assert callable(torch.cuda.CUDAGraph.replay)
 
 
 def layers_and_gradients(model, ids):
