@@ -236,6 +236,21 @@ def test_a_flag_wins_over_a_key_of_the_recipe_that_has_another_name(tmp_path):
     assert parse("max_steps: 3", "--num_train_epochs", "2").max_steps == -1
 
 
+def test_another_schedule_on_the_command_line_leaves_out_what_the_recipe_says_of_its_own(tmp_path):
+    recipe_text = "lr_scheduler_type: warmup_stable_decay\nwarmup_steps: 5\ndecay_ratio: 0.2"
+
+    def parse(*flags: str) -> tuple:
+        args = parse_arguments(Arguments, [recipe(tmp_path, recipe_text), *REQUIRED, *flags])
+        return args.lr_scheduler_type, args.warmup_steps, args.decay_ratio
+
+    assert parse() == parse("--lr_scheduler_type", "warmup_stable_decay") == ("warmup_stable_decay", 5, 0.2)
+    for name in ("linear", "cosine", "constant_with_warmup"):
+        assert parse("--lr_scheduler_type", name) == (name, 5, None)
+    assert parse("--lr_scheduler_type=constant") == ("constant", 0, None)
+    with pytest.raises(SystemExit):
+        parse("--lr_scheduler_type", "linear", "--decay_ratio", "0.3")
+
+
 # Flags of ours that had another name
 
 
