@@ -403,6 +403,13 @@ def test_the_loss_is_a_line_each_logging_steps_where_there_is_no_terminal(run, d
     assert np.average([float(loss) for _, loss in lines], weights=weights) == pytest.approx(float(once), abs=1e-4)
 
 
+def test_a_warm_up_beyond_the_run_is_told(run, data_set, capsys):
+    for steps, is_told in ((10, True), (9, False)):
+        fit(run(max_steps=10, warmup_steps=steps, output_dir=f"{run().output_dir}_{steps}"), data_set)
+        line = "--warmup_steps 10, but there are 10 updates: the learning rate ends before its peak"
+        assert (line in capsys.readouterr().out) is is_told
+
+
 def test_an_epochs_line_has_the_mean_loss_of_that_epoch_alone(run, data_set, capsys, monkeypatch):
     update = loop._Training.update
     monkeypatch.setattr(

@@ -148,7 +148,7 @@ class _Training:
         self.gradient_norm: torch.Tensor | None = None  # of the last update, if gradients are clipped
         self.time_passed = 0.0  # the share of the plan's seconds, if it limits them
         self.speed = Speed(self.clock.seconds.get("train", 0.0), self.plan.measures_peak, args, accelerator)
-        accelerator.print(f"train: {self.plan}, on {accelerator.device.type}")
+        self.print_plan()
         if restored:
             self.move_schedule()
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
@@ -156,6 +156,15 @@ class _Training:
         remove_earlier_results(args, accelerator)
         total = self.total if self.plan.seconds is None else None
         self.bar = tqdm(initial=self.progress.update, total=total, desc="train", disable=not sys.stderr.isatty())
+
+    def print_plan(self) -> None:
+        """What the run trains on, and a warm-up that it does not end."""
+        self.accelerator.print(f"train: {self.plan}, on {self.accelerator.device.type}")
+        if 0 < self.total <= self.args.warmup_steps:
+            self.accelerator.print(
+                f"--warmup_steps {self.args.warmup_steps}, but there are {self.total} updates: the learning rate ends "
+                f"before its peak, --learning_rate {self.args.learning_rate}"
+            )
 
     @property
     def finished(self) -> bool:
