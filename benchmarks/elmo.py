@@ -6,11 +6,10 @@ A row is a function `(precision, baseline_precision, tiny, device) -> Contest`; 
 import json
 import os
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import torch
@@ -176,9 +175,15 @@ class Loops:
         config = make_config(size, tiny, **fields)
         return config, make_models(ElmoModel, CudnnElmo if self.by_cudnn else PlainElmo, config, device)
 
-    def switched(self) -> AbstractContextManager:
+    @contextmanager
+    def switched(self) -> Iterator[None]:
         """While it is open, ours computes its loops so. The baselines do not read the variable."""
-        return mock.patch.dict(os.environ, {GRAPHS_VARIABLE: str(int(self.by_graphs))})
+        before = os.environ.get(GRAPHS_VARIABLE, "")
+        os.environ[GRAPHS_VARIABLE] = str(int(self.by_graphs))
+        try:
+            yield
+        finally:
+            os.environ[GRAPHS_VARIABLE] = before
 
 
 IN_PYTHON = Loops()

@@ -19,6 +19,7 @@ from modeling import ElmoConfig
 from modeling.elmo.modeling_elmo_pretraining import expected_count, sample_words
 
 
+LSTM_MODE = 2  # cuDNN's number for an LSTM
 SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, WORD_PADDING = 257, 258, 259, 260, 261
 
 
@@ -101,7 +102,11 @@ class CudnnLSTM(PlainLSTM):
         super()._apply(function, recurse)
         (lstm,) = self.lstms
         lstm.bias_hh_l0.data = function(lstm.bias_hh_l0.data)
-        lstm.flatten_parameters()  # into one piece of memory, as cuDNN wants them
+        if lstm.bias_hh_l0.is_cuda:
+            with torch.no_grad():  # one piece of memory, as `flatten_parameters` makes, but in bf16 too
+                torch._cudnn_rnn_flatten_weight(
+                    lstm._flat_weights, 5, lstm.input_size, LSTM_MODE, lstm.hidden_size, lstm.proj_size, 1, True, False
+                )
         return self
 
     def forward(self, inputs: torch.Tensor, lengths: Sequence[int], from_the_end: bool = False) -> torch.Tensor:
@@ -111,7 +116,7 @@ class CudnnLSTM(PlainLSTM):
             columns = (torch.tensor(lengths)[:, None] - 1 - columns) % inputs.shape[1]
         index = columns.expand(len(inputs), -1).to(inputs.device)[..., None].expand_as(inputs)
         packed = pack_padded_sequence(inputs.gather(1, index), lengths, batch_first=True)
-        outputs, _ = pad_packed_sequence(self.lstms[0](packed)[0], batch_first=True)
+        outputs, _ = pad_packed_sequence(self.lstms[0].train(self.training)(packed)[0], batch_first=True)
         return outputs.gather(1, index)  # the same index puts them back
 
 
@@ -209,16 +214,14 @@ def add_boundaries(input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     rows, columns, characters = input_ids.shape
     longer = input_ids.new_zeros(rows, columns + 2, characters)
     longer[:, 1:-1] = input_ids
-    for row, length in enumerate(mask.sum(1).tolist()):
-        for column, mark in ((0, SENTENCE_BEGIN), (length + 1, SENTENCE_END)):
-            longer[row, column] = WORD_PADDING
-            longer[row, column, :3] = torch.tensor([WORD_BEGIN, mark, WORD_END])
+    marks = input_ids.new_full((2, characters), WORD_PADDING)
+    marks[:, 0], marks[:, 2] = WORD_BEGIN, WORD_END
+    marks[0, 1], marks[1, 1] = SENTENCE_BEGIN, SENTENCE_END
+    longer[:, 0] = marks[0]
+    longer[torch.arange(rows, device=mask.device), mask.sum(1) + 1] = marks[1]
     return longer
 
 
 def remove_boundaries(layer: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """(B, T + 2, D) -> (B, T, D), zero at padding."""
-    shorter = layer.new_zeros(*mask.shape, layer.shape[-1])
-    for row, length in enumerate(mask.sum(1).tolist()):
-        shorter[row, :length] = layer[row, 1 : length + 1]
-    return shorter
+    return layer[:, 1:-1] * mask[..., None]

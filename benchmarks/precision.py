@@ -1,7 +1,8 @@
 """The precisions of a side. The settings of `python -m benchmarks` are pairs of them.
 
-"highest" is fp32 with torch's defaults. "medium" is fp32 with `torch.set_float32_matmul_precision("medium")`.
-"portable" is fp32 without oneDNN. "bf16" is a model in bf16, or bf16 autocast in training.
+"highest" is fp32 with torch's defaults, except that cuDNN does not round factors either. "medium" is fp32 with
+`torch.set_float32_matmul_precision("medium")`. "portable" is fp32 without oneDNN. "bf16" is a model in bf16, or bf16
+autocast in training.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,8 +41,20 @@ def onednn(enabled: bool) -> Iterator[None]:
 
 
 @contextmanager
+def cudnn_rounding(allowed: bool) -> Iterator[None]:
+    """Whether cuDNN rounds fp32 factors to TF32, as it does by default, while torch's products do not."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+@contextmanager
 def switches(precision: str) -> Iterator[None]:
-    with matmul_precision(matrix_setting(precision)), onednn(precision != "portable"):
+    setting = matrix_setting(precision)
+    with matmul_precision(setting), onednn(precision != "portable"), cudnn_rounding(setting != "highest"):
         yield
 
 

@@ -48,7 +48,7 @@ class Graph:
 
 
 @contextmanager
-def capturing(graph: Graph, capture_error_mode: str):
+def capturing(graph: Graph, pool: tuple, stream: "Stream", capture_error_mode: str):
     """In the place of `torch.cuda.graph`, which computes nothing: what a graph will write is not a number yet."""
     with Recorder(graph.calls):
         yield
@@ -66,6 +66,8 @@ def capturing(graph: Graph, capture_error_mode: str):
 class Stream:
     """In the place of `torch.cuda.Stream`, on a machine that computes one thing after another."""
 
+    cuda_stream = 0
+
     def wait_stream(self, other: "Stream") -> None:
         assert isinstance(other, Stream)
 
@@ -75,18 +77,19 @@ def graphs(monkeypatch):
     """The processor counts as a GPU. Chunks are short, so that these sentences need several."""
     CAPTURES.clear()
     monkeypatch.setenv("ZOO_CUDA_GRAPHS", "1")
-    for name, value in {"DEVICES": ("cpu",), "_graphs": {}, "CHUNK": 3}.items():
+    modeling_elmo_graphs._grid_of.cache_clear()
+    for name, value in {"DEVICES": ("cpu",), "_kept": {}, "CHUNK": 3}.items():
         monkeypatch.setattr(modeling_elmo_graphs, name, value)
     stand_ins = {"CUDAGraph": Graph, "graph": capturing, "Stream": Stream, "current_stream": Stream}
-    for name, value in (stand_ins | {"stream": nullcontext}).items():
+    for name, value in (stand_ins | {"stream": nullcontext, "graph_pool_handle": tuple}).items():
         monkeypatch.setattr(torch.cuda, name, value)
     return monkeypatch
 
 
 def test_the_stand_in_takes_what_torchs_capture_takes():
-    expected = ["cuda_graph", "capture_error_mode"]
+    expected = ["cuda_graph", "pool", "stream", "capture_error_mode"]
     assert [name for name in inspect.signature(torch.cuda.graph).parameters if name in expected] == expected
-    assert callable(torch.cuda.CUDAGraph.replay)
+    assert callable(torch.cuda.CUDAGraph.replay) and callable(torch.cuda.graph_pool_handle)
 
 
 def layers_and_gradients(model, ids):
@@ -158,12 +161,37 @@ def test_batches_of_up_to_eight_sentences_of_any_length_share_a_graph(graphs):
     assert len(CAPTURES) == 2
 
 
-def test_the_oldest_graph_makes_room(graphs):
+def test_too_many_graphs_are_given_up_at_once(graphs):
     graphs.setattr(modeling_elmo_graphs, "KEPT_GRAPHS", 2)
     model = small_model()
-    for count in (1, 9, 1, 17, 1, 9):
+    for count, captures in ((1, 1), (9, 2), (1, 2), (17, 3), (1, 4), (17, 4)):
         model.embed([["a"]] * count)
-    assert len(CAPTURES) == 4 and len(modeling_elmo_graphs._graphs) == 2
+        assert len(CAPTURES) == captures
+
+
+def test_each_stream_and_each_precision_of_products_has_graphs_of_its_own(graphs):
+    model, ids = small_model(), batch_of(SENTENCES, K)
+    for stream, precision, captures in ((0, "highest", 1), (1, "highest", 2), (1, "medium", 3), (0, "highest", 3)):
+        graphs.setattr(Stream, "cuda_stream", stream)
+        graphs.setattr(modeling_elmo_graphs, "_precision", lambda precision=precision: precision)
+        model(ids)
+        assert len(CAPTURES) == captures
+    assert len(modeling_elmo_graphs._kept) == 2
+
+
+def test_the_precision_of_products_is_that_which_torch_is_set_to():
+    before = torch.get_float32_matmul_precision()
+    found = []
+    for precision in ("highest", "high"):
+        torch.set_float32_matmul_precision(precision)
+        found.append(modeling_elmo_graphs._precision())
+    torch.set_float32_matmul_precision(before)
+    assert found[0] != found[1]
+
+
+def test_a_batch_without_rows_needs_no_graph(graphs):
+    assert small_model()(torch.zeros(0, 3, K, dtype=torch.long)).last_hidden_state.shape == (0, 3, 14)
+    assert not CAPTURES
 
 
 def test_bfloat16_is_as_close_as_that_of_the_loop(graphs):

@@ -25,9 +25,10 @@ steps of all sentences, as in modeling_elmo_lstm.py; C cells; P size of the proj
 in front: (2, ...).
 """
 
+import functools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -38,13 +39,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 VARIABLE = "ZOO_CUDA_GRAPHS"
 CHUNK = 8  # steps of a graph
 ROWS = 8  # sentences are filled up to a multiple of this, so that few graphs serve all batches
-KEPT_GRAPHS = 16  # each has tensors of its own on the GPU
+KEPT_GRAPHS = 16  # of a stream
 DEVICES = ("cuda",)
 
 Tensors = Sequence[torch.Tensor]
 Clips = tuple[float | None, float | None]  # limits of cells and projections; None: no limit
 _lock = threading.Lock()  # a graph's tensors belong to one call at a time
-_graphs: dict[tuple, "_Graph"] = {}
+_kept: dict[tuple[torch.device, int], "_Graphs"] = {}  # by device and stream
 
 
 def uses_graphs(tensor: torch.Tensor) -> bool:
@@ -63,12 +64,12 @@ def run_forward(
     gates: torch.Tensor,  # (2, M, 4C)
     weights: Tensors,  # U (2, 4C, P) and, unless states are the cells, the projection (2, P, C)
     state: Tensors,  # hidden (2, S, P), cell (2, S, C) in float32
-    sizes: Sequence[int],  # sentences of each step, which never grow
+    sizes: tuple[int, ...],  # sentences of each step, which never grow
     clips: Clips,
     save: bool,
 ) -> tuple[torch.Tensor, Tensors, Tensors]:
     """Projections (2, M, P), the last state, and, if `save`, activated gates (2, M, 4C) and cells (2, M, C)."""
-    grid = _Grid(sizes, gates.device)
+    grid = _grid_of(sizes, gates.device)
     columns = [grid.spread(gates)]
     function = partial(forward_steps, clips=clips, save=save)
     outputs, state = _run(function, weights, [grid.fill(part) for part in state], columns, grid.is_real)
@@ -81,11 +82,11 @@ def run_backward(
     cell: torch.Tensor,  # (2, S, C), the first
     columns: Tensors,  # activated gates, cells, projections and their gradients, (2, M, ...) each
     d_state: Tensors,  # of the last state: (2, S, P), (2, S, C)
-    sizes: Sequence[int],
+    sizes: tuple[int, ...],
     clips: Clips,
 ) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
     """The gradients of the gates (2, M, 4C), of the projections (2, M, P) as the steps see them, and of the state."""
-    grid = _Grid(sizes, cell.device)
+    grid = _grid_of(sizes, cell.device)
     activated, cells, outputs, d_outputs = (grid.spread(column) for column in columns)
     before = torch.cat([grid.fill(cell).unsqueeze(1), cells[:, :-1]], 1)
     columns = [activated, cells, before, outputs, d_outputs]
@@ -156,14 +157,15 @@ class _Grid:
 
     Attributes:
         is_real: (T, S, 1) booleans.
+        places: (M,) the place of each row in T * S.
     """
 
-    def __init__(self, sizes: Sequence[int], device: torch.device):
+    def __init__(self, sizes: tuple[int, ...], device: torch.device):
         self.steps, self.sentences = _up_to(len(sizes), CHUNK), _up_to(sizes[0], ROWS)
         counts = torch.tensor([*sizes, *[0] * (self.steps - len(sizes))])
-        is_real = counts.unsqueeze(1) > torch.arange(self.sentences)
-        self.is_real = is_real.unsqueeze(-1).to(device)
-        self.places = is_real.flatten().nonzero().squeeze(1).to(device)  # (M,), computed on the CPU: no wait
+        is_real = (counts.unsqueeze(1) > torch.arange(self.sentences)).unsqueeze(-1)
+        places = is_real.flatten().nonzero().squeeze(1)
+        self.is_real, self.places = (_moved(tensor, device) for tensor in (is_real, places))
 
     def spread(self, rows: torch.Tensor) -> torch.Tensor:
         """(2, M, D) -> (2, T, S, D), zeros where there is no row."""
@@ -179,89 +181,140 @@ class _Grid:
         return nn.functional.pad(state, (0, 0, 0, self.sentences - state.shape[1]))
 
 
+@functools.lru_cache(maxsize=2)
+def _grid_of(sizes: tuple[int, ...], device: torch.device) -> _Grid:
+    """One for all layers of a batch, in both passes."""
+    with torch.inference_mode(False):
+        return _Grid(sizes, device)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on the device, without a wait for what the device computes."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def _up_to(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
 def _run(
-    function: Callable, weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor, from_the_end=False
+    function: partial, weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor, from_the_end=False
 ) -> tuple[Tensors, Tensors]:
     """Runs one chunk after another: what the steps return (2, T, S, ...), and the last state."""
-    with _lock, torch.inference_mode(False), torch.no_grad(), torch.cuda.device_of(is_real):
-        starts = range(0, len(is_real), CHUNK)
+    device = is_real.device
+    with (
+        _lock,
+        torch.cuda.device_of(is_real),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False),  # a backward pass may be inside of one
+    ):
+        starts, wholes = range(0, len(is_real), CHUNK), []
         first = [column[:, :CHUNK] for column in columns], is_real[:CHUNK]
-        graph = _graph_of(function, weights, state, *first)
+        graph = _graphs_of(device).get(function, weights, state, *first)
         graph.load(weights, state)
-        chunks = []
         for start in reversed(starts) if from_the_end else starts:
             chunk = slice(start, start + CHUNK)
-            chunks.append(graph.replay([column[:, chunk] for column in columns], is_real[chunk]))
-        results = [torch.cat(parts, 1) for parts in zip(*(chunks[::-1] if from_the_end else chunks), strict=True)]
-        return results, [part.clone() for part in graph.state]
+            graph.replay([column[:, chunk] for column in columns], is_real[chunk])
+            wholes = wholes or [part.new_empty(2, len(is_real), *part.shape[2:]) for part in graph.results]
+            for whole, part in zip(wholes, graph.results, strict=True):
+                whole[:, chunk].copy_(part)
+        return wholes, [part.clone() for part in graph.state]
 
 
 class _Graph:
     """A chunk of steps that is captured once. Each replay goes on from the state of the one before.
 
     Attributes:
-        state: the state after the latest replay.
+        results: what the steps of the latest replay return, (2, K, S, ...) each.
+        state: the state after them.
     """
 
-    def __init__(self, function: Callable, weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor):
-        self.weights, self.state, self.columns = ([part.clone() for part in p] for p in (weights, state, columns))
+    def __init__(self, function: partial, weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor):
+        self.weights = weights
+        self.state, self.columns = ([part.clone() for part in parts] for parts in (state, columns))
         self.is_real = is_real.clone()
+        self.function = function
 
-        def compute() -> Tensors:
-            results, state = function(self.weights, self.state, self.columns, self.is_real)
-            for old, new in zip(self.state, state, strict=True):
-                old.copy_(new)
-            return results
+    def compute(self) -> None:
+        self.results, state = self.function(self.weights, self.state, self.columns, self.is_real)
+        _copy(self.state, state)
 
-        self.launch, self.results = _capture(compute)
+    def capture(self, **options) -> None:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may go on to use the GPU, as those that load data do.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local", **options):
+            self.compute()
+        self.launch = graph.replay
 
     def load(self, weights: Tensors, state: Tensors) -> None:
         """Takes the weights of all following steps, and the state before them."""
-        for old, new in zip([*self.weights, *self.state], [*weights, *state], strict=True):
-            old.copy_(new)
+        _copy([*self.weights, *self.state], [*weights, *state])
 
-    def replay(self, columns: Tensors, is_real: torch.Tensor) -> Tensors:
-        """What K steps return, as tensors of their own."""
-        for old, new in zip([*self.columns, self.is_real], [*columns, is_real], strict=True):
-            old.copy_(new)
+    def replay(self, columns: Tensors, is_real: torch.Tensor) -> None:
+        _copy([*self.columns, self.is_real], [*columns, is_real])
         self.launch()
-        return [result.clone() for result in self.results]
 
 
-def _graph_of(function: partial, weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor) -> _Graph:
-    """The graph of this function for tensors of these shapes, types and device, captured if there is none."""
-    tensors = [*weights, *state, *columns, is_real]
-    shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
-    key = (function.func, *function.keywords.values(), shapes, _stream())
-    graph = _graphs.pop(key, None) or _Graph(function, weights, state, columns, is_real)
-    _graphs[key] = graph  # the latest is last
-    if len(_graphs) > KEPT_GRAPHS:
-        del _graphs[next(iter(_graphs))]
-    return graph
+class _Graphs:
+    """The graphs that are launched on one stream, one after another.
+
+    They share the memory in which their kernels work, and the copies of the weights. Where there are too many, all are
+    given up: cuBLAS's workspace, which all of them write to, is memory of the one that was captured first.
+    """
+
+    def __init__(self):
+        self.warm_up_stream, self.capture_stream = torch.cuda.Stream(), torch.cuda.Stream()
+        self.clear()
+
+    def clear(self) -> None:
+        self.graphs: dict[tuple, _Graph] = {}
+        self.weights: dict[tuple, Tensors] = {}
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def get(
+        self, function: partial, weights: Tensors, state: Tensors, columns: Tensors, is_real: torch.Tensor
+    ) -> _Graph:
+        """The graph of this function for tensors of these shapes and types, captured if there is none."""
+        shapes = _shapes([*weights, *state, *columns, is_real])
+        key = (function.func, *function.keywords.values(), shapes, _precision())
+        if key not in self.graphs:
+            if len(self.graphs) >= KEPT_GRAPHS:
+                self.clear()
+            copies = self.weights.setdefault(_shapes(weights), [part.clone() for part in weights])
+            graph = _Graph(function, copies, state, columns, is_real)
+            self.warm_up(graph)
+            graph.capture(stream=self.capture_stream, pool=self.pool)
+            self.graphs[key] = graph
+        return self.graphs[key]
+
+    def warm_up(self, graph: _Graph) -> None:
+        """Computes once: the first product of a thread makes what cannot be made during a capture."""
+        self.warm_up_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.warm_up_stream):
+            graph.compute()
+        torch.cuda.current_stream().wait_stream(self.warm_up_stream)
 
 
-def _capture(compute: Callable[[], Tensors]) -> tuple[Callable[[], None], Tensors]:
-    """The function that launches the kernels of `compute()` again, and the tensors that they write."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        compute()  # cuBLAS allocates its workspace in the first product, which cannot be captured
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    # Other threads may go on to use the GPU, as those that load data do.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        results = compute()
-    return graph.replay, results
+def _graphs_of(device: torch.device) -> _Graphs:
+    """Those of this device and of the stream that is in use."""
+    key = device, torch.cuda.current_stream().cuda_stream
+    return _kept.get(key) or _kept.setdefault(key, _Graphs())
+
+
+def _copy(old: Tensors, new: Tensors) -> None:
+    for one, other in zip(old, new, strict=True):
+        one.copy_(other)
+
+
+def _shapes(tensors: Tensors) -> tuple:
+    return tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+
+
+def _precision() -> str:
+    """That of products in float32, which a graph keeps."""
+    return getattr(torch.backends.cuda.matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
 
 
 def _is_captured() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-def _stream() -> int:
-    """The stream that a graph is launched on: on another one, two calls would write to its tensors at once."""
-    return torch.cuda.current_stream().cuda_stream if torch.cuda.is_available() else 0

@@ -249,7 +249,7 @@ class _Recurrence(torch.autograd.Function):
 def _forward_both(sides, sizes, clips, save):
     """What `_forward` returns for each direction."""
     u = sides[0][1]
-    if not uses_graphs(u):
+    if not sizes or not uses_graphs(u):
         return _of_both(lambda side: _forward(*side, sizes, clips, save), sides, is_faster(u, u, len(sizes)))
     gates, u, p, *state = _stack(sides)
     outputs, state, saved = run_forward(gates, [u] if p is None else [u, p], state, sizes, clips, save)
@@ -259,7 +259,7 @@ def _forward_both(sides, sizes, clips, save):
 def _backward_both(sides, sizes, clips):
     """What `_backward` returns for each direction."""
     u = sides[0][0]
-    if not uses_graphs(u):
+    if not sizes or not uses_graphs(u):
         return _of_both(lambda side: _backward(*side, sizes, clips), sides, is_faster(u, u, len(sizes)))
     u, p, hidden, cell, outputs, activated, cells, d_outputs, *d_state = _stack(sides)
     columns = activated, cells, outputs, d_outputs
