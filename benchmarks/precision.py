@@ -7,6 +7,7 @@ autocast in training.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 import torch
 
@@ -30,31 +31,24 @@ def matmul_precision(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def onednn(enabled: bool) -> Iterator[None]:
-    """Switches oneDNN on or off for all of torch, and restores it afterwards."""
-    before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = enabled
+def switched(backend: ModuleType, name: str, value: bool) -> Iterator[None]:
+    """Sets a switch of one of `torch.backends` for all of torch, and restores it afterwards."""
+    before = getattr(backend, name)
+    setattr(backend, name, value)
     try:
         yield
     finally:
-        torch.backends.mkldnn.enabled = before
-
-
-@contextmanager
-def cudnn_rounding(allowed: bool) -> Iterator[None]:
-    """Whether cuDNN rounds fp32 factors to TF32, as it does by default, while torch's products do not."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
+        setattr(backend, name, before)
 
 
 @contextmanager
 def switches(precision: str) -> Iterator[None]:
     setting = matrix_setting(precision)
-    with matmul_precision(setting), onednn(precision != "portable"), cudnn_rounding(setting != "highest"):
+    with (
+        matmul_precision(setting),
+        switched(torch.backends.mkldnn, "enabled", precision != "portable"),
+        switched(torch.backends.cudnn, "allow_tf32", setting != "highest"),  # as cuDNN rounds by default
+    ):
         yield
 
 

@@ -28,12 +28,13 @@ in front: (2, ...).
 import functools
 import os
 import threading
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 import torch.nn as nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from ..shared.modeling_recurrence import Tensors
 
 
 VARIABLE = "ZOO_CUDA_GRAPHS"
@@ -42,7 +43,6 @@ ROWS = 8  # sentences are filled up to a multiple of this, so that few graphs se
 KEPT_GRAPHS = 16  # of a stream
 DEVICES = ("cuda",)
 
-Tensors = Sequence[torch.Tensor]
 Clips = tuple[float | None, float | None]  # limits of cells and projections; None: no limit
 _lock = threading.Lock()  # a graph's tensors belong to one call at a time
 _kept: dict[tuple[torch.device, int], "_Graphs"] = {}  # by device and stream
@@ -281,8 +281,9 @@ class _Graphs:
         if key not in self.graphs:
             if len(self.graphs) >= KEPT_GRAPHS:
                 self.clear()
-            copies = self.weights.setdefault(_shapes(weights), [part.clone() for part in weights])
-            graph = _Graph(function, copies, state, columns, is_real)
+            if (of_weights := _shapes(weights)) not in self.weights:
+                self.weights[of_weights] = [part.clone() for part in weights]
+            graph = _Graph(function, self.weights[of_weights], state, columns, is_real)
             self.warm_up(graph)
             graph.capture(stream=self.capture_stream, pool=self.pool)
             self.graphs[key] = graph

@@ -49,13 +49,12 @@ from transformers import initialization as init
 from ..shared.modeling_onednn import apply_linear, fill_up, is_faster, packed, product, weight_of
 from ..shared.modeling_recurrence import Stepped, Tensors, scan
 from ..shared.modeling_static import is_transformed
-from .modeling_elmo_graphs import run_backward, run_forward, uses_graphs
+from .modeling_elmo_graphs import Clips, run_backward, run_forward, uses_graphs
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # one tensor of the forward and one of the backward direction
 State = tuple[torch.Tensor, torch.Tensor]  # hidden (2, S, P) and cell (2, S, C), forward then backward
 Weights = Sequence[Sequence[torch.Tensor]]  # the `step_weights` of each direction
-Clips = tuple[float | None, float | None]  # limits of cells and projections; None: no limit
 
 
 class Steps(NamedTuple):
@@ -261,14 +260,13 @@ def _backward_both(sides, sizes, clips):
     u = sides[0][0]
     if not sizes or not uses_graphs(u):
         return _of_both(lambda side: _backward(*side, sizes, clips), sides, is_faster(u, u, len(sizes)))
-    u, p, hidden, cell, outputs, activated, cells, d_outputs, *d_state = _stack(sides)
+    u, p, _, cell, outputs, activated, cells, d_outputs, *d_state = _stack(sides)
     columns = activated, cells, outputs, d_outputs
     d_gates, d_projected, d_state = run_backward([u] if p is None else [u, p], cell, columns, d_state, sizes, clips)
     gradients = []
-    for d in range(2):
-        d_u = d_gates[d].T @ _previous_states(outputs[d], hidden[d], sizes)
-        d_p = None if p is None else d_projected[d].T @ _projected_cells(activated[d], cells[d])
-        gradients.append((d_gates[d], d_u, d_p, *(part[d] for part in d_state)))
+    for d, (_, p, hidden, _, outputs, activated, cells, *_) in enumerate(sides):
+        d_weights = _weight_gradients(p, hidden, outputs, activated, cells, d_gates[d], d_projected[d], sizes)
+        gradients.append((d_gates[d], *d_weights, *(part[d] for part in d_state)))
     return gradients
 
 
@@ -336,15 +334,17 @@ def _backward(u, p, hidden, cell, outputs, activated, cells, d_outputs, d_hidden
         d_gates[rows] = sums
         d_current.mul_(f)  # in place in `d_cell`: the gradient of the cell before this step
         d_hidden[:size] = by_u(d_gates[rows])
+    d_weights = _weight_gradients(p, hidden, outputs, activated, cells, d_gates, d_projected, sizes)
+    return d_gates, *d_weights, d_hidden, d_cell
+
+
+def _weight_gradients(p, hidden, outputs, activated, cells, d_gates, d_projected, sizes):
+    """One direction: the gradients of U and P, each by one product over all steps."""
     d_u = _transposed_product(d_gates, _previous_states(outputs, hidden, sizes))
-    d_p = None if p is None else _transposed_product(d_projected, _projected_cells(activated, cells))
-    return d_gates, d_u, d_p, d_hidden, d_cell
-
-
-def _projected_cells(activated: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
-    """(M, C), sigmoid(o) tanh(c), which P multiplies."""
+    if p is None:
+        return d_u, None
     o = activated[:, 3 * cells.shape[1] :].float()
-    return (o * tanh_(cells.clone())).to(activated.dtype)
+    return d_u, _transposed_product(d_projected, (o * tanh_(cells.clone())).to(outputs.dtype))
 
 
 def _previous_states(outputs: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
