@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import bert, elmo, gpt, gpu
+from . import attention, bert, elmo, gpt, gpu
 from .limits import matrix_peak, read_bandwidth
 from .measure import CPU, Build, Contest, Side, added_memory, assert_equal, clock_of, results_file, take_turns
 from .precision import matrix_setting, model_dtype
@@ -19,6 +19,7 @@ from .reporting import describe_limits, describe_machine, markdown, print_head, 
 
 # The rows of each model, and those that only a GPU runs unless they are named. A name stands for all of its rows.
 MODELS: dict[str, dict[str, tuple[str, Build]]] = {
+    "attention": attention.ROWS,
     "bert": bert.ROWS,
     "elmo": elmo.ROWS,
     "gpt": gpt.ROWS,

@@ -286,10 +286,16 @@ class Setup:
 
 
 def two_steps(
-    side: str, head: str, make_inputs: Callable[[bool], Inputs], precision: str, tiny: bool, device: torch.device
+    side: str,
+    head: str,
+    make_inputs: Callable[[bool], Inputs],
+    setup: Setup,
+    precision: str,
+    tiny: bool,
+    device: torch.device,
 ) -> None:
     """The work whose memory is measured: in the second step, the optimizer has its state."""
-    model = make_model(side, head, "small", tiny, dropout=0.1).to(device)
+    model = make_model(side, head, setup.size, tiny, setup.dropout).to(device)
     step = make_step(model, make_inputs(tiny).to(device).batches, precision)
     step(0)
     step(1)
@@ -303,10 +309,9 @@ def train_step(
     make_models: MakeModels = make_models,
     setup: Setup = Setup(),
 ) -> Build:
-    """Forward, backward and fused AdamW with dropout; loss and gradients are compared without dropout.
+    """Forward, backward and fused AdamW with the dropout of `setup`; loss and gradients are compared without dropout.
 
-    `with_memory` says whether the peak memory of a process is measured that does nothing else, with models of the
-    default `setup`.
+    `with_memory` says whether the peak memory of a process is measured that does nothing else. It attends by sdpa.
     """
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
@@ -325,7 +330,7 @@ def train_step(
                 return loss_and_gradients(checked[name].to(device), inputs.batches[0], precision)
 
             def memory() -> float:
-                return peak_memory(two_steps, name, head, make_inputs, precision, tiny, device)
+                return peak_memory(two_steps, name, head, make_inputs, setup, precision, tiny, device)
 
             model, compiled = trained[name].to(device), setup.compiled and name == STOCK
             run = make_step(model, inputs.batches, precision, compiled)
@@ -357,6 +362,10 @@ ROWS: dict[str, tuple[str, Build]] = {
     "masked-lm": (
         "4 x 512, masked LM step",
         train_step("ForMaskedLM", make_masked_batches, masked_lm_flop, with_memory=True),
+    ),
+    "masked-lm-no-dropout": (
+        "4 x 512, masked LM step",
+        train_step("ForMaskedLM", make_masked_batches, masked_lm_flop, with_memory=True, setup=Setup(dropout=0.0)),
     ),
     "sorted": ("4 x 512, evaluation", evaluate_set(OURS, True, STOCK, False)),
     "sorted-zoo": ("4 x 512, evaluation", evaluate_set(OURS, True, OURS, False)),

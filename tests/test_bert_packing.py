@@ -64,12 +64,9 @@ def small(model_class: type, dropout: float) -> torch.nn.Module:
     return ZooGPTModel(ZooGPTConfig(**sizes, attn_pdrop=dropout))
 
 
-@pytest.mark.parametrize("model_class", [ZooBertModel, ZooGPTModel])
-@pytest.mark.parametrize(
-    ("dtype", "dropout", "is_used"), [(torch.bfloat16, 0.1, False), (torch.bfloat16, 0.0, True), (None, 0.1, True)]
-)
-def test_sdpa_attends_except_in_bfloat16_with_dropout(model_class, dtype, dropout, is_used, monkeypatch):
-    """sdpa would compute it in float32, in ordinary operations."""
+@pytest.fixture
+def calls_of_sdpa(monkeypatch) -> list[float]:
+    """The probability of dropout of each call."""
     calls = []
 
     def counted(*args, **kwargs):
@@ -77,13 +74,50 @@ def test_sdpa_attends_except_in_bfloat16_with_dropout(model_class, dtype, dropou
         return scaled_dot_product_attention(*args, **kwargs)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    return calls
+
+
+@pytest.mark.parametrize("model_class", [ZooBertModel, ZooGPTModel])
+@pytest.mark.parametrize(
+    ("dtype", "dropout", "has_amx", "is_used"),
+    [
+        (torch.bfloat16, 0.1, True, False),
+        (torch.bfloat16, 0.0, True, True),
+        (torch.bfloat16, 0.0, False, False),
+        (None, 0.1, False, True),
+    ],
+)
+def test_sdpa_attends_except_in_bfloat16_with_dropout_and_in_training_without_amx(
+    model_class, dtype, dropout, has_amx, is_used, monkeypatch, calls_of_sdpa
+):
+    """With dropout, sdpa would compute it in float32, in ordinary operations."""
+    monkeypatch.setattr(modeling_packing, "has_amx", lambda: has_amx)
     model, ids = small(model_class, dropout).train(), torch.randint(1, 61, (2, 7))
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
         model(ids)
-    assert calls == ([dropout] * 2 if is_used else [])
-    with torch.autocast("cpu", dtype, enabled=dtype is not None):
+    assert calls_of_sdpa == ([dropout] * 2 if is_used else [])
+    with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype is not None):
         model.eval()(ids)
-    assert calls[-2:] == [0.0] * 2
+    assert calls_of_sdpa[-2:] == [0.0] * 2
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMaskedLM"])
+def test_in_bfloat16_the_gradients_of_plain_products_are_as_close_to_float32_as_those_of_sdpa(
+    head, tmp_path, monkeypatch
+):
+    _, ours = pair(head, tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    this = case(head, holes=True)
+
+    def gradients(dtype: torch.dtype, has_amx: bool) -> torch.Tensor:
+        monkeypatch.setattr(modeling_packing, "has_amx", lambda: has_amx)
+        ours.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            ours(**this.inputs, **this.labels).loss.backward()
+        return torch.cat([weight.grad.flatten() for weight in ours.parameters() if weight.grad is not None])
+
+    exact = gradients(torch.float32, has_amx=False)
+    plain, fused = ((gradients(torch.bfloat16, has_amx) - exact).norm() for has_amx in (False, True))
+    assert 0 < plain < 1.2 * fused
 
 
 def test_padding_and_packing_are_inverse_where_tokens_are():

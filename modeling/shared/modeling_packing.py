@@ -40,7 +40,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_losses import IGNORED
-from .modeling_onednn import product_type
+from .modeling_onednn import has_amx, product_type
 from .modeling_static import is_opaque
 from .modeling_varlen import VARLEN, VARLEN_DEVICES
 
@@ -295,9 +295,9 @@ def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
     """The name of the attention function: the configuration's, or "eager" where sdpa does not suit (..., H) states.
 
     sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
-    query, as in a step of generation, and with dropout, for which it computes in float32. The same holds for
-    torch_varlen, which calls sdpa. `kwargs` are those of the attention function. Raises ValueError if attentions are
-    requested and the configured implementation cannot return them.
+    query, as in a step of generation, with dropout, for which it computes in float32, and, on processors without AMX,
+    in its backward pass. The same holds for torch_varlen, which calls sdpa. `kwargs` are those of the attention
+    function. Raises ValueError if attentions are requested and the configured implementation cannot return them.
     """
     implementation = config._attn_implementation
     recorded = is_recorded(config, "attentions", kwargs)
@@ -313,7 +313,7 @@ def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
 
 
 def _is_for_sdpa(states: torch.Tensor, dropout: float) -> bool:
-    slow = states.shape[-2] == 1 or dropout > 0
+    slow = states.shape[-2] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx())
     return states.numel() > 0 and not (slow and states.device.type == "cpu" and product_type(states) == torch.bfloat16)
 
 
