@@ -17,13 +17,13 @@ from .precision import matrix_setting, model_dtype
 from .reporting import describe_limits, describe_machine, markdown, print_head, print_machine, write_json
 
 
-# The rows of attention and of each model, and those that only a GPU runs unless they are named. A name stands for all of
+# The rows of each model, of attention, and those that only a GPU runs unless they are named. A name stands for all of
 # its rows.
 MODELS: dict[str, dict[str, tuple[str, Build]]] = {
-    "attention": attention.ROWS,
     "bert": bert.ROWS,
     "elmo": elmo.ROWS,
     "gpt": gpt.ROWS,
+    "attention": attention.ROWS,
     "gpu": gpu.ROWS,
 }
 ROWS = {row: build for rows in MODELS.values() for row, build in rows.items()}

@@ -241,7 +241,7 @@ def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
 def test_an_unknown_row_is_one_clear_error(capsys):
     with pytest.raises(SystemExit):
         main(["bert-huge"])
-    assert "no row is called bert-huge; there are bert, elmo, gpt, gpu, base-sst2" in capsys.readouterr().err
+    assert "no row is called bert-huge; there are bert, elmo, gpt, attention, gpu, base" in capsys.readouterr().err
 
 
 def test_the_name_of_a_model_stands_for_its_rows_and_settings():
