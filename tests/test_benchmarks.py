@@ -93,7 +93,7 @@ def test_a_sorted_evaluation_stops_when_the_order_is_not_put_back(row, monkeypat
         tiny_run(row, "--settings", "fp32")
 
 
-@pytest.mark.parametrize("row", ["finetuning", "masked-lm"])
+@pytest.mark.parametrize("row", ["finetuning", "masked-lm", "masked-lm-no-dropout"])
 def test_a_training_row_stops_when_only_a_gradient_differs(row, monkeypatch):
     forward = modeling.bert.modeling_bert.ZooBertIntermediate.forward
     monkeypatch.setattr(
@@ -241,7 +241,8 @@ def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
 def test_an_unknown_row_is_one_clear_error(capsys):
     with pytest.raises(SystemExit):
         main(["bert-huge"])
-    assert "no row is called bert-huge; there are bert, elmo, gpt, attention, gpu, base" in capsys.readouterr().err
+    names = "bert, elmo, gpt, attention, gpu, base-sst2"
+    assert f"no row is called bert-huge; there are {names}" in capsys.readouterr().err
 
 
 def test_the_name_of_a_model_stands_for_its_rows_and_settings():

@@ -64,19 +64,6 @@ def small(model_class: type, dropout: float) -> torch.nn.Module:
     return ZooGPTModel(ZooGPTConfig(**sizes, attn_pdrop=dropout))
 
 
-@pytest.fixture
-def calls_of_sdpa(monkeypatch) -> list[float]:
-    """The probability of dropout of each call."""
-    calls = []
-
-    def counted(*args, **kwargs):
-        calls.append(kwargs["dropout_p"])
-        return scaled_dot_product_attention(*args, **kwargs)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
-    return calls
-
-
 @pytest.mark.parametrize("model_class", [ZooBertModel, ZooGPTModel])
 @pytest.mark.parametrize(
     ("dtype", "dropout", "has_amx", "is_used"),
@@ -88,17 +75,24 @@ def calls_of_sdpa(monkeypatch) -> list[float]:
     ],
 )
 def test_sdpa_attends_except_in_bfloat16_with_dropout_and_in_training_without_amx(
-    model_class, dtype, dropout, has_amx, is_used, monkeypatch, calls_of_sdpa
+    model_class, dtype, dropout, has_amx, is_used, monkeypatch
 ):
     """With dropout, sdpa would compute it in float32, in ordinary operations."""
+    calls = []
+
+    def counted(*args, **kwargs):
+        calls.append(kwargs["dropout_p"])
+        return scaled_dot_product_attention(*args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
     monkeypatch.setattr(modeling_packing, "has_amx", lambda: has_amx)
     model, ids = small(model_class, dropout).train(), torch.randint(1, 61, (2, 7))
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
         model(ids)
-    assert calls_of_sdpa == ([dropout] * 2 if is_used else [])
+    assert calls == ([dropout] * 2 if is_used else [])
     with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype is not None):
         model.eval()(ids)
-    assert calls_of_sdpa[-2:] == [0.0] * 2
+    assert calls[-2:] == [0.0] * 2
 
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForMaskedLM"])

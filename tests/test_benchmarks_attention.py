@@ -1,0 +1,26 @@
+"""The rows of the benchmarks that compare plain products of attention with sdpa."""
+
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import attention
+from benchmarks.__main__ import main
+from benchmarks.measure import CPU, DifferentResults
+
+
+@pytest.mark.parametrize("row", attention.ROWS)
+@pytest.mark.parametrize("setting", ["fp32", "bf16"])
+def test_a_row_stops_when_only_a_gradient_differs(row, setting, monkeypatch):
+    plain = attention.plain
+    monkeypatch.setattr(attention, "plain", lambda query, key, value: plain(query, key.detach() + 0 * key, value))
+    with pytest.raises(DifferentResults, match="Nothing was timed"):
+        main([row, "--size", "tiny", "--settings", setting])
+
+
+@pytest.mark.parametrize("row", attention.ROWS)
+def test_what_a_row_needs_is_what_torch_counts(row):
+    _, build = attention.ROWS[row]
+    contest = build("portable", "portable", True, CPU)
+    with FlopCounterMode(display=False) as counter:
+        contest.side.run(0)
+    assert contest.need.amount(0) == counter.get_total_flops()
