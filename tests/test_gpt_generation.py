@@ -7,7 +7,9 @@ import pytest
 import torch
 from transformers import (
     CompileConfig,
+    ContinuousBatchingConfig,
     DynamicCache,
+    GenerationConfig,
     LogitsProcessorList,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
@@ -37,12 +39,13 @@ def weights_are_packed_soon(monkeypatch):
 
 
 def build(seed: int = 0, **changes) -> tuple[ZooGPTLMHeadModel, OpenAIGPTLMHeadModel]:
-    """Ours and transformers' with the same weights, large enough for every earlier token to matter."""
+    """Ours and transformers' with the same weights, of a size with which each prompt has a text of its own."""
     torch.manual_seed(seed)
     sizes = SIZES | changes
     stock = OpenAIGPTLMHeadModel(OpenAIGPTConfig(**sizes)).eval()
-    for weight in stock.parameters():
-        torch.nn.init.normal_(weight, std=0.5)
+    for name, weight in stock.named_parameters():
+        is_scale = ".ln_" in name and name.endswith("weight")
+        torch.nn.init.normal_(weight, mean=float(is_scale), std=0.3 if weight.dim() > 1 else 0.1)
     ours = ZooGPTLMHeadModel(ZooGPTConfig(**sizes)).eval()
     ours.load_state_dict(stock.state_dict())
     return ours, stock
@@ -100,6 +103,13 @@ WAYS = {
     "up to an end, but not at once": {"eos_token_id": list(range(1, 30)), "min_new_tokens": 4},
     "scores changed by the user": {"logits_processor": LogitsProcessorList([prefer_even_words])},
 }
+
+
+@SEEDS
+def test_each_prompt_has_a_text_of_its_own_of_different_words(seed):
+    texts = [generate(build(seed)[0], prompts(1, columns))[0, columns:].tolist() for columns in range(1, 7)]
+    assert len(set(map(tuple, texts))) == len(texts)
+    assert sum(len(set(text)) for text in texts) > 2 * len(texts)
 
 
 @SEEDS
@@ -164,7 +174,7 @@ def test_an_assistant_changes_no_token(layers):
 
 
 def test_proposals_looked_up_in_the_prompt_change_no_token():
-    ours, stock = build()
+    ours, stock = build(n_positions=POSITIONS + 3)  # transformers reads the proposals behind the last word, too
     start = generate(stock, prompts(1, 2), new=10)
     ids = torch.cat([start, start[:, :4]], 1)  # what follows may be there already
     assert torch.equal(generate(ours, ids, new=8, prompt_lookup_num_tokens=3), generate(stock, ids, new=8))
@@ -295,6 +305,20 @@ def test_a_compiled_step_on_a_static_cache_generates_the_same():
     found = generate(ours, ids, cache_implementation="static", compile_config=compiled)
     assert torch.equal(found, generate(stock, ids))
     assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_continuous_batching_generates_the_tokens_of_each_prompt_alone(attention):
+    ours, stock = build()
+    ours.set_attn_implementation(attention)
+    rows = [prompts(1, columns) for columns in (1, 9, 2, 5, 12, 3)]
+    end = {"eos_token_id": list(range(1, 30, 2))}
+    settings = GenerationConfig(do_sample=False, max_new_tokens=9, pad_token_id=0, **end)
+    few = ContinuousBatchingConfig(page_size=4, num_blocks=8, max_batch_tokens=8)  # prompts come in parts, some wait
+    answers = ours.generate_batch([row[0].tolist() for row in rows], settings, few)
+    alone = [generate(stock, row, **end)[0, row.shape[1] :].tolist() for row in rows]
+    assert [answers[f"req_{index}"].generated_tokens for index in range(len(rows))] == alone
+    assert len({len(tokens) for tokens in alone}) > 1, "all texts have the same length: none ends early"
 
 
 def test_bfloat16_keeps_the_cache_in_its_type_and_scores_close_to_those_without():

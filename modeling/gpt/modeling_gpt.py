@@ -51,7 +51,7 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
-from ..shared.modeling_cache import CACHE, CACHE_NAMES, cache_of_either_name
+from ..shared.modeling_cache import CACHE, CACHE_NAMES, cache_of_either_name, cached_tokens
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
 from ..shared.modeling_layout import HOOKS, ROWS_AND_COLUMNS, Layout, choose_layout
 from ..shared.modeling_losses import IGNORED
@@ -282,7 +282,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         """Raises ValueError for inputs of wrong shapes, and for more tokens than the model has positions."""
         if is_tracing(inputs):
             return
-        past = 0 if cache is None else cache.get_seq_length()
+        past = cached_tokens(cache)
         if torch.is_tensor(past):  # a static cache's; reading it would make the program wait for the device
             attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
@@ -304,8 +304,8 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         """(B, T, H), or (N, H) of the real tokens: the sum of word, position and, if given, type embeddings."""
         inputs = input_ids if input_ids is not None else inputs_embeds
         if position_ids is None:
-            past = cache.get_seq_length() if cache is not None else 0
-            position_ids = (torch.arange(inputs.shape[1], device=inputs.device) + past).unsqueeze(0)  # (1, T)
+            columns = torch.arange(inputs.shape[1], device=inputs.device)
+            position_ids = (columns + cached_tokens(cache)).unsqueeze(0)  # (1, T)
         words = layout.enter(inputs_embeds) if input_ids is None else self.tokens_embed(layout.enter(input_ids))
         embeddings = words + self.positions_embed(layout.enter(position_ids))
         if token_type_ids is not None:

@@ -11,14 +11,20 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The two names of a cache of keys and values.
+"""The two names and the two kinds of a cache of keys and values.
 
 transformers calls it `past_key_values` up to 5.23 and `cache` since 5.24: in `forward`, in a model's output, and in
 the functions that create masks. Here, `forward` takes it under both names. What goes to transformers, or comes from
 it, has the name of the installed release. A layer takes it as `layer_past`, which gradient checkpointing leaves out
 in every release.
+
+transformers' continuous batching has a cache of its own, the paged one, which holds the keys of many requests. Its
+attention functions fill it, and the caller gives them the positions and the mask.
 """
 
+from typing import Any
+
+import torch
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
@@ -32,3 +38,13 @@ def cache_of_either_name(cache: Cache | None, past_key_values: Cache | None) -> 
     if cache is not None and past_key_values is not None:
         raise ValueError("cache and past_key_values are two names of the same argument: give one of them.")
     return past_key_values if cache is None else cache
+
+
+def is_paged(cache: Any) -> bool:
+    """Whether it is the cache of continuous batching, which is no `Cache`; by name, because its module may move."""
+    return type(cache).__name__ == "PagedAttentionCache"
+
+
+def cached_tokens(cache: Cache | None) -> int | torch.Tensor:
+    """P, the tokens in front of each row: 0 for None and for a paged cache, a tensor for a static one."""
+    return 0 if cache is None or is_paged(cache) else cache.get_seq_length()

@@ -37,7 +37,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
-from .modeling_cache import CACHE
+from .modeling_cache import CACHE, is_paged
 from .modeling_packing import (
     PackedSequences,
     attends_on_a_grid,
@@ -128,7 +128,7 @@ class PaddedLayout:
             inputs_embeds=states,
             attention_mask=self.attention_mask,
             and_mask_function=overlay,
-            **{CACHE: cache},
+            **{CACHE: None if is_paged(cache) else cache},
         )
 
     def attend(
@@ -144,7 +144,9 @@ class PaddedLayout:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, 1 or T, A * D), and probabilities (B, A, 1 or T, P + T) if the implementation returns them."""
         query, key, value = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
-        if cache is not None:
+        if is_paged(cache):
+            kwargs["cache"] = cache  # the attention function updates it
+        elif cache is not None:
             key, value = cache.update(key, value, module.layer_idx)  # (B, A, P + T, D)
         output, probabilities = attention_interface(module, query, key, value, mask, **kwargs)
         return output.flatten(2), probabilities

@@ -308,7 +308,8 @@ def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
         )
     if implementation not in ("sdpa", VARLEN):  # trf-ignore: TRF051
         return implementation
-    suits = not recorded and (is_tracing(states) or _is_for_sdpa(states, kwargs["dropout"]))
+    paged = "read_index" in kwargs  # of continuous batching: the function to call updates its cache
+    suits = not recorded and (paged or is_tracing(states) or _is_for_sdpa(states, kwargs["dropout"]))
     return implementation if suits else "eager"
 
 
