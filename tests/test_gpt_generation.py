@@ -173,6 +173,23 @@ def test_an_assistant_changes_no_token(layers):
     assert torch.equal(generate(ours, ids, new=15, assistant_model=assistant), generate(stock, ids, new=15))
 
 
+@SEEDS
+def test_an_early_exit_of_the_same_model_changes_no_token_and_leaves_its_layers(seed):
+    ours, stock = build(seed)
+    ids = prompts(1, 5)
+    assert torch.equal(generate(ours, ids, new=15, assistant_early_exit=1), generate(stock, ids, new=15))
+    assert torch.equal(generate(ours, ids, new=15), generate(stock, ids, new=15))
+
+
+def test_an_early_exit_proposes_from_the_first_layers():
+    ours, _ = build()
+    calls = []
+    for index, block in enumerate(ours.transformer.h):
+        block.register_forward_hook(lambda *_, index=index: calls.append(index))
+    generate(ours, prompts(1, 5), new=15, assistant_early_exit=1)
+    assert calls.count(0) > calls.count(1) == calls.count(2)
+
+
 def test_proposals_looked_up_in_the_prompt_change_no_token():
     ours, stock = build(n_positions=POSITIONS + 3)  # transformers reads the proposals behind the last word, too
     start = generate(stock, prompts(1, 2), new=10)

@@ -269,8 +269,9 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         mask = layout.create_mask(create_causal_mask, self.config, hidden_states, cache)
         if uses_cache and cache is None:
             cache = DynamicCache(config=self.config)
-        for index, block in enumerate(self.h):
-            if index == len(self.h) - 1 and not recorded:
+        blocks = list(self.h)[: self.config.n_layer]  # `generate` lowers it for an assistant that exits early
+        for index, block in enumerate(blocks):
+            if index == len(blocks) - 1 and not recorded:
                 layout, mask = layout.for_last_layer(mask)
             hidden_states = block(hidden_states, attention_mask=mask, layer_past=cache, layout=layout, **kwargs)
         return BaseModelOutputWithPast(
