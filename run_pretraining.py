@@ -181,7 +181,7 @@ class PretrainingArguments(RunArguments):
             raise InputError(f"--final_share {self.final_share} is the share of --final_seq_length: give that, too")
         if self.final_seq_length is not None and self.final_share == 0:
             raise InputError(
-                "--final_share 0 leaves no update for --final_seq_length: leave both out, or, where a recipe has them, "
+                "--final_share 0 leaves no update for --final_seq_length: leave both out or, where a recipe has them, "
                 "give --final_seq_length the length of --max_seq_length"
             )
 
