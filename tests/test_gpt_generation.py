@@ -107,7 +107,8 @@ WAYS = {
 
 @SEEDS
 def test_each_prompt_has_a_text_of_its_own_of_different_words(seed):
-    texts = [generate(build(seed)[0], prompts(1, columns))[0, columns:].tolist() for columns in range(1, 7)]
+    ours, _ = build(seed)
+    texts = [generate(ours, prompts(1, columns))[0, columns:].tolist() for columns in range(1, 7)]
     assert len(set(map(tuple, texts))) == len(texts)
     assert sum(len(set(text)) for text in texts) > 2 * len(texts)
 
@@ -336,6 +337,22 @@ def test_continuous_batching_generates_the_tokens_of_each_prompt_alone(attention
     alone = [generate(stock, row, **end)[0, row.shape[1] :].tolist() for row in rows]
     assert [answers[f"req_{index}"].generated_tokens for index in range(len(rows))] == alone
     assert len({len(tokens) for tokens in alone}) > 1, "all texts have the same length: none ends early"
+
+
+def test_continuous_batching_in_bfloat16_attends_to_all_tokens_so_far(monkeypatch):
+    """For one query, plain products, which know nothing of its cache, are chosen otherwise."""
+    ours, _ = build()
+    shapes, attend = [], torch.nn.functional.scaled_dot_product_attention
+
+    def counted(query, key, *args, **kwargs):
+        shapes.append((query.shape[2], key.shape[2]))
+        return attend(query, key, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    settings = GenerationConfig(do_sample=False, max_new_tokens=4, pad_token_id=0, eos_token_id=WORDS)
+    few = ContinuousBatchingConfig(page_size=4, num_blocks=8, max_batch_tokens=8)
+    ours.to(torch.bfloat16).generate_batch([prompts(1, 5)[0].tolist()], settings, few)
+    assert shapes == [step for step in ((5, 5), (1, 6), (1, 7), (1, 8)) for _ in range(SIZES["n_layer"])]
 
 
 def test_bfloat16_keeps_the_cache_in_its_type_and_scores_close_to_those_without():

@@ -379,7 +379,8 @@ def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(
         (["--final_share", "0.5"], "--final_share 0.5 is the share of --final_seq_length: give that"),
         (
             ["--final_share", "0", "--final_seq_length", "31", "--max_steps", "9"],
-            "leave both out or, where a recipe has them, give --final_seq_length the length of --max_seq_length",
+            "--final_share 0 leaves no update for --final_seq_length: leave both out or, where a recipe has them, "
+            "give --final_seq_length the length of --max_seq_length",
         ),
         (
             ["--config_overrides", "is_decoder=true", "--whole_word_mask"],

@@ -57,7 +57,7 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
-from ..shared.modeling_cache import cache_of_either_name
+from ..shared.modeling_cache import cache_of_either_name, cached_tokens
 from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import apply_linear
@@ -394,7 +394,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         """Raises ValueError for inputs of wrong shapes, inputs of a decoder, and more tokens than positions."""
         if cache is not None and not isinstance(cache, Cache):
             raise ValueError(f"the cache is a {type(cache).__name__}; give a DynamicCache")
-        past = 0 if cache is None else cache.get_seq_length()
+        past = cached_tokens(cache)
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
         decoder_names = ["encoder_hidden_states", "encoder_attention_mask"] + ["use_cache"] * self.config.is_decoder
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
@@ -415,7 +415,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         """(B, T, H), or (N, H) of the real tokens. Without `token_type_ids`, all tokens are in the first segment."""
         inputs = input_ids if input_ids is not None else inputs_embeds
         if position_ids is None:
-            past = 0 if cache is None else cache.get_seq_length()
+            past = cached_tokens(cache)
             position_ids = torch.arange(past, past + inputs.shape[1], device=inputs.device).unsqueeze(0)  # (1, T)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)

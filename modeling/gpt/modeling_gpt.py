@@ -108,7 +108,7 @@ class ZooGPTAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
+            attention_implementation(self.config, hidden_states, kwargs, cache), eager_attention_forward
         )
         states = self.c_attn(hidden_states).chunk(3, -1)
         query, key, value = (split_heads(state, self.head_dim) for state in states)  # (..., A, D)

@@ -39,7 +39,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
-from ..shared.modeling_cache import cache_of_either_name
+from ..shared.modeling_cache import cache_of_either_name, cached_tokens
 from ..shared.modeling_layout import last_columns
 from ..shared.modeling_losses import class_loss, is_possible, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import linear
@@ -107,10 +107,6 @@ def real_positions(positions: torch.Tensor, attention_mask: torch.Tensor | None,
     return positions.masked_fill(~is_possible(positions.clamp(min=0), real), states.shape[1])
 
 
-def _cache_length(cache: Cache | None) -> int:
-    return 0 if cache is None else int(cache.get_seq_length())
-
-
 def flatten_choices(inputs: torch.Tensor, **tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
     """(B, K, T) -> (B * K, T), for each tensor; a tensor of two dimensions is already flat.
 
@@ -153,7 +149,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         The LM loss is None without labels and with `config.lm_loss_weight=0`. `num_items_in_batch` counts labels.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
-        past = _cache_length(cache)
+        past = int(cached_tokens(cache))
         check_shapes(inputs, attention_mask, position_ids=position_ids, past=past)
         with_lm_loss = labels is not None and self.config.lm_loss_weight > 0
         if with_lm_loss and input_ids is None:
@@ -251,7 +247,7 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
             more columns. Not with `config.both_orders`, which reads two rows per pair.
         """
         cache = cache_of_either_name(cache, past_key_values)
-        attention_mask = self.mask_padding(input_ids, attention_mask, _cache_length(cache))
+        attention_mask = self.mask_padding(input_ids, attention_mask, int(cached_tokens(cache)))
         rows = [input_ids, attention_mask, token_type_ids, position_ids]
         if self.config.both_orders:
             if cache is not None:

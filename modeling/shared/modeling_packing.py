@@ -34,11 +34,13 @@ from itertools import groupby
 
 import torch
 import torch.nn as nn
+from transformers.cache_utils import Cache
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
+from .modeling_cache import is_paged
 from .modeling_losses import IGNORED
 from .modeling_onednn import has_amx, product_type
 from .modeling_static import is_opaque
@@ -291,13 +293,14 @@ def attends_on_a_grid(config, device: torch.device) -> bool:
     return not attends_by_boundaries(config, device) and device.type not in GROUPED_DEVICES
 
 
-def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
+def attention_implementation(config, states: torch.Tensor, kwargs: dict, cache: Cache | None = None) -> str:
     """The name of the attention function: the configuration's, or "eager" where sdpa does not suit (..., H) states.
 
     sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
     query, as in a step of generation, with dropout, for which it computes in float32, and, on processors without AMX,
-    in its backward pass. The same holds for torch_varlen, which calls sdpa. `kwargs` are those of the attention
-    function. Raises ValueError if attentions are requested and the configured implementation cannot return them.
+    in its backward pass. The same holds for torch_varlen, which calls sdpa. A paged cache is updated by the
+    configuration's function alone. `kwargs` are those of the attention function. Raises ValueError if attentions are
+    requested and the configured implementation cannot return them.
     """
     implementation = config._attn_implementation
     recorded = is_recorded(config, "attentions", kwargs)
@@ -306,10 +309,9 @@ def attention_implementation(config, states: torch.Tensor, kwargs: dict) -> str:
             f"output_attentions=True, but the attention {implementation!r} has none to show: call "
             'model.set_attn_implementation("eager") or ("sdpa") first.'
         )
-    if implementation not in ("sdpa", VARLEN):  # trf-ignore: TRF051
+    if implementation not in ("sdpa", VARLEN) or is_paged(cache):  # trf-ignore: TRF051
         return implementation
-    paged = "read_index" in kwargs  # of continuous batching: the function to call updates its cache
-    suits = not recorded and (paged or is_tracing(states) or _is_for_sdpa(states, kwargs["dropout"]))
+    suits = not recorded and (is_tracing(states) or _is_for_sdpa(states, kwargs["dropout"]))
     return implementation if suits else "eager"
 
 
