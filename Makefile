@@ -59,6 +59,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mlinter modeling/ --no-progress
+	$(BIN)/python -m tests.line_links --check
 
 # A site of the guides and the docstrings, in docs/site/html.
 docs: $(VENV)/installed-docs

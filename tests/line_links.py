@@ -2,11 +2,13 @@
 
     python -m tests.line_links
 
-writes the numbers anew, after the code above such a line has changed.
+writes the numbers anew, after the code above such a line has changed. With --check, it only says which guides
+have an old one; make lint runs that.
 """
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 
@@ -34,6 +36,16 @@ def line_of(name: str, path: Path) -> int:
     return node.lineno
 
 
+def main(argv: list[str]) -> str | None:
+    """Renumbers the guides. With --check, returns what is to be done instead, or None."""
+    renumbered = {guide: renumber(guide) for guide in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
+    old = [guide for guide, text in renumbered.items() if text != guide.read_text(encoding="utf-8")]
+    if argv == ["--check"]:
+        names = ", ".join(str(guide.relative_to(ROOT)) for guide in old)
+        return f"a link to a line of code has an old number, run python -m tests.line_links: {names}" if old else None
+    for guide in old:
+        guide.write_text(renumbered[guide], encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for guide in [ROOT / "README.md", *ROOT.glob("docs/*.md")]:
-        guide.write_text(renumber(guide), encoding="utf-8")
+    sys.exit(main(sys.argv[1:]))

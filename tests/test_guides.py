@@ -26,6 +26,7 @@ from modeling import (
     ZooBertForSequenceClassification,
 )
 from modeling.convert_elmo import convert
+from tests import line_links
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
@@ -241,6 +242,19 @@ def test_each_link_of_a_guide_leads_somewhere(guide):
 def test_a_link_to_a_line_of_code_leads_to_what_it_names():
     for guide in GUIDES:
         assert renumber(ROOT / guide) == read(guide), f"{guide}: run python -m tests.line_links"
+
+
+def test_an_old_number_of_a_line_is_reported_and_then_mended(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "code.py").write_text("import ast\n\n\nclass Model:\n    pass\n", encoding="utf-8")
+    (tmp_path / "README.md").write_text("No link.\n", encoding="utf-8")
+    guide = tmp_path / "docs/guide.md"
+    guide.write_text("[`Model`](../code.py#L3)\n", encoding="utf-8")
+    monkeypatch.setattr(line_links, "ROOT", tmp_path)
+    assert line_links.main(["--check"]).endswith("run python -m tests.line_links: docs/guide.md")
+    assert line_links.main([]) is None
+    assert guide.read_text(encoding="utf-8") == "[`Model`](../code.py#L4)\n"
+    assert line_links.main(["--check"]) is None
 
 
 def test_the_tables_of_results_are_made_of_the_committed_records():
