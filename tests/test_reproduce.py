@@ -525,6 +525,7 @@ def test_the_flags_of_a_row_are_those_of_its_line(folders, repository_root):
 KINDS = {
     "pretraining_pays": [
         "cola/bert_random",
+        "cola/bert_features",
         "cola/elmo_no_bilm",
         "cola/elmo_fine_tuned",
         "cola/elmo_skipgram",
