@@ -6,6 +6,7 @@ writes the numbers anew, after the code above such a line has changed. With --ch
 have an old one; make lint runs that.
 """
 
+import argparse
 import ast
 import re
 import sys
@@ -38,9 +39,12 @@ def line_of(name: str, path: Path) -> int:
 
 def main(argv: list[str]) -> str | None:
     """Renumbers the guides. With --check, returns what is to be done instead, or None."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a number is old")
+    args = parser.parse_args(argv)
     renumbered = {guide: renumber(guide) for guide in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
     old = [guide for guide, text in renumbered.items() if text != guide.read_text(encoding="utf-8")]
-    if argv == ["--check"]:
+    if args.check:
         names = ", ".join(str(guide.relative_to(ROOT)) for guide in old)
         return f"a link to a line of code has an old number, run python -m tests.line_links: {names}" if old else None
     for guide in old:

@@ -64,6 +64,14 @@ def test_the_flags_of_a_row_are_those_of_its_line(folders, repository_root):
     assert Path(without.model_name_or_path).name == "config.json"  # random weights
     pretrained = steps.parse(planned["pretraining_pays"]["cola/elmo_features"])
     assert "use_elmo" not in pretrained.config_overrides and Path(pretrained.model_name_or_path).name == "elmo_words"
+    head_alone = steps.parse(planned["pretraining_pays"]["cola/bert_features"])
+    assert (head_alone.freeze_layers, head_alone.learning_rate) == (5, 1e-3)
+    assert steps.parse(planned["pretraining_pays"]["cola/bert_fine_tuned"]).freeze_layers is None
+    tagger = steps.parse(planned["pretraining_pays"]["wnut17/bert_features"])
+    assert (tagger.freeze_layers, tagger.features) == (None, "concat_last_four")
+    for name in ("random", "fine_tuned"):
+        along = steps.parse(planned["pretraining_pays"][f"squad/elmo_{name}"])
+        assert "freeze_bilm=false" in along.config_overrides and along.learning_rate == 5e-4
     masks = planned["ablations"]["wnut17/masks_0_20_80"]
     assert masks.row.cells[0].line == ("masked 0, same 20, random 80 %",)
     pretraining = planned["ablations"]["pretraining/masks_0_20_80"]
@@ -82,6 +90,10 @@ KINDS = {
     "pretraining_pays": [
         "cola/bert_random",
         "cola/bert_features",
+        "squad/bert_features",
+        "codah/bert_random_features",
+        "squad/elmo_random",
+        "squad/elmo_fine_tuned",
         "cola/elmo_no_bilm",
         "cola/elmo_fine_tuned",
         "cola/elmo_skipgram",

@@ -21,9 +21,7 @@ from .tasks import SMALL_TASKS, WNUT17, SmallTask
 
 WITHOUT, WITH = "without pre-training", "with pre-training"
 ALONG = "ELMo, fine-tuned"  # a biLM that is trained along with the network on it
-BERT_FEATURES = "BERT, features"
 STATIC, FROZEN, BOTH = "skip-gram vectors", "ELMo, features", "ELMo, features, and skip-gram vectors"
-FEATURES = "configs/bert/wnut17_features_concat_last_four.yaml"
 # (task, model, without, with), in percent: Radford et al. 2018, table 5; Devlin et al. 2018, tables 1 and 2; ELMo's
 # GLUE scores as Devlin et al. have them, and Peters et al. 2018, table 1.
 FIGURES = (
@@ -49,7 +47,7 @@ def cells(task: SmallTask, column: str, *labels: str) -> tuple[Cell, ...]:
 def transformer_rows(family: str, task: SmallTask) -> list[Row]:
     """Fine-tuning of the checkpoint, and of its architecture with random weights."""
     recipe = f"configs/{family}/{task.name}_small.yaml"
-    return without_and_with(family, task, recipe, f"{family.upper()}, fine-tuned", ("random", "fine_tuned"))
+    return without_and_with(family, task, recipe, f"{family.upper()}, fine-tuned", ("random", "fine_tuned"), {})
 
 
 def bert_feature_rows(task: SmallTask) -> list[Row]:
@@ -57,17 +55,16 @@ def bert_feature_rows(task: SmallTask) -> list[Row]:
 
     For named entities, it is a BiLSTM (Devlin et al. 2018, section 5.3); for the other tasks, the head of fine-tuning.
     """
-    names = ("random_features", "features")
+    recipe, flags = f"configs/bert/{task.name}_small.yaml", {"freeze_layers": 5, "learning_rate": 1e-3}
     if task is WNUT17:
-        return without_and_with("bert", task, FEATURES, BERT_FEATURES, names)
-    head_alone = {"freeze_layers": 5, "learning_rate": 1e-3}
-    return without_and_with("bert", task, f"configs/bert/{task.name}_small.yaml", BERT_FEATURES, names, head_alone)
+        recipe, flags = "configs/bert/wnut17_features_concat_last_four.yaml", {}
+    return without_and_with("bert", task, recipe, "BERT, features", ("random_features", "features"), flags)
 
 
 def without_and_with(
-    family: str, task: SmallTask, recipe: str, label: str, names: tuple[str, str], flags: dict[str, Flag] | None = None
+    family: str, task: SmallTask, recipe: str, label: str, names: tuple[str, str], flags: dict[str, Flag]
 ) -> list[Row]:
-    """Rows of a BERT or GPT with random weights, and of the checkpoint, which make a line of the table."""
+    """A line of the table: the runs, with these names, of random weights of a BERT or GPT, and of the checkpoint."""
     random = {"model_name_or_path": model(family, "config.json"), "tokenizer_name": model(family)}
     pretrained = {"model_name_or_path": model(family)}
     return [
@@ -75,7 +72,7 @@ def without_and_with(
             f"{task.name}/{family}_{name}",
             task.script,
             recipe,
-            task.flags | weights | (flags or {}),
+            task.flags | weights | flags,
             task=task.name,
             family=family,
             cells=cells(task, column, label),
