@@ -132,16 +132,16 @@ def test_the_sides_take_turns_on_the_same_inputs():
     assert len(timing.cpu_ratios) == len(timing.wall_ratios) == 3
 
 
-def test_a_side_that_works_three_times_as_long_has_a_ratio_of_three():
-    def busy(seconds: float):
-        end = time.process_time() + seconds
-        while time.process_time() < end:
-            pass
-
-    sides = [Side("quick", lambda index: busy(0.01), dict), Side("slow", lambda index: busy(0.03), dict)]
-    timing = measure.take_turns(Contest(*sides, work="", tolerance=0), pairs=3, seconds=0.02)
-    assert timing.cpu_ratio == pytest.approx(3, rel=0.2)
-    assert timing.cpu_seconds == pytest.approx(0.01, rel=0.2)
+def test_a_side_that_works_three_times_as_long_has_a_ratio_of_three(monkeypatch):
+    worked = [0.0]
+    monkeypatch.setattr(measure.time, "process_time", lambda: sum(worked))
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: 2 * sum(worked))
+    sides = [Side(name, lambda index, cost=cost: worked.append(cost), dict) for name, cost in (("A", 1.0), ("B", 3.0))]
+    timing = measure.take_turns(Contest(*sides, work="", tolerance=0), pairs=3, seconds=8.0)
+    assert timing.cpu_ratios == timing.wall_ratios == [3.0, 3.0, 3.0]
+    assert (timing.cpu_seconds, timing.baseline_wall_seconds) == (1.0, 6.0)
+    # Four runs of the quicker side fill a turn of eight seconds. Two trials come before the turns.
+    assert sum(worked) == 3 * 4 * (1.0 + 3.0) + 2 * (1.0 + 3.0)
 
 
 def test_peak_memory_is_of_the_process_that_worked_and_not_of_the_one_that_asked():
