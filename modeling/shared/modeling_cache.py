@@ -18,8 +18,8 @@ the functions that create masks. Here, `forward` takes it under both names. What
 it, has the name of the installed release. A layer takes it as `layer_past`, which gradient checkpointing leaves out
 in every release.
 
-transformers' continuous batching has a cache of its own, the paged one, which holds the keys of many requests. Its
-attention functions fill it, and the caller gives them the positions and the mask.
+transformers' continuous batching has a cache of its own, the paged one, which holds the keys of many requests. The
+caller gives the positions and the mask. Its attention functions fill the cache up to 5.23, and a layer does since 5.24.
 """
 
 from typing import Any

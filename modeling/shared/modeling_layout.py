@@ -144,8 +144,10 @@ class PaddedLayout:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, 1 or T, A * D), and probabilities (B, A, 1 or T, P + T) if the implementation returns them."""
         query, key, value = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
-        if is_paged(cache):
+        if is_paged(cache) and CACHE == "past_key_values":
             kwargs["cache"] = cache  # the attention function updates it
+        elif is_paged(cache):
+            key, value = cache.update(key, value, module.layer_idx, kwargs=kwargs)  # adds to kwargs what flash reads
         elif cache is not None:
             key, value = cache.update(key, value, module.layer_idx)  # (B, A, P + T, D)
         output, probabilities = attention_interface(module, query, key, value, mask, **kwargs)
