@@ -19,7 +19,7 @@ it, has the name of the installed release. A layer takes it as `layer_past`, whi
 in every release.
 
 transformers' continuous batching has a cache of its own, the paged one, which holds the keys of many requests. The
-caller gives the positions and the mask. Its attention functions fill the cache up to 5.23, and a layer does since 5.24.
+caller gives the positions and the mask. Its attention functions fill the cache up to 5.23, a layer does since 5.24.
 """
 
 from typing import Any
