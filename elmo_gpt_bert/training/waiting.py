@@ -153,10 +153,11 @@ def peers_watched(timeout: int) -> Iterator[None]:
     global _watch
     with _lost_processes_in_one_line(timeout):
         _join(timeout)
-        if not torch.distributed.is_initialized():  # one process, or XLA
+        state = PartialState()
+        if not torch.distributed.is_initialized() or state.num_processes == 1:  # XLA, or no other to wait for
             yield
             return
-        state, store = PartialState(), distributed_c10d._get_default_store()
+        store = distributed_c10d._get_default_store()
         store = store.clone() if hasattr(store, "clone") else store  # for a thread of its own
         _watch = _Watch(store, state.process_index, state.num_processes, timeout)
         state.wait_for_everyone()  # until all have published where they are
