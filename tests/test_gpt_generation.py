@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel, ZooGPTTokenizer
-from modeling.shared import modeling_kept_weights
+from modeling.shared import modeling_kept_weights, modeling_layout
 from tests.gpt_sample import merges, vocabulary
 
 
@@ -325,8 +325,13 @@ def test_a_compiled_step_on_a_static_cache_generates_the_same():
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_continuous_batching_generates_the_tokens_of_each_prompt_alone(attention):
+@pytest.mark.parametrize(
+    ("attention", "filled_by"),
+    [("sdpa", "this release"), ("eager", "this release"), ("sdpa", "a layer, as in transformers 5.24")],
+)
+def test_continuous_batching_generates_the_tokens_of_each_prompt_alone(attention, filled_by, monkeypatch):
+    if filled_by != "this release":
+        monkeypatch.setattr(modeling_layout, "ATTENTION_FILLS_PAGED_CACHE", False)
     ours, stock = build()
     ours.set_attn_implementation(attention)
     rows = [prompts(1, columns) for columns in (1, 9, 2, 5, 12, 3)]

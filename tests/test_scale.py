@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from safetensors.torch import load_file
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 import run_glue
-from elmo_gpt_bert.training import launching
+from elmo_gpt_bert.training import launching, waiting
 from modeling.bert import modeling_bert
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
@@ -124,8 +125,16 @@ def test_a_launch_that_accelerate_does_not_spread_stops_before_it_trains(flags, 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="GPUs would take the processes")
 def test_processes_of_torchrun_that_find_no_gpu_stop_before_they_train(flags, tmp_path, capfd):
+    join = waiting._join
+
+    def join_and_wait(timeout: int) -> None:
+        join(timeout)
+        time.sleep(1)
+
     def run() -> None:
         os.environ["ACCELERATE_USE_CPU"] = "false"
+        if os.environ["RANK"] == "1":  # goes on when the first, where the two met, has stopped
+            waiting._join = join_and_wait
         run_glue.main(flags("out"))
 
     assert wait(fork(run, count=2)) == [1, 1]

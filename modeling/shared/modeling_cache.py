@@ -31,6 +31,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 CACHE_NAMES = ["cache", "past_key_values"]
 CACHE = next(name for name in CACHE_NAMES if name in BaseModelOutputWithPast.__dataclass_fields__)
+ATTENTION_FILLS_PAGED_CACHE = CACHE == "past_key_values"
 
 
 def cache_of_either_name(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:

@@ -37,7 +37,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
-from .modeling_cache import CACHE, is_paged
+from .modeling_cache import ATTENTION_FILLS_PAGED_CACHE, CACHE, is_paged
 from .modeling_packing import (
     PackedSequences,
     attends_on_a_grid,
@@ -144,8 +144,8 @@ class PaddedLayout:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, 1 or T, A * D), and probabilities (B, A, 1 or T, P + T) if the implementation returns them."""
         query, key, value = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
-        if is_paged(cache) and CACHE == "past_key_values":
-            kwargs["cache"] = cache  # the attention function updates it
+        if is_paged(cache) and ATTENTION_FILLS_PAGED_CACHE:
+            kwargs["cache"] = cache
         elif is_paged(cache):
             key, value = cache.update(key, value, module.layer_idx, kwargs=kwargs)  # adds to kwargs what flash reads
         elif cache is not None:
