@@ -236,6 +236,19 @@ def test_a_flag_wins_over_a_key_of_the_recipe_that_has_another_name(tmp_path):
     assert parse("max_steps: 3", "--num_train_epochs", "2").max_steps == -1
 
 
+def test_a_run_that_only_trains_or_only_evaluates_leaves_out_when_the_recipe_evaluates(tmp_path):
+    text = "do_train: true\ndo_eval: true\neval_strategy: steps\neval_steps: 5"
+
+    def parse(*flags: str) -> tuple:
+        args = parse_arguments(Arguments, [recipe(tmp_path, text), *REQUIRED, *flags])
+        return args.eval_strategy, args.eval_steps
+
+    assert parse() == ("steps", 5)
+    assert parse("--do_train", "false") == parse("--do_eval=False") == (None, None)
+    with pytest.raises(SystemExit):
+        parse("--do_train", "false", "--eval_steps", "5")
+
+
 def test_another_schedule_on_the_command_line_leaves_out_what_the_recipe_says_of_its_own(tmp_path):
     recipe_text = "lr_scheduler_type: warmup_stable_decay\nwarmup_steps: 5\ndecay_ratio: 0.2"
 

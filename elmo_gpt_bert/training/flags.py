@@ -58,6 +58,8 @@ UNUSED_KEYS = {
     "constant": ("warmup_ratio", "warmup_steps", "decay_ratio"),
     **dict.fromkeys(["constant_with_warmup", "linear", "cosine"], ("decay_ratio",)),
 }
+NEEDED_BY_EVALUATIONS = ("do_train", "do_eval")  # without one of them, a recipe's `EVALUATIONS` say nothing
+EVALUATIONS = ("eval_strategy", "eval_steps")
 CONFIGURATIONS = {"model_name_or_path"}  # flags whose value may be a configuration JSON of this project
 LISTS = {"report_to"}  # flags that take several values, separated by spaces or commas, or a YAML list
 
@@ -159,6 +161,9 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
             settings.pop(OVERRIDDEN_KEYS[name], None)
     for key in UNUSED_KEYS.get("".join(flags.get("lr_scheduler_type", [])), ()):
         settings.pop(key, None)
+    if any("".join(flags.get(name, [])).lower() == "false" for name in NEEDED_BY_EVALUATIONS):
+        for key in EVALUATIONS:
+            settings.pop(key, None)
     for name, values in command_line:  # --bf16 false, which says nothing where the recipe has another precision
         if [value.lower() for value in values] == ["false"] and settings.get("mixed_precision") == [name]:
             settings["mixed_precision"] = ["no"]
