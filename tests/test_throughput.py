@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
 
 import modeling
+from elmo_gpt_bert.training import throughput
 from elmo_gpt_bert.training.speed import Speed
 from elmo_gpt_bert.training.throughput import Throughput, _matrix_peak
 from tests import bert_cases, gpt_cases
@@ -155,6 +156,17 @@ def test_the_limit_is_measured_once_for_each_precision_and_leaves_the_random_num
     assert _matrix_peak.cache_info().misses == 2
     _matrix_peak.cache_clear()  # of what so short a time has measured
     assert Throughput(torch.device("xla"), "no").peak is None
+
+
+def test_the_limit_of_a_gpu_is_that_of_the_largest_product_even_if_another_process_makes_all_of_them_slow(monkeypatch):
+    make_generator, make_numbers = torch.Generator, torch.rand
+    monkeypatch.setattr(torch, "Generator", lambda device: make_generator(CPU))
+    monkeypatch.setattr(torch, "rand", lambda *sizes, device, **options: make_numbers(*sizes, **options))
+    monkeypatch.setattr(throughput, "SIZES", (2, 4, 8))
+    for seconds, size in ((1.0, 2), (0.0, 8)):
+        monkeypatch.setattr(throughput, "_time_product", lambda factors, seconds=seconds: seconds)
+        assert len(throughput._large_matrix(CPU, torch.float32)) == size
+        assert len(throughput._large_matrix(torch.device("cuda"), torch.float32)) == 8
 
 
 # The values of the log
