@@ -155,8 +155,8 @@ def test_dropout_and_types_that_the_kernel_lacks_are_errors_with_a_remedy(monkey
 
 def test_an_earlier_torch_without_the_kernel_is_an_error_with_a_remedy(monkeypatch):
     monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value, *boundaries, is_causal=False: query)
-    with pytest.raises(ImportError, match="which torch .* does not have: install torch 2.13 or later"):
+    with pytest.raises(ImportError, match="which torch .* does not have: install torch 2.11 or later"):
         modeling_varlen._kernel()
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
-    with pytest.raises(ImportError, match="which torch .* does not have: install torch 2.13 or later"):
+    with pytest.raises(ImportError, match="which torch .* does not have: install torch 2.11 or later"):
         modeling_varlen._kernel()

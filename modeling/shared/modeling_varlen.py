@@ -96,7 +96,7 @@ def _kernel() -> Callable:
     if varlen_attn is None or "window_size" not in inspect.signature(varlen_attn).parameters:
         raise ImportError(
             f"the attention {VARLEN!r} needs torch.nn.attention.varlen with windows, which torch {torch.__version__} "
-            'does not have: install torch 2.13 or later, or choose attn_implementation="sdpa".'
+            'does not have: install torch 2.11 or later, or choose attn_implementation="sdpa".'
         )
     return varlen_attn
 
