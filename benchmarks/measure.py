@@ -143,8 +143,8 @@ def assert_equal(contest: Contest) -> float:
 def take_turns(contest: Contest, pairs: int, seconds: float) -> Timing:
     """Times the two sides in turns A B A B ..., where each turn takes at least about `seconds` of wall time.
 
-    In each pair of turns, both sides work on the same inputs; other pairs have other inputs. On a GPU, both work on them
-    once before: the first batch of a shape also loads its kernels and takes memory from the system.
+    In each pair of turns, both sides work on the same inputs; other pairs have other inputs. On a GPU, both work on
+    them once before: the first batch of a shape also loads its kernels and takes memory from the system.
     """
     quickest = _quickest(contest)
     if quickest < seconds:  # the first run may be slower than later ones

@@ -297,8 +297,8 @@ def agent(argv: list[str], port: int, machines: tuple[int, int], ready: Barrier,
     """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
     os.environ |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
     ready.wait(60)
-    # On a busy machine, the second agent may still come seconds after the first, which would then begin alone. Each sign
-    # of life of the first makes the second one try again, so it has to come more rarely than a try takes.
+    # On a busy machine, the second agent may still come seconds after the first, which would then begin alone. Each
+    # sign of life of the first makes the second one try again, so it has to come more rarely than a try takes.
     meeting = {"is_host": is_host, "last_call_timeout": 20, "keep_alive_interval": 3, "keep_alive_max_attempt": 3}
     config = LaunchConfig(
         min_nodes=machines[0],
