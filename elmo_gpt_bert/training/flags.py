@@ -53,13 +53,12 @@ OVERRIDDEN_KEYS = {
     "budget_minutes": "max_steps",
     "train_file": "dataset_name",
 }
-# A schedule of --lr_scheduler_type -> the keys of a recipe that it does not use.
+# A flag and its value -> the keys of a recipe that are not used with it.
 UNUSED_KEYS = {
-    "constant": ("warmup_ratio", "warmup_steps", "decay_ratio"),
-    **dict.fromkeys(["constant_with_warmup", "linear", "cosine"], ("decay_ratio",)),
+    ("lr_scheduler_type", "constant"): ("warmup_ratio", "warmup_steps", "decay_ratio"),
+    **{("lr_scheduler_type", name): ("decay_ratio",) for name in ("constant_with_warmup", "linear", "cosine")},
+    **{(name, "false"): ("eval_strategy", "eval_steps") for name in ("do_train", "do_eval")},
 }
-NEEDED_BY_EVALUATIONS = ("do_train", "do_eval")  # without one of them, a recipe's `EVALUATIONS` say nothing
-EVALUATIONS = ("eval_strategy", "eval_steps")
 CONFIGURATIONS = {"model_name_or_path"}  # flags whose value may be a configuration JSON of this project
 LISTS = {"report_to"}  # flags that take several values, separated by spaces or commas, or a YAML list
 
@@ -159,10 +158,8 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
     for name in flags.keys() & OVERRIDDEN_KEYS.keys():
         if flags[name] != ["steps"]:  # --save_strategy, which takes their number from the recipe
             settings.pop(OVERRIDDEN_KEYS[name], None)
-    for key in UNUSED_KEYS.get("".join(flags.get("lr_scheduler_type", [])), ()):
-        settings.pop(key, None)
-    if any("".join(flags.get(name, [])).lower() == "false" for name in NEEDED_BY_EVALUATIONS):
-        for key in EVALUATIONS:
+    for name, values in flags.items():
+        for key in UNUSED_KEYS.get((name, "".join(values).lower()), ()):
             settings.pop(key, None)
     for name, values in command_line:  # --bf16 false, which says nothing where the recipe has another precision
         if [value.lower() for value in values] == ["false"] and settings.get("mixed_precision") == [name]:

@@ -144,10 +144,11 @@ class PaddedLayout:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, 1 or T, A * D), and probabilities (B, A, 1 or T, P + T) if the implementation returns them."""
         query, key, value = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
-        if is_paged(cache) and ATTENTION_FILLS_PAGED_CACHE:
-            kwargs["cache"] = cache
-        elif is_paged(cache):
-            key, value = cache.update(key, value, module.layer_idx, kwargs=kwargs)  # adds to kwargs what flash reads
+        if is_paged(cache):
+            if ATTENTION_FILLS_PAGED_CACHE:
+                kwargs["cache"] = cache
+            else:
+                key, value = cache.update(key, value, module.layer_idx, kwargs=kwargs)  # adds what flash reads
         elif cache is not None:
             key, value = cache.update(key, value, module.layer_idx)  # (B, A, P + T, D)
         output, probabilities = attention_interface(module, query, key, value, mask, **kwargs)
