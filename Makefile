@@ -1,4 +1,4 @@
-# make demo | test | test-clients | test-release | test-oldest | test-newest | test-xla | lint | docs | dist | clean.
+# make demo | test | test-slow | test-clients | test-release | test-oldest | test-newest | test-xla | lint | docs | dist | clean.
 # Needs python3 (3.10 or later) and make; everything else goes into $(VENV), for test-xla into $(XLA_VENV), and for the
 # tests of the wheel into $(WHEEL_VENV).
 PYTHON ?= python3
@@ -16,17 +16,21 @@ XLA := torch==2.9.1 torch_xla==2.9.0
 
 # One thread a process: the models here are so small that threads cost more than they bring, and WORKERS tests at a
 # time would fight over the cores.
-demo test test-clients test-release test-oldest test-newest test-xla docs: export OMP_NUM_THREADS = 1
+demo test test-slow test-clients test-release test-oldest test-newest test-xla docs: export OMP_NUM_THREADS = 1
 # Nothing here asks the Hub: models, data and metrics are files of this repository.
-demo test test-clients test-release test-oldest test-newest test-xla docs: export HF_HUB_OFFLINE = 1
+demo test test-slow test-clients test-release test-oldest test-newest test-xla docs: export HF_HUB_OFFLINE = 1
 
-.PHONY: demo test test-clients test-release test-oldest test-newest test-xla lint docs dist clean
+.PHONY: demo test test-slow test-clients test-release test-oldest test-newest test-xla lint docs dist clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m demo
 
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m 'not slow'
+
+# The rest of the suite: benchmarks in miniature, compiled and exported graphs, lost machines, every recipe, the demo.
+test-slow: $(VENV)/installed-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow
 
 # The models inside other people's libraries, which the suite does without.
 test-clients: $(VENV)/installed-clients

@@ -174,6 +174,7 @@ def test_vmap_gives_the_gradients_of_each_row_of_a_padded_batch(model_class, tra
             torch.testing.assert_close(found[name][row], expected, **EXACT, msg=name)
 
 
+@pytest.mark.slow
 def test_whether_onednn_works_does_not_depend_on_where_that_is_first_asked():
     """In a fresh process: the first product of all is one inside vmap, on another device, or in inference mode."""
     code = """

@@ -31,6 +31,9 @@ from modeling.shared import modeling_word_loss
 from tests.test_gpt_tokenizer import read_release
 
 
+pytestmark = pytest.mark.slow
+
+
 def tiny_run(row: str, *arguments: str):
     (result,) = main([row, "--size", "tiny", "--pairs", "2", *arguments])
     return result

@@ -8,6 +8,9 @@ from benchmarks.__main__ import main
 from benchmarks.measure import CPU, DifferentResults
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.mark.parametrize("row", attention.ROWS)
 @pytest.mark.parametrize("setting", ["fp32", "bf16"])
 def test_a_row_stops_when_only_a_gradient_differs(row, setting, monkeypatch):

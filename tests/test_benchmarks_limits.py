@@ -17,6 +17,9 @@ from benchmarks.reporting import describe_machine, extensions
 from modeling import ElmoForPreTraining, ElmoModel
 
 
+pytestmark = pytest.mark.slow
+
+
 GPU = torch.device("cuda")
 
 

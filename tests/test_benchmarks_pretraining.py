@@ -17,6 +17,9 @@ from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM
 from elmo_gpt_bert.training.flags import parse_arguments
 
 
+pytestmark = pytest.mark.slow
+
+
 def run_here(work, *args):
     """In place of a new process."""
     modeling.unregister()

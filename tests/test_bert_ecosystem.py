@@ -51,6 +51,7 @@ def accumulated(model, rows, accumulation, folder, **labels):
     return {name: tensor - before[name] for name, tensor in model.state_dict().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "problem_type"),
     [
@@ -183,6 +184,7 @@ def test_copies_and_pickles_are_the_same_model(tmp_path):
         assert copied.cls.predictions.decoder.weight is copied.get_input_embeddings().weight
 
 
+@pytest.mark.slow
 def test_an_exported_program_takes_batches_of_any_size_and_length(tmp_path):
     _, ours = pair("ForSequenceClassification", tmp_path)
     sizes = {0: torch.export.Dim("rows", min=2, max=64), 1: torch.export.Dim("columns", min=2, max=41)}
@@ -193,6 +195,7 @@ def test_an_exported_program_takes_batches_of_any_size_and_length(tmp_path):
         torch.testing.assert_close(program.module()(**other).logits, ours(**other).logits, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification"])
 def test_onnx_runtime_gives_our_logits(head, tmp_path):
     _, ours = pair(head, tmp_path)
@@ -225,6 +228,7 @@ class FirstOutput(torch.nn.Module):
         return self.model(input_ids, attention_mask=attention_mask)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated, and warns of all that it takes for constant
 @pytest.mark.parametrize("cases, head", [(bert_cases, "ForTokenClassification"), (gpt_cases, "LMHeadModel")])
 @torch.no_grad()

@@ -320,6 +320,7 @@ def test_an_attention_function_of_the_users_own_gets_the_whole_batch(tmp_path, m
     assert shapes == [(ROWS, 3, inputs["input_ids"].shape[1], 12)] * 3
 
 
+@pytest.mark.slow
 def test_flex_attention_gives_the_stock_models_outputs(tmp_path):
     stock, ours = pair("ForSequenceClassification", tmp_path)
     ours.set_attn_implementation("flex_attention")
@@ -365,6 +366,7 @@ def test_padding_never_answers_a_question(tmp_path):
             assert (scores[~this.real] == torch.finfo(scores.dtype).min).all()
 
 
+@pytest.mark.slow
 def test_one_compiled_graph_serves_every_mask(tmp_path):
     _, ours = pair("ForSequenceClassification", tmp_path)
     graphs = []
@@ -381,6 +383,7 @@ def test_one_compiled_graph_serves_every_mask(tmp_path):
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"])
 def test_a_compiled_training_step_has_the_stock_models_loss(head, tmp_path):
     stock, ours = pair(head, tmp_path)
@@ -393,6 +396,7 @@ def test_a_compiled_training_step_has_the_stock_models_loss(head, tmp_path):
     assert all(parameter.grad is not None for parameter in ours.parameters())
 
 
+@pytest.mark.slow
 def test_a_compiled_model_keeps_packed_rows_apart(tmp_path):
     _, ours = pair("Model", tmp_path)
     flat = flattened(batch(lengths=[5, 9, 2, 5, 4, 6, 3]))

@@ -132,12 +132,14 @@ def test_text_is_split_by_the_released_rules(text, released):
     assert_same(*released, [text])
 
 
+@pytest.mark.slow
 def test_every_piece_of_a_vocabulary_is_found_where_the_rules_find_it(released):
     tokenizer, rules = released
     texts = [piece.removeprefix("##") for piece in tokenizer.get_vocab() if piece not in tokenizer.all_special_tokens]
     assert_same(tokenizer, rules, [f"{text} 字{text}。a{text}" for text in texts])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("released", ["chinese"], indirect=True)
 def test_every_cjk_character_is_a_word_of_its_own(released):
     characters = [chr(code) for block in CJK for code in block]

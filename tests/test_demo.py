@@ -38,6 +38,7 @@ def test_half_of_the_sample_is_positive(split):
     assert sum(labels) * 2 == len(labels) == sample.ROWS[split]
 
 
+@pytest.mark.slow
 def test_the_demo_shows_what_each_model_has_learned_and_what_pre_training_is_worth(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     demo.main(str(tmp_path))

@@ -277,6 +277,7 @@ def test_an_empty_batch_has_losses_and_logits_of_its_shape(shape):
     assert crf.max_marginals(emissions, nothing.bool()).shape == (*shape, 5)
 
 
+@pytest.mark.slow
 def test_traced_graphs_compute_the_same():
     crf, emissions, labels = make_crf(IOB2), torch.randn(*MASK.shape, 5), torch.randint(5, MASK.shape)
     loss = crf.negative_log_likelihood(emissions, labels, MASK).sum()

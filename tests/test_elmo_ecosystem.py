@@ -200,6 +200,7 @@ def test_the_first_weights_are_the_released_codes(way, tmp_path):
     assert 0.9 * limit < rnn.weight_ih_l0_reverse.abs().max() <= limit and rnn.bias_hh_l0.eq(0).all()
 
 
+@pytest.mark.slow
 def test_folders_load_and_are_saved_again_where_this_package_is_not_installed(tmp_path):
     for head in HEADS:
         ElmoTokenizer(max_characters_per_token=CHARACTERS).save_pretrained(tmp_path / f"Auto{head}")
@@ -257,6 +258,7 @@ def test_trainer_changes_what_is_not_frozen_and_drops_nothing_of_the_rest(head, 
     assert all(torch.equal(*pair) for pair in zip(*layers, strict=True)) is freeze
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS[1:])
 def test_trainer_updates_alike_from_one_batch_and_from_accumulated_ones(head, tmp_path):
     model = build(head, mix_l2=0.1, use_crf=False, **PLAIN)
@@ -359,6 +361,7 @@ def test_the_characters_are_a_fixed_code(head):
 # Graphs, precisions, copies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS[:2])
 @torch.no_grad()
 def test_a_compiled_model_computes_the_same(head):
@@ -373,6 +376,7 @@ def test_a_compiled_model_computes_the_same(head):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", [head for head in HEADS if head != "ModelForPreTraining"])
 @torch.no_grad()
 def test_an_exported_program_takes_batches_of_any_size_and_of_its_length(head):
@@ -440,6 +444,7 @@ def loss_and_gradients(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) 
     return [loss.detach(), *torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])]
 
 
+@pytest.mark.slow
 def test_calls_from_several_threads_at_once_do_not_disturb_each_other(threads):
     model = build("ModelForTokenClassification", freeze_bilm=False, **PLAIN).train()
     inputs = [batch("ModelForTokenClassification", labels=True) for _ in range(6)]

@@ -237,6 +237,7 @@ def test_without_the_variable_or_a_gpu_there_are_none(graphs):
         small_model().embed(SENTENCES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["gpu-elmo-graphs", "gpu-elmo-training-cudnn"])
 def test_rows_of_benchmarks_compute_ours_by_graphs_and_the_baseline_without(row, graphs):
     (result,) = main([row, "--size", "tiny", "--settings", "fp32", "--pairs", "2"])

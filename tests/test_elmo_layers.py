@@ -234,6 +234,7 @@ def test_other_types_are_computed_as_torch_computes_them(dtype):
     torch.testing.assert_close(found, slow(rnn, states), atol=1e-2 if dtype == torch.bfloat16 else 1e-12, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_traced_graph_computes_the_same():
     rnn, states = make_rnn(), torch.randn(*MASK.shape, 4)
     wanted = rnn(states, MASK)

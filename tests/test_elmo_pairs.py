@@ -114,6 +114,7 @@ def test_dropout_is_on_what_each_layer_reads_and_the_same_for_all_words_of_a_row
     assert all(len(shape) == 2 or shape[1] == 1 for shape in dropped)
 
 
+@pytest.mark.slow
 @EACH
 @torch.no_grad()
 def test_a_traced_graph_computes_the_same_for_rows_of_other_lengths(model_class):

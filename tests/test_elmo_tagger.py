@@ -299,6 +299,7 @@ def test_half_precision_models_train_and_decode(dtype, kind):
     assert half.classifier.weight.grad.isfinite().all()
 
 
+@pytest.mark.slow
 def test_an_exported_model_computes_the_same():
     model, batch = make_model(**TAGLM), collate([make_row(2), make_row(1)])
     del batch["labels"]
@@ -307,6 +308,7 @@ def test_an_exported_model_computes_the_same():
     torch.testing.assert_close(exported(**batch).logits, wanted, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_compiled_training_step_computes_the_same(whole):
     """As one graph, which dynamo makes of modules with an LSTM when told to, or in several as it does by default."""

@@ -234,6 +234,7 @@ def test_the_zip_waits_for_no_package_that_takes_seconds_to_import(tmp_path, run
     assert heavy_imports(code, "--output", str(tmp_path / "a.zip"), *map(str, runs.values())) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task_name", ["cola", "sst2", "rte"])
 def test_a_run_on_the_published_test_file_is_what_the_server_wants(tmp_path, data, runs, submit, task_name):
     flags = ["--model_name_or_path", str(write_model(tmp_path)), "--tokenizer_name", str(write_vocabulary(tmp_path))]

@@ -108,6 +108,7 @@ def assert_updated_alike(model, folder, trainer=Trainer, **columns):
     return whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "changes"),
     [
@@ -327,6 +328,7 @@ def test_copies_and_pickles_are_the_same_model(head):
 SHAPES = {0: torch.export.Dim("rows", min=2, max=64), 1: torch.export.Dim("columns", min=3, max=41)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_an_exported_language_model_gives_our_logits(dynamic):
     ours = zoo("LMHeadModel")
@@ -342,6 +344,7 @@ def test_an_exported_language_model_gives_our_logits(dynamic):
         torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_exported_classifier_takes_batches_of_any_size_and_padding():
     ours = zoo("ForSequenceClassification", both_orders=True)
     inputs = pairs_of_sentences([(3, 5), (1, 1), (6, 2)])
@@ -351,6 +354,7 @@ def test_an_exported_classifier_takes_batches_of_any_size_and_padding():
         torch.testing.assert_close(program.module()(**given).logits, ours(**given).logits, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_onnx_runtime_gives_our_logits(tmp_path):
     ours = zoo("ForSequenceClassification", both_orders=True)
     inputs = pairs_of_sentences([(3, 5), (1, 1), (6, 2)])

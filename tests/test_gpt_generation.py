@@ -314,6 +314,7 @@ def test_padding_takes_no_position():
     assert torch.equal(found[0, POSITIONS:], generate(stock, row.unsqueeze(0))[0])
 
 
+@pytest.mark.slow
 def test_a_compiled_step_on_a_static_cache_generates_the_same():
     ours, stock = build()
     ids = prompts(2, 4)

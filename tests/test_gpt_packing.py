@@ -307,6 +307,7 @@ def test_an_attention_function_of_the_users_own_gets_the_whole_batch(monkeypatch
     assert shapes == [(ROWS, 3, inputs["input_ids"].shape[1], 12)] * 3
 
 
+@pytest.mark.slow
 def test_flex_attention_keeps_packed_rows_apart_and_finds_the_last_token(tmp_path):
     stock, ours = pair("Model", tmp_path, "flex_attention")
     inputs = batch(UNEVEN)
@@ -319,6 +320,7 @@ def test_flex_attention_keeps_packed_rows_apart_and_finds_the_last_token(tmp_pat
         torch.testing.assert_close(last, expected[-1:], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_compiled_graph_serves_every_mask():
     ours = zoo("ForSequenceClassification")
     graphs = []
@@ -336,6 +338,7 @@ def test_one_compiled_graph_serves_every_mask():
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["LMHeadModel", "ForSequenceClassification"])
 def test_a_compiled_training_step_has_the_same_loss_and_gradients(head):
     ours = zoo(head, lm_loss_weight=0.5).train()
@@ -351,6 +354,7 @@ def test_a_compiled_training_step_has_the_same_loss_and_gradients(head):
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_keeps_packed_rows_apart():
     ours = zoo("Model", use_cache=False)
     flat = flattened(batch(UNEVEN))

@@ -541,6 +541,7 @@ def test_what_is_no_text_stays_transformers_error(tokenizer):
         tokenizer(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["bert", "released"])
 @pytest.mark.parametrize("text", ["a", "'", ".", " ", "\n", "a'", "5m", "!", "😀", "don't", "$", "`"])
 def test_a_very_long_text_takes_no_longer_than_its_length(words, text):

@@ -8,6 +8,7 @@ import shlex
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from unittest.mock import patch
@@ -121,9 +122,14 @@ def test_what_a_module_imports_on_load_is_required_by_setup(package):
             assert providers & required, f"{path.relative_to(ROOT)} imports {name}, which setup.py does not require"
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imported_packages(path: Path) -> set[str]:
     """The top-level packages that the file imports when it is loaded; imports inside functions wait."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
+    body = tree(path).body
     plain = {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
     relative_free = {node.module for node in body if isinstance(node, ast.ImportFrom) and node.level == 0}
     return {name.partition(".")[0] for name in plain | relative_free}
@@ -151,7 +157,7 @@ def code_lines(path: Path) -> set[int]:
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in layout]
     lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines -= set(range(node.lineno, node.end_lineno + 1))
     return lines
@@ -174,7 +180,7 @@ def test_functions_fit_on_a_screen_and_files_are_read_in_one_sitting(package):
         name, lines = path.relative_to(ROOT).as_posix(), code_lines(path)
         if len(lines) > LONGEST_FILE:
             longer_files[name] = len(lines)
-        for function, node in functions(ast.parse(path.read_text(encoding="utf-8"))):
+        for function, node in functions(tree(path)):
             length = len(lines & set(range(node.body[0].lineno, node.end_lineno + 1)))
             if length > LONGEST_FUNCTION:
                 longer_functions[f"{name}: {function}"] = length
@@ -186,20 +192,26 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def imported_modules(path: Path) -> set[str]:
+@cache
+def imported_modules(path: Path) -> frozenset[str]:
     """The modules that the file imports, within functions too, by their whole names."""
     modules = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             package = module_name(path).split(".")[: -node.level] if node.level else []
             base = ".".join([*package, *([node.module] if node.module else [])])
             for alias in node.names:
-                path = ROOT.joinpath(*base.split("."), alias.name)
-                is_module = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
-                modules.add(f"{base}.{alias.name}" if is_module else base)
-    return modules
+                name = f"{base}.{alias.name}"
+                modules.add(name if is_module(name) else base)
+    return frozenset(modules)
+
+
+@cache
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
 def floor(module: str) -> int | None:
@@ -254,7 +266,8 @@ def test_the_package_indexs_page_has_no_link_that_only_the_repository_follows(pa
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
     (line,) = re.findall(r"^make .*", read(".ci/run"), flags=re.MULTILINE)
     called = [word for word in line.split()[1:] if not word.startswith("-")]
-    assert called == ["lint", "docs", "test-release", "test-clients", "test"] and {*called, "demo"} <= make_targets()
+    assert called == ["lint", "docs", "test-release", "test-clients", "test-slow", "test"]
+    assert {*called, "demo"} <= make_targets()
 
 
 def test_commands_without_make_are_those_of_the_makefile():
@@ -265,7 +278,7 @@ def test_commands_without_make_are_those_of_the_makefile():
     assert rf".venv\Scripts\{runs[0]}" in windows.splitlines()
     assert r".venv\Scripts\python -m pip install -c constraints.txt -e ." in windows.splitlines()
     for run in runs[1:]:
-        words = [f"{name}={value}" for name, value in exports.items()] + run.split()
+        words = [f"{name}={value}" for name, value in exports.items()] + shlex.split(run)
         assert words in commands("CONTRIBUTING.md")
 
 

@@ -38,6 +38,7 @@ STOCK = {
 EACH_FAMILY = pytest.mark.parametrize("family", CONFIGS)
 
 
+@pytest.mark.slow
 def test_every_head_loads_and_is_saved_again_where_this_package_is_not_installed(tmp_path):
     """ELMo's, which have inputs and a tokenizer of their own, are in test_elmo_ecosystem.py."""
     cases = {}

@@ -29,6 +29,8 @@ STEPS = """
 import json, sys
 import modeling
 
+at_first = [*sys.modules]
+
 def models():
     return [name for name in sys.modules if name.startswith("modeling.") and ".modeling_" in name]
 
@@ -39,26 +41,28 @@ from modeling import ZooBertModel
 of_bert = models()
 from transformers import AutoModelForCausalLM
 gpt = AutoModelForCausalLM.from_config(modeling.ZooGPTConfig(n_layer=1, n_embd=4, n_head=1, vocab_size=5))
-print(json.dumps([imported, configured, of_bert, type(gpt).__name__, models()]))
+after_gpt = models()
+modeling.register()
+from transformers import BertForMaskedLM, OpenAIGPTLMHeadModel
+print(json.dumps([at_first, imported, configured, of_bert, type(gpt).__name__, after_gpt]))
 """
 
 
-def test_a_model_is_imported_when_it_is_first_used():
+@pytest.fixture(scope="module")
+def steps() -> list:
+    """What a fresh process has imported after each of its steps, in which it prints not a word."""
     done = subprocess.run([sys.executable, "-c", STEPS], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    imported, configured, of_bert, gpt, after_gpt = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_a_model_is_imported_when_it_is_first_used(steps):
+    _, imported, configured, of_bert, gpt, after_gpt = steps
     assert imported == configured == []
     bert = {"modeling.bert.modeling_bert", "modeling.shared.modeling_layout", "modeling.shared.modeling_losses"}
     assert bert <= set(of_bert) and not any(name.startswith(("modeling.gpt", "modeling.elmo")) for name in of_bert)
     assert gpt == "ZooGPTLMHeadModel"
     assert not any(name.startswith(("modeling.elmo", "modeling.feature_tagger")) for name in after_gpt)
-
-
-def test_transformers_own_models_are_imported_without_a_word_while_the_zoo_is_registered():
-    code = "import modeling; modeling.register(); from transformers import BertForMaskedLM, OpenAIGPTLMHeadModel"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
 
 
 @EACH_MODEL
@@ -150,9 +154,6 @@ def test_a_script_shows_its_help_without_the_imports_of_a_run(script, needed):
     assert SLOW & set(json.loads(done.stdout)) == needed
 
 
-def test_the_zoo_is_imported_without_what_its_models_need():
-    done = subprocess.run(
-        [sys.executable, "-c", "import json, sys, modeling; print(json.dumps([*sys.modules]))"],
-        cwd=ROOT, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert SLOW & set(json.loads(done.stdout)) == set()
+def test_the_zoo_is_imported_without_what_its_models_need(steps):
+    at_first, *_ = steps
+    assert SLOW & set(at_first) == set()

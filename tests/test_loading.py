@@ -563,6 +563,7 @@ def damage(content: bytes, rng: random.Random, end: int) -> bytes:
 FILES = ["config.json", "model.safetensors", "header", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_damage_anywhere_is_an_error_or_leaves_the_weights_as_they_are(run, saved, tmp_path, file):
     """Without checksums no more can be told: a changed weight is a weight, a changed word of a vocabulary a word."""

@@ -93,6 +93,7 @@ def test_unknown_parts_are_refused_with_the_list():
         metrics.load("accuracy", "race")
 
 
+@pytest.mark.slow
 def test_the_module_loads_from_any_directory_without_a_home_and_leaves_nothing_there(tmp_path):
     command = "from elmo_gpt_bert.metrics import load; "
     command += "print(load('glue', 'rte').compute(predictions=[1, 0], references=[1, 1]))"

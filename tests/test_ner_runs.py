@@ -66,6 +66,7 @@ def scores_of(results: dict) -> dict[str, float]:
 # Resuming, and predicting with what was saved
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits_and_predicts_again_from_its_folder(tagger, tmp_path, monkeypatch):
     def step(self, *_):
         if self.progress.update == 5:

@@ -64,6 +64,7 @@ def test_a_recipe_fits_the_script(recipe):
     assert is_shipped or args.model_name_or_path.startswith(("configs/", "runs/"))
 
 
+@pytest.mark.slow
 def test_a_recipe_runs(recipe, tmp_path):
     argv = [str(recipe), *tiny(tmp_path, recipe), "--output_dir", str(tmp_path / "out"), "--max_steps", "3"]
     argv += ["--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "1", "--mixed_precision", "no"]

@@ -317,6 +317,7 @@ def test_at_the_end_the_model_has_a_warm_state(corpus, tmp_path):
     torch.testing.assert_close(loaded.elmo.initial_hidden, expected.elmo.initial_hidden)
 
 
+@pytest.mark.slow
 def test_a_tiny_model_memorises_a_page(tmp_path):
     """Even the first word of each sentence, since its state goes on from one sentence and window to the next."""
     corpus = word_corpus(tmp_path, random_documents(7, VOCABULARY, first=3))

@@ -212,6 +212,7 @@ def test_a_recipe_that_does_not_run_is_like_one_that_does():
         assert left_out["config_overrides"] == runs["config_overrides"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RUNS, ids=names(RUNS))
 def test_a_recipe_runs(recipe, tmp_path):
     model, data = write_checkpoint(tmp_path, recipe), write_data(tmp_path, recipe)

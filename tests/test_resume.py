@@ -55,6 +55,14 @@ def outcome(folder: Path) -> tuple[bytes, dict]:
     return (folder / "model.safetensors").read_bytes(), {k: v for k, v in record.items() if k not in other}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[bytes, dict]:
+    """The outcome of the run that nothing has stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    run_glue.main([*run_with_dropout(folder), "--output_dir", str(folder / "out")])
+    return outcome(folder / "out")
+
+
 def killed_until_done(argv: list[str], processes: int, kills: int, seconds: float) -> None:
     """Kills the run, of so many seconds, at `kills` random moments, to be resumed, and then lets it finish."""
     moments = random.Random(0)
@@ -67,6 +75,7 @@ def killed_until_done(argv: list[str], processes: int, kills: int, seconds: floa
     assert wait(fork(lambda: run_glue.main([*argv, "--resume"]), processes)) == [0] * processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "extra",
     [
@@ -85,6 +94,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(flags, tmp_path,
     assert outcome(killed) == outcome(whole)
 
 
+@pytest.mark.slow
 def test_two_processes_killed_at_random_moments_end_with_the_same_bits(flags, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags += ["--gradient_accumulation_steps", "2"]
@@ -104,14 +114,13 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_run_killed_at_the_worst_moments_ends_with_the_same_bits(flags, tmp_path, monkeypatch, moment):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run_glue.main([*flags, "--output_dir", str(whole)])
+def test_a_run_killed_at_the_worst_moments_ends_with_the_same_bits(flags, whole, tmp_path, monkeypatch, moment):
+    killed = tmp_path / "killed"
     with monkeypatch.context() as patch:
         patch.setattr(*MOMENTS[moment], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         assert wait(fork(lambda: run_glue.main([*flags, "--output_dir", str(killed)]))) == [-signal.SIGKILL]
     run_glue.main([*flags, "--output_dir", str(killed), "--resume"])
-    assert outcome(killed) == outcome(whole)
+    assert outcome(killed) == whole
     assert not [path.name for path in killed.iterdir() if path.name.startswith(".")]
 
 
@@ -138,9 +147,9 @@ def rename_progress(folder: Path) -> None:
     write_checksums(folder)
 
 
-@pytest.fixture
-def stopped(flags, tmp_path, monkeypatch) -> list[str]:
-    """A run that was killed after 20 updates, and so has the checkpoints 15 and 18."""
+@pytest.fixture(scope="module")
+def after_20_updates(tmp_path_factory) -> Path:
+    """The folder of a run that was killed after 20 updates, and so has the checkpoints 15 and 18."""
 
     def step(self, *_):
         if self.progress.update == 20:
@@ -148,12 +157,24 @@ def stopped(flags, tmp_path, monkeypatch) -> list[str]:
         return between(self)
 
     between = loop._Training.between_updates
-    argv = [*flags, "--output_dir", str(tmp_path / "out")]
-    with monkeypatch.context() as patch:
+    folder = tmp_path_factory.mktemp("stopped")
+    argv = [*run_with_dropout(folder), "--output_dir", str(folder / "out")]
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop._Training, "between_updates", step)
         assert wait(fork(lambda: run_glue.main(argv))) == [-signal.SIGKILL]
-    assert checkpoint_names(tmp_path / "out") == ["checkpoint-15", "checkpoint-18"]
-    return argv
+    assert checkpoint_names(folder / "out") == ["checkpoint-15", "checkpoint-18"]
+    return folder / "out"
+
+
+@pytest.fixture
+def stopped(flags, after_20_updates, tmp_path) -> list[str]:
+    """The command of that run, in a folder that the test may change."""
+    shutil.copytree(after_20_updates, tmp_path / "out")
+    for path in tmp_path.glob("out/checkpoint-*/progress.json"):  # which names the model's folder
+        progress = path.read_text(encoding="utf-8")
+        path.write_text(progress.replace(str(after_20_updates.parent), str(tmp_path)), encoding="utf-8")
+        write_checksums(path.parent)
+    return [*flags, "--output_dir", str(tmp_path / "out")]
 
 
 @pytest.mark.parametrize(
@@ -168,13 +189,12 @@ def stopped(flags, tmp_path, monkeypatch) -> list[str]:
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter_config.json is not in SHA256SUMS"),
     ],
 )
-def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(stopped, flags, tmp_path, capsys, damage, message):
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(stopped, whole, tmp_path, capsys, damage, message):
     damage(tmp_path / "out" / "checkpoint-18")
     run_glue.main([*stopped, "--resume"])
     printed = capsys.readouterr().out
     assert f"checkpoint-18: {message}" in printed and "resumed from" in printed and "checkpoint-15\n" in printed
-    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "out") == whole
 
 
 def test_a_best_checkpoint_that_is_damaged_is_never_taken_for_the_best(flags, tmp_path):
@@ -200,15 +220,14 @@ def test_an_older_checkpoint_that_is_damaged_does_not_end_the_run(flags, tmp_pat
     assert checkpoint_names(out) == ["checkpoint-2", "checkpoint-3", "checkpoint-4"]
 
 
-def test_a_linked_checkpoint_is_used_and_what_it_leads_to_is_never_removed(stopped, flags, tmp_path):
+def test_a_linked_checkpoint_is_used_and_what_it_leads_to_is_never_removed(stopped, whole, tmp_path):
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     elsewhere.mkdir()
     for name in ("checkpoint-15", "checkpoint-18"):
         (out / name).rename(elsewhere / name)
         (out / name).symlink_to(elsewhere / name)
     run_glue.main([*stopped, "--resume"])
-    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
-    assert outcome(out) == outcome(tmp_path / "whole")
+    assert outcome(out) == whole
     assert not [path for path in out.iterdir() if path.is_symlink()]
     assert len(list(elsewhere.glob("checkpoint-1[58]/optimizer.bin"))) == 2
 
@@ -484,16 +503,14 @@ def test_a_run_whose_learning_rate_has_fallen_has_no_other_length(flags, tmp_pat
         run_glue.main([*argv, "--max_steps", length, "--resume"])
 
 
-def test_the_same_length_in_other_words_is_the_same_run(stopped, flags, tmp_path):
+def test_the_same_length_in_other_words_is_the_same_run(stopped, whole, tmp_path):
     run_glue.main([*stopped, "--resume", "--max_steps", "40", "--warmup_ratio", "0", "--warmup_steps", "4"])
-    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "out") == whole
 
 
-def test_what_changes_no_weight_may_change_when_a_run_is_resumed(stopped, flags, tmp_path):
+def test_what_changes_no_weight_may_change_when_a_run_is_resumed(stopped, whole, tmp_path):
     run_glue.main([*stopped, "--resume", "--logging_steps", "2", "--save_steps", "11", "--do_predict"])
-    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "out") == whole
     assert (tmp_path / "out" / "predictions.tsv").exists()
 
 
@@ -572,7 +589,7 @@ def with_files_of_at_most(size: int, function) -> None:
     function()
 
 
-def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(stopped, flags, tmp_path, capfd):
+def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(stopped, whole, tmp_path, capfd):
     out = tmp_path / "out"
     limit = (out / "checkpoint-18" / "optimizer.bin").stat().st_size - 1
     assert wait(fork(lambda: with_files_of_at_most(limit, lambda: run_glue.main([*stopped, "--resume"])))) == [1]
@@ -582,8 +599,7 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(stopped, 
     assert checkpoint_names(out) == ["checkpoint-15", "checkpoint-18"]
     assert not list(out.glob(".checkpoint-*"))
     run_glue.main([*stopped, "--resume"])
-    run_glue.main([*flags, "--output_dir", str(tmp_path / "whole")])
-    assert outcome(out) == outcome(tmp_path / "whole")
+    assert outcome(out) == whole
 
 
 def test_of_two_processes_one_with_a_full_disk_ends_both_with_one_line(flags, tmp_path, monkeypatch, capfd):

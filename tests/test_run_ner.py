@@ -84,6 +84,7 @@ def test_the_saved_folder_tags_text_in_a_pipeline(tmp_path, flags, conll):
     assert [(entity["entity_group"], entity["word"]) for entity in found] == [("WORK", "film plot"), ("PER", "cast")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tag_scheme", ["iob2", "bioes"])
 @pytest.mark.parametrize("scheme", ["iob1", "iob2", "bioes"])
 def test_the_data_may_have_any_scheme_and_the_model_another(tmp_path, flags, scheme, tag_scheme):
@@ -629,6 +630,7 @@ def test_a_broken_file_is_an_error_that_says_where(tmp_path, flags, content, mes
 # Several processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "elmo"])
 def test_two_processes_and_accumulated_steps_weigh_tags_as_one_process_does(tmp_path, flags, conll, elmo, family):
     """However sentences of different lengths are divided, each labelled word counts the same."""

@@ -172,6 +172,7 @@ def killed_at(update: int, argv: list[str]) -> None:
         assert wait(fork(partial(run_pretraining.main, argv))) == [-signal.SIGKILL]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_path):
     argv = [*flags(tmp_path, kind), "--max_steps", "24", "--save_strategy", "steps", "--do_eval", "false"]
@@ -186,6 +187,7 @@ def test_a_run_killed_twice_across_an_epoch_ends_with_the_same_bits(kind, tmp_pa
     assert len(ours) == 5 and ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_run_goes_on_with_two_one_and_two_processes_over_the_end_of_an_epoch(kind, tmp_path, capfd):
     argv = [*flags(tmp_path, kind, **WITHOUT_DROPOUT[kind]), "--adam_epsilon", "1e-3", "--do_eval", "false"]
@@ -408,6 +410,7 @@ def test_a_mistake_is_one_line_before_the_work(tmp_path, monkeypatch, capsys, mo
 # Learning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked_lm", "causal_lm"])
 def test_a_model_learns_a_page_by_heart(kind, tmp_path):
     changes = {"hidden_size": 24} if kind == "masked_lm" else {"n_embd": 24}

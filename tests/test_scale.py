@@ -116,6 +116,7 @@ def accelerate_launch(*words: str) -> list[str]:
     return [shutil.which("accelerate", path=Path(sys.executable).parent), "launch", *words]
 
 
+@pytest.mark.slow
 def test_a_launch_that_accelerate_does_not_spread_stops_before_it_trains(flags, tmp_path):
     done = start_script([*accelerate_launch("--cpu", "--num_processes", "2"), "run_glue.py", *flags("out")])
     assert done.returncode != 0

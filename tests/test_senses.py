@@ -196,6 +196,7 @@ def test_a_sentence_without_a_text_is_one_clear_error(tmp_path):
         main(["model", "--output_dir", str(tmp_path), "--sentence", "a *plot* ."])
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
     models = write_models(tmp_path)
     monkeypatch.chdir(tmp_path)

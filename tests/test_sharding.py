@@ -95,6 +95,7 @@ def lose_a_process(main: Callable[[list[str]], object], argv: list[str]) -> None
     main(argv)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("configuration", "model"), CASES)
 def test_a_sharded_model_goes_on_where_it_stopped_and_is_put_together(tmp_path, configuration, model):
     check_installed(configuration)

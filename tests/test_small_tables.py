@@ -104,6 +104,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table, name", [(table, name) for table, names in KINDS.items() for name in names])
 def test_a_row_of_a_table_runs(table, name, folders, repository_root):
     """In this process, a few updates of it, after those that it needs."""
@@ -149,6 +150,7 @@ def prepare_small_pretraining(step: Step, words: list[str]) -> None:
     words += ["--max_seq_length", "24", "--report_to", "none"]
 
 
+@pytest.mark.slow
 def test_a_command_runs_as_a_user_would_type_it(folders, repository_root, monkeypatch, tmp_path, capsys):
     row = next(row for row in TABLES["layers"]["small"].rows if row.name == "cola/bert_0_layers")
     monkeypatch.setitem(TABLES, "one", {"small": changed(TABLES["layers"]["small"], name="one", rows=(row,))})

@@ -409,6 +409,7 @@ def references(dev: Dataset, numbers: list[int], unanswerable: int = 0) -> list[
     return [rows[n] | ({"answers": none} if unanswerable and n % unanswerable == 0 else {}) for n in numbers]
 
 
+@pytest.mark.slow
 def test_an_oracle_has_every_question_right_whose_answer_whole_tokens_of_one_window_can_give(squad, possible):
     dev, examples, windows, numbers = squad
     rows, impossible = possible

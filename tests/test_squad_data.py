@@ -74,6 +74,7 @@ def test_the_dev_set_of_squad_is_read_as_it_stands(data):
     assert len(examples) == 10570 and examples.to_list() == rows_of(official["data"])
 
 
+@pytest.mark.slow
 def test_the_training_set_of_squad_is_read_whole(data):
     assert len(read_folder(data / "squad", ["train"], version_2=False)["train"]) == 87599
 

@@ -159,6 +159,7 @@ def test_the_scores_are_those_of_the_official_files(tmp_path, flags, version, ca
         assert ours == {name: value for name, value in official.items() if not name.startswith("pr_")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["bert", "gpt", "bidaf"])
 def test_a_model_learns_what_it_is_asked(tmp_path, model):
     train = write_squad(tmp_path / "train.json", articles=make_articles(sentences=(2, 1, 2, 1)))
@@ -348,6 +349,7 @@ def test_an_ensemble_answers_with_the_mean_of_its_runs(tmp_path, flags, version)
 # However a run is computed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["bert", "gpt", "bidaf"])
 def test_two_processes_give_the_results_of_one(tmp_path, model, version):
     common = [*MODELS[model](tmp_path), *folder(tmp_path, version), *ALL, "--max_steps", "6", "--adam_epsilon", "0.01"]

@@ -144,6 +144,7 @@ print(json.dumps([type(model.encoder).__name__, logits.flatten().tolist()]))
 """
 
 
+@pytest.mark.slow
 def test_a_saved_folder_works_where_this_package_is_not_installed(tmp_path):
     modeling.register()
     model = tagger().eval()

@@ -188,6 +188,7 @@ def published(data: Path, name: str) -> PreTrainedTokenizerBase:
     return ZooGPTTokenizer(*files, words="released" if "released" in name else "bert", task_inputs=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_length", "stride"), [(64, 16), (384, 128)])
 @pytest.mark.parametrize("name", ["bert uncased", "bert cased", "gpt", "gpt as released", "byte pairs"])
 def test_windows_of_real_questions_are_those_of_a_loop_over_the_tokenizers_own(data, squad, name, max_length, stride):

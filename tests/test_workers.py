@@ -30,6 +30,7 @@ def numbers(folder: Path) -> dict[str, object]:
     return {name: value for name, value in record.items() if isinstance(value, float) and "runtime" not in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_workers_of_each_script_change_no_bit(name, tmp_path):
     main, argv = make_run(tmp_path, name)
@@ -87,6 +88,7 @@ run_command(lambda: run_glue.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_run_with_workers_ends_after_an_error(tmp_path):
     _, argv = make_run(tmp_path, "bert glue")
     argv += ["--max_steps", "300", "--per_device_train_batch_size", "1", "--output_dir", str(tmp_path / "out")]
