@@ -9,9 +9,14 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 
-# The package index does not follow links into the repository; their text stays.
+# The package index does not follow links into the repository; their text stays. It shows a picture by its whole
+# address, which begins with the repository's. While CITATION.cff does not name that, pictures are left out.
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README)
+CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+REPOSITORY = re.search('^repository-code: "(.*)"$', CITATION, re.MULTILINE)
+PICTURE = rf"![\1]({REPOSITORY[1]}/raw/main/\2)\n\n" if REPOSITORY else ""
+DESCRIPTION = re.sub(r"!\[([^\]]+)\]\((?!https?:)([^)]+)\)\n\n", PICTURE, README)
+DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", DESCRIPTION)
 
 (VERSION,) = re.findall('^__version__ = "(.*)"$', (ROOT / "elmo_gpt_bert" / "__init__.py").read_text(), re.MULTILINE)
 

@@ -11,6 +11,7 @@ Run it from the root of the repository, or use `make demo`, which first installs
 import argparse
 import json
 from pathlib import Path
+from textwrap import fill
 
 import torch
 from torch.nn.functional import normalize
@@ -94,7 +95,8 @@ def show_continuation() -> None:
     tokenizer = modeling.ZooGPTTokenizer.from_pretrained(GPT)
     model = modeling.ZooGPTLMHeadModel.from_pretrained(GPT)
     tokens = model.generate(**tokenizer(BEGINNING, return_tensors="pt"), max_new_tokens=40, do_sample=True, top_k=40)
-    print(f"\nGPT continues a text:\n    {tokenizer.decode(tokens[0])}\n")
+    text = fill(tokenizer.decode(tokens[0]), width=100, initial_indent="    ", subsequent_indent="    ")
+    print(f"\nGPT continues a text:\n{text}\n")
 
 
 def show_fine_tuning(output: Path) -> None:

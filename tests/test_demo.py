@@ -8,6 +8,7 @@ from demo import __main__ as demo
 from demo import sample
 from elmo_gpt_bert.training.errors import MissingFileError
 from tests.conftest import ROOT
+from tests.test_house import blocks
 
 
 def clauses(sentence: str) -> list[str]:
@@ -38,6 +39,11 @@ def test_half_of_the_sample_is_positive(split):
     assert sum(labels) * 2 == len(labels) == sample.ROWS[split]
 
 
+def comparable(text: str) -> list[str]:
+    """The lines of a text without the scores of fine-tuned models, whose last digits depend on the processor."""
+    return re.sub(r"\d+\.\d+(?=%|\)$)", "#", text, flags=re.MULTILINE).splitlines()
+
+
 @pytest.mark.slow
 def test_the_demo_shows_what_each_model_has_learned_and_what_pre_training_is_worth(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
@@ -50,6 +56,9 @@ def test_the_demo_shows_what_each_model_has_learned_and_what_pre_training_is_wor
     assert {*nearest[:2]} == {*demo.OCCURRENCES[::2]} and {*nearest[4:6]} == {*demo.OCCURRENCES[1::2]}
     assert len(re.findall(r"^    0\.\d\d  \w+$", shown, flags=re.MULTILINE)) == 5  # words for the blank
     assert len(re.search(rf"^    {demo.BEGINNING} (.+)$", shown, flags=re.MULTILINE).group(1).split()) > 10
+    for guide in ("README.md", "README.zh.md"):
+        promised = comparable(blocks(guide, "text")[0])
+        assert len(promised) >= 12 and [line for line in promised if line not in comparable(shown)] == [], guide
 
 
 def test_the_demo_takes_one_folder_and_runs_from_the_root_of_the_repository(tmp_path, monkeypatch, capsys):

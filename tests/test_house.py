@@ -263,6 +263,21 @@ def test_the_package_indexs_page_has_no_link_that_only_the_repository_follows(pa
     assert "| BERT | loading and saving" in page
 
 
+@pytest.mark.parametrize("address", ["", "https://github.com/zoo/zoo"], ids=["no address", "address"])
+def test_the_package_indexs_page_shows_pictures_where_the_repository_has_an_address(address, tmp_path):
+    for name in ("setup.py", "CITATION.cff", "elmo_gpt_bert/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(read(name), encoding="utf-8")
+    (tmp_path / "README.md").write_text("Zoo\n\n![a plot](docs/a.png)\n\n[Guide](docs/a.md)\n", encoding="utf-8")
+    if address:
+        with (tmp_path / "CITATION.cff").open("a", encoding="utf-8") as citation:
+            citation.write(f'repository-code: "{address}"\n')
+    with patch("setuptools.setup") as setup:
+        runpy.run_path(str(tmp_path / "setup.py"))
+    picture = f"![a plot]({address}/raw/main/docs/a.png)\n\n" if address else ""
+    assert setup.call_args.kwargs["long_description"] == f"Zoo\n\n{picture}Guide\n"
+
+
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
     (line,) = re.findall(r"^make .*", read(".ci/run"), flags=re.MULTILINE)
     called = [word for word in line.split()[1:] if not word.startswith("-")]

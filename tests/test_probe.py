@@ -58,9 +58,9 @@ def flags(tmp_path) -> list[str]:
 def test_the_command_measures_each_layer_of_each_model_with_its_own_and_with_random_weights(flags, tmp_path, capsys):
     scores = main([*flags, *write_models(tmp_path), "--random"])
     layers = {name: len(of) for name, of in scores.items()}
-    assert layers == {"bert": 4, "bert, random": 4, "gpt": 3, "gpt, random": 3} | {
+    assert layers == {"bert": 4, "bert, random weights": 4, "gpt": 3, "gpt, random weights": 3} | {
         "elmo": 3,
-        "elmo, random": 3,
+        "elmo, random weights": 3,
         "vectors.txt": 1,
     }
     record = json.loads((tmp_path / "out" / "probe.json").read_text(encoding="utf-8"))

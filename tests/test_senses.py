@@ -10,7 +10,7 @@ import pytest
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import cosine_similarity
 
-from elmo_gpt_bert.analysis import probe
+from elmo_gpt_bert.analysis import probe, reporting
 from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
 from elmo_gpt_bert.analysis.senses import (
     LABELLED,
@@ -27,7 +27,7 @@ from elmo_gpt_bert.analysis.senses import (
 )
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.launching import choose_implementation
-from tests.analysis_sample import TEXT, write_models, write_senses, write_tags
+from tests.analysis_sample import TEXT, write_models, write_senses, write_tags, write_vectors
 from tests.pairs_sample import write_bert
 from tests.test_house import commands
 
@@ -169,6 +169,30 @@ def test_the_command_measures_each_layer_and_shows_the_neighbours_of_each_sense(
         "Nearest to: A good **film** ." in shown
         and "| vectors.txt | words | 3 of 3 occurrences are equally near |" in shown
     )
+
+
+def test_a_plot_is_in_percent_and_no_two_of_its_lines_look_alike(monkeypatch):
+    monkeypatch.setattr(reporting, "png", lambda figure: figure)
+    scores = {"BERT": [0.4, 0.7, 0.8], "BERT, random weights": [0.4, 0.4, 0.4], "GPT": [0.4, 0.5], "word2vec": [0.4]}
+    layers = {name: {f"layer {number}": score for number, score in enumerate(of)} for name, of in scores.items()}
+    references = {"most frequent sense": 0.5, "random sense": 0.4}
+    figure = reporting.draw_layers(layers, references, "the title", "the measure")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert (axes.get_title(), axes.get_ylabel()) == ("the title", "the measure")
+    assert {"40%", "60%", "80%"} <= {tick.get_text() for tick in axes.get_yticklabels()}
+    colors = {line.get_label(): line.get_color() for line in axes.get_lines()}
+    assert [*colors] == [*scores, *references]
+    assert colors["BERT"] == colors.pop("BERT, random weights") and len({*colors.values()}) == len(colors)
+
+
+def test_models_have_the_names_that_the_command_line_gives_them(flags, tmp_path):
+    paths = [str(write_vectors(tmp_path / f"{name}.txt", ["the", "film"])) for name in ("a", "b")]
+    results = main([*paths, *flags, "--names", "word2vec", "GloVe"])
+    assert [*results["words"]] == [*results["neighbours"]] == ["word2vec", "GloVe"]
+    for names in (["word2vec"], ["word2vec", "word2vec"]):
+        with pytest.raises(InputError, match="--names needs 2 different names, .*, and has .: word2vec"):
+            main([*paths, *flags, "--names", *names])
 
 
 def test_a_sentence_on_the_command_line_is_asked_for_alone(flags, tmp_path):

@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 
 NAMES = ("bert-books", "gpt-books", "elmo-books")
 MEGABYTES = 25
+ON_SST2 = {"bert-books": "BERT, fine-tuned", "gpt-books": "GPT, fine-tuned", "elmo-books": "ELMo, features"}
 STOCK = {"bert-books": BertForMaskedLM, "gpt-books": OpenAIGPTLMHeadModel}
 SENTENCES = [
     "The old man took his hat and went out of the house.",
@@ -60,6 +61,19 @@ def test_the_card_and_the_list_of_the_models_have_the_same_perplexity(name, fold
     scores = {result.metric_type: result.metric_value for result in card.data.eval_results}
     (line,) = re.findall(rf"^\| \[{name}\].*", (ROOT / "checkpoints/README.md").read_text(encoding="utf-8"), re.M)
     assert f"| {scores['perplexity']:.1f} |" in line
+
+
+@pytest.mark.parametrize("guide", ["README.md", "README.zh.md"])
+def test_the_readme_has_the_scores_of_the_card_and_of_the_record_and_a_line_that_loads_the_model(guide, name, folder):
+    (row,) = re.findall(rf"^\| \[\w+\]\({folder}\).*", (ROOT / guide).read_text(encoding="utf-8"), re.M)
+    card = ModelCard.load(ROOT / folder / "README.md")
+    scores = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    task = re.escape(f"| SST-2 accuracy | {ON_SST2[name]} | ")
+    without, score, spread = re.search(rf"^{task}(.*) ± .* \(3\) \| (.*) ± (.*) \(3\) \| ", results, re.M).groups()
+    expected = [f"{scores['perplexity']:.1f}", f"{scores['accuracy']:.1%}"[:-1], score, spread, without]
+    assert re.findall(r"\d+\.\d+", row)[-5:] == expected
+    assert eval(f"modeling.{row.split('`')[1]}").config.name_or_path == folder
 
 
 def test_a_sentence_is_more_probable_than_its_words_in_another_order(name, folder):

@@ -81,7 +81,8 @@ def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     counts = {"train_words": len(tags), "validation_words": len(references), "tags": sorted({*tags})}
     results = {**counts, "penalty": PENALTY, "baselines": baselines, "accuracy": scores}
     write_numbers(args.output_dir, "probe", results)
-    write_picture(args.output_dir, "probe", lambda: draw_layers(scores, baselines, "accuracy of a linear probe"))
+    labels = ("How often a linear classifier reads a word's tag from its vector", "words with the right tag")
+    write_picture(args.output_dir, "probe", lambda: draw_layers(scores, baselines, *labels))
     return scores
 
 

@@ -11,7 +11,7 @@ from elmo_gpt_bert.training.files import make_folder, write_bytes, write_text
 
 LayerScores = Mapping[str, Mapping[str, float]]  # model -> layer -> score
 
-RANDOM = ", random"  # ends the name of a model with random weights
+RANDOM = ", random weights"  # ends the name of a model with random weights
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -47,30 +47,33 @@ def write_picture(output: Path, name: str, draw: Callable[[], bytes]) -> None:
         print(f"no {name}.png: {error}; pip install matplotlib")
 
 
-def draw_layers(scores: LayerScores, references: Mapping[str, float], measure: str) -> bytes:
-    """A PNG with a line for each model over the relative depth of its layers, and a dashed one for each reference.
+def draw_layers(scores: LayerScores, references: Mapping[str, float], title: str, measure: str) -> bytes:
+    """A PNG with a line for each model over the relative depth of its layers, and a thin one for each reference.
 
-    A model of one layer is a dotted line. A model with random weights has its model's colour. Raises ImportError
-    without matplotlib.
+    A model of one layer is a row of dots, which leaves a reference below it visible. A model with random weights has
+    its model's colour. Raises ImportError without matplotlib.
     """
     from matplotlib.figure import Figure  # not pyplot, which would choose a window system
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot(xlabel="depth: 0 is the embeddings, 1 the last layer", ylabel=measure)
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot(title=title, ylabel=measure)
+    axes.set_xticks([0, 0.5, 1], ["embeddings", "middle", "last layer"])
+    axes.yaxis.set_major_formatter("{x:.0%}")
     colors: dict[str, str] = {}
     for name, layers in scores.items():
         color = colors.setdefault(name.removesuffix(RANDOM), f"C{len(colors)}")
         values = list(layers.values())
         if len(values) == 1:
-            axes.axhline(values[0], label=name, color=color, linestyle="dotted")
+            axes.axhline(values[0], label=name, color=color, linestyle="dotted", linewidth=3)
             continue
         depths = [number / (len(values) - 1) for number in range(len(values))]
         style = {"linestyle": "--", "alpha": 0.6} if name.endswith(RANDOM) else {}
         axes.plot(depths, values, marker="o", label=name, color=color, **style)
     for number, (name, score) in enumerate(references.items()):
-        axes.axhline(score, label=name, color="gray", linewidth=0.8, linestyle=("dashed", "dashdot")[number % 2])
+        color, style = (("black", "dashed"), ("gray", "solid"))[number % 2]
+        axes.axhline(score, label=name, color=color, linestyle=style, linewidth=0.8, zorder=0)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    figure.legend(loc="outside right center")
     return png(figure)
 
 

@@ -272,18 +272,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = "model folder, Hub id, or file of word vectors (.txt, .vec, .bin, .gz)"
     parser.add_argument("models", nargs="+", metavar="MODEL", help=model)
     parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="receives numbers and plots")
+    names = "what tables and plots call the models, in their order; default: the last part of each MODEL"
+    parser.add_argument("--names", nargs="+", metavar="NAME", help=names)
     parser.add_argument("--random", action="store_true", help="each model with random weights, too, as a control")
     pieces = "whose vector a word of several tokens has; default: first, and last of a causal model"
     parser.add_argument("--pieces", choices=("first", "last", "mean"), help=pieces)
 
 
 def named_encoders(args: argparse.Namespace, words: Iterable[str]) -> Iterator[tuple[str, Encoder]]:
-    """Yields each encoder of the command line with a short name, one at a time, since each may fill the memory."""
+    """Yields each encoder of the command line with its name, one at a time, since each may fill the memory.
+
+    Raises ValueError if --names has not one name for each model.
+    """
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     choose_implementation("zoo")
-    words = {*words}
-    for name, label in zip(args.models, short_names(args.models), strict=True):
+    words, labels = {*words}, args.names or short_names(args.models)
+    if len(labels) != len(args.models) or len({*labels}) != len(labels):
+        found = f"{len(labels)}: {', '.join(labels)}"
+        raise InputError(f"--names needs {len(args.models)} different names, one for each MODEL, and has {found}")
+    for name, label in zip(args.models, labels, strict=True):
         yield label, load_encoder(name, words, pieces=args.pieces)
         if args.random and not is_vectors(name):
             yield label + RANDOM, load_encoder(name, words, random=True, pieces=args.pieces)

@@ -148,7 +148,8 @@ def report(
             rows += [[name, layer, *nearest] for layer, nearest in queries[number]["neighbours"].items()]
         print(markdown(rows))
     write_numbers(args.output_dir, "senses", results)
-    write_picture(args.output_dir, "senses", lambda: draw_layers(scores, baselines, "accuracy of the nearest sense"))
+    labels = ("How often the vector of a word in its sentence tells its sense", "occurrences with the right sense")
+    write_picture(args.output_dir, "senses", lambda: draw_layers(scores, baselines, *labels))
     if args.scatter:
         senses = [each.sense for each in labelled if each.word == args.scatter]
         write_picture(args.output_dir, f"occurrences-{args.scatter}", lambda: draw_planes(planes, senses))
