@@ -3,7 +3,7 @@
 #   bash configs/gpu.sh WEIGHTS NAME run_pretraining.py RECIPE.yaml [--flag value ...]
 # The run is written to runs/gpu/NAME. After each checkpoint, and at the end, the folder WEIGHTS gets NAME.tar.aa, NAME.tar.ab
 # and so on in place of those before: files of at most 15 MB with the model in bfloat16 and the log. To unpack them:
-#   cat WEIGHTS/NAME.tar.* | tar -x -C runs
+#   cat WEIGHTS/NAME.tar.* | tar -x -C WEIGHTS
 # PYTHON names the interpreter, if it is not the first one on the path.
 set -u -o pipefail
 shopt -s extglob nullglob
