@@ -5,12 +5,16 @@ python -m benchmarks [ROW or MODEL ...] [--settings fp32 medium bf16 portable mi
 """
 
 import argparse
+import subprocess
+import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
-from . import attention, bert, elmo, gpt, gpu
+from . import STARTED, attention, bert, elmo, gpt, gpu
 from .limits import matrix_peak, read_bandwidth
 from .measure import CPU, Build, Contest, Side, added_memory, assert_equal, clock_of, results_file, take_turns
 from .precision import matrix_setting, model_dtype
@@ -19,14 +23,14 @@ from .reporting import describe_limits, describe_machine, markdown, print_head, 
 
 # The rows of each model, of attention, and those that only a GPU runs unless they are named. A name stands for all of
 # its rows.
-MODELS: dict[str, dict[str, tuple[str, Build]]] = {
+MODELS: dict[str, Collection[str]] = {
     "bert": bert.ROWS,
     "elmo": elmo.ROWS,
     "gpt": gpt.ROWS,
     "attention": attention.ROWS,
-    "gpu": gpu.ROWS,
+    "gpu": gpu.ORDER,
 }
-ROWS = {row: build for rows in MODELS.values() for row, build in rows.items()}
+ROWS: dict[str, tuple[str, Build]] = bert.ROWS | elmo.ROWS | gpt.ROWS | attention.ROWS | gpu.ROWS
 
 # Precision of the side and of its baseline.
 SETTINGS = {
@@ -38,7 +42,7 @@ SETTINGS = {
 }
 DEFAULT_SETTINGS = ["fp32", "portable", "bf16"]
 GPU_SETTINGS = ["fp32", "bf16"]  # oneDNN is for the CPU
-QUICK_SECONDS = 480  # after which --quick begins no further row
+QUICK_SECONDS = 400  # with the start of the command, in which --quick has to end
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,27 @@ class Result:
     baseline_tokens_per_second: float | None
 
 
-def measure(row: str, setting: str, tiny: bool, pairs: int, device: torch.device) -> Result:
-    """Measures one row in one setting, in `pairs` pairs of turns.
+@dataclass(frozen=True)
+class RunResult:
+    """One line of a table, for a run of a script."""
+
+    row: str
+    command: str
+    seconds: float
+    train_loss: float
+    eval_accuracy: float
+
+
+def measure(row: str, setting: str, tiny: bool, pairs: int, device: torch.device) -> Result | RunResult:
+    """Measures one row in one setting, in `pairs` pairs of turns. A run has its own setting.
 
     Raises:
         DifferentResults: if the results of the two sides differ.
     """
+    if row in gpu.RUNS:
+        record = gpu.RUNS[row].run(tiny, device.type)
+        scores = (record[name] for name in ("seconds", "train_loss", "eval_accuracy"))
+        return RunResult(row, gpu.RUNS[row].title, *scores)
     title, build = ROWS[row]
     precisions = SETTINGS[setting]
     contest = build(*precisions, tiny, device)
@@ -144,7 +163,10 @@ def header(device: torch.device) -> list[str]:
     return [*COLUMNS, *TIMES[clock_of(device)], "difference", "% of limit", "peak MB", *tokens]
 
 
-def table_line(result: Result) -> list[str]:
+def table_line(result: Result | RunResult) -> list[str]:
+    if isinstance(result, RunResult):
+        loss = f"{result.seconds:.0f} s, train loss {result.train_loss:.3f}, dev accuracy {result.eval_accuracy:.3f}"
+        return [result.row, result.command, loss]
     clock = clock_of(torch.device(result.device))
     other = "wall" if clock == "cpu" else "cpu"
     ms, baseline_ms, ratio, lowest, highest = (
@@ -170,9 +192,35 @@ def table_line(result: Result) -> list[str]:
     ]
 
 
-def main(argv: list[str] | None = None) -> list[Result]:
+@dataclass
+class Report:
+    """What the table has so far. The file of --json is written again with each row, so that a cut leaves the others.
+
+    Attributes:
+        failures: rows without a result, each with its setting and the reason.
+        unmeasured: rows for which --quick had no time.
+    """
+
+    path: Path | None
+    machine: dict[str, object] = field(default_factory=dict)
+    limits: list[dict[str, object]] = field(default_factory=list)
+    results: list[Result | RunResult] = field(default_factory=list)
+    failures: list[dict[str, str]] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+
+    def write(self) -> None:
+        values = {name: value for name, value in vars(self).items() if name != "path"}
+        write_json(self.path, values | {"results": [vars(result) for result in self.results]})
+
+
+def main(argv: list[str] | None = None, started: float | None = None) -> list[Result | RunResult]:
+    """Prints a table for each number of threads; ends with status 1 if a row of a quick run has failed.
+
+    started: when the command was started, as `time.monotonic` has it; default: now
+    """
+    started = time.monotonic() if started is None else started
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__.splitlines()[0])
-    names = ", ".join((*MODELS, *ROWS))
+    names = ", ".join((*MODELS, *ROWS, *gpu.RUNS))
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{names}; all of them when none is named")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, help=f"default: {', '.join(DEFAULT_SETTINGS)}")
     parser.add_argument("--pairs", type=int, default=3, help="how many times the sides take turns")
@@ -184,50 +232,71 @@ def main(argv: list[str] | None = None) -> list[Result]:
         help="torch's threads, one table for each; default: its own choice",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--quick", action="store_true", help=f"bf16, two pairs, no new row after {QUICK_SECONDS} s")
+    parser.add_argument("--quick", action="store_true", help=f"bf16, in {QUICK_SECONDS} s; a row may fail")
     parser.add_argument("--size", choices=["full", "tiny"], default="full", help="tiny only tests that the rows run")
     parser.add_argument("--json", type=results_file, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args(argv)
-    if unknown := [row for row in args.rows if row not in (*MODELS, *ROWS)]:
+    if unknown := [row for row in args.rows if row not in (*MODELS, *ROWS, *gpu.RUNS)]:
         parser.error(f"no row is called {', '.join(unknown)}; there are {names}")
     if args.pairs < 1 or min(args.threads or [1]) < 1:
         parser.error("--pairs and --threads must be positive")
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU here")
-    device, results, limits = torch.device(args.device), [], []
+    device, report = torch.device(args.device), Report(args.json)
+    end = started + QUICK_SECONDS if args.quick else float("inf")
     for threads in args.threads or [torch.get_num_threads()]:
         torch.set_num_threads(threads)
-        results += print_table(args, device)
-        limits.append(describe_limits(device))
-    machine = {name: value for name, value in describe_machine(device).items() if name not in limits[0]}
-    write_json(args.json, {"machine": machine, "limits": limits, "results": [vars(result) for result in results]})
-    return results
+        print_table(args, device, report, end)
+    if report.failures:
+        sys.exit(f"{len(report.failures)} rows failed: {', '.join(failure['row'] for failure in report.failures)}")
+    return report.results
 
 
-def print_table(args: argparse.Namespace, device: torch.device) -> list[Result]:
-    """Measures the rows that the command line names, and prints each as soon as it is there."""
-    end = time.monotonic() + QUICK_SECONDS if args.quick else float("inf")
-    print_machine(describe_machine(device))
-    results, left_out = [], []
+def print_table(args: argparse.Namespace, device: torch.device, report: Report, end: float = float("inf")) -> None:
+    """Measures the rows that the command line names, and prints each as soon as it is there.
+
+    end: the time after which no row of a quick run must be expected to end
+    """
+    machine, limits = describe_machine(device), describe_limits(device)
+    print_machine(machine)
+    report.machine = {name: value for name, value in machine.items() if name not in limits}
+    report.limits.append(limits)
     print_head(header(device))
     for row, setting in lines(args, device):
-        if time.monotonic() > end:
-            left_out.append(row)
+        if time.monotonic() + gpu.expected_seconds(row) > end:
+            report.unmeasured.append(row)
             continue
-        results.append(measure(row, setting, args.size == "tiny", 2 if args.quick else args.pairs, device))
-        print(markdown(table_line(results[-1])), flush=True)
-    print(f"\nunmeasured after {QUICK_SECONDS} seconds: {', '.join(left_out)}" if left_out else "")
-    return results
+        try:
+            result = measure(row, setting, args.size == "tiny", args.pairs, device)
+            report.results.append(result)
+            print(markdown(table_line(result)), flush=True)
+        except Exception as error:
+            if not args.quick:
+                raise
+            report.failures.append({"row": row, "setting": setting, "reason": reason_of(error)})
+            print(f"{row} FAILED: {report.failures[-1]['reason']}", flush=True)
+        report.write()
+    report.write()
+    print(f"\nunmeasured: {', '.join(report.unmeasured)}" if report.unmeasured else "")
+
+
+def reason_of(error: Exception) -> str:
+    """One line. Of a command that failed, its first line of errors that names one."""
+    text = str(error)
+    if isinstance(error, subprocess.CalledProcessError):
+        text = next((line for line in error.stderr.splitlines() if "error:" in line.lower()), text)
+    return f"{type(error).__name__}: {' '.join(text.split())}"
 
 
 def lines(args: argparse.Namespace, device: torch.device) -> list[tuple[str, str]]:
     """The rows that the command line names, each with one of its settings, those of a GPU first."""
-    names = set(args.rows or [model for model in MODELS if model != "gpu" or device.type == "cuda"])
+    every = ["gpu"] if args.quick and device.type == "cuda" else MODELS
+    names = set(args.rows or [model for model in every if model != "gpu" or device.type == "cuda"])
     models = sorted(MODELS, key=lambda model: model != "gpu")
     rows = [row for model in models for row in MODELS[model] if {model, row} & names]
 
     def settings_of(row: str) -> list[str]:
-        if args.quick or row in gpu.ROWS:  # whose attention computes in bf16
+        if args.quick or row in gpu.ORDER:  # whose attention computes in bf16
             return ["bf16"]
         return DEFAULT_SETTINGS if device == CPU else GPU_SETTINGS
 
@@ -235,4 +304,4 @@ def lines(args: argparse.Namespace, device: torch.device) -> list[tuple[str, str
 
 
 if __name__ == "__main__":
-    main()
+    main(started=STARTED)

@@ -1,17 +1,20 @@
-"""Attention in training: plain products against torch's fused attention (sdpa), forward and backward, without dropout.
+"""Attention in training by itself, forward and backward, without dropout.
 
-The models choose between the two in `attention_implementation` of modeling_packing.py. These rows tell whether the
-choice suits a processor. A row is a function as in bert.py.
+Plain products against torch's fused attention (sdpa), between which the models choose in `attention_implementation` of
+modeling_packing.py: these rows tell whether the choice suits a processor. Also, sequences of different lengths, which
+the models pack, against sdpa on the padded batch. A row is a function as in bert.py.
 """
 
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
+from transformers import AttentionInterface
 
-from modeling.shared.modeling_packing import eager_attention_forward
+from modeling.shared.modeling_packing import eager_attention_forward, find_sequences, packed_attention
+from modeling.shared.modeling_varlen import VARLEN
 
-from .bert import PASSES
+from .bert import PASSES, lengths_of, make_batches
 from .measure import Build, Contest, Need, Outputs, Side
 from .precision import model_dtype, switches, tolerance
 
@@ -62,6 +65,64 @@ def attend(sequences: int, length: int) -> Build:
             Need("products", lambda index: PASSES * 2 * 2 * count * heads * tokens**2 * size),
             device,
             tokens=lambda index: count * tokens,
+        )
+
+    return build
+
+
+def attend_packed(lengths_name: str) -> Build:
+    """32 sequences of these lengths: ours as `torch_varlen` attends on a device, the baseline by sdpa with a mask."""
+    layer = SimpleNamespace(is_causal=False, training=True, config=SimpleNamespace(_attn_implementation=VARLEN))
+
+    def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
+        inputs = make_batches(lengths_name, tiny)
+        batch = inputs.batches[0]
+        mask = batch["attention_mask"].to(device)
+        sequences = find_sequences(tuple(mask.shape), device, mask, None)
+        heads, size = (5, 4) if tiny else (HEADS, HEAD_SIZE)
+        generator = torch.Generator().manual_seed(0)
+        numbers = [torch.randn(*mask.shape, heads, size, generator=generator) for _ in NAMES]
+
+        def ours(states: list[torch.Tensor]) -> torch.Tensor:
+            attend = AttentionInterface()[VARLEN]
+            return packed_attention(attend, layer, *states, sequences, None, scaling=size**-0.5, dropout=0.0)
+
+        def padded(states: list[torch.Tensor]) -> torch.Tensor:
+            states = (state.transpose(1, 2) for state in states)
+            visible = mask[:, None, None, :].bool()
+            output = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=visible)
+            return output.transpose(1, 2).flatten(2)
+
+        def real(states: torch.Tensor) -> torch.Tensor:
+            """(B, T, ...) -> (N, ...), in the order of the packed tokens."""
+            return states.flatten(0, 1)[sequences.tokens]
+
+        def side(name: str, attention: Callable, take: Callable, precision: str) -> Side:
+            """`take` makes what the side works on of the padded batch."""
+            gradient, *states = (take(tensor.to(device, model_dtype(precision))) for tensor in numbers)
+            gradient = gradient.flatten(-2) * (1 if take is real else mask[..., None])
+            states = [state.detach().requires_grad_() for state in states]
+
+            def run(index: int) -> tuple[torch.Tensor, ...]:
+                with switches(precision):
+                    output = attention(states)
+                    return output, *torch.autograd.grad(output, states, gradient)
+
+            def check() -> Outputs:
+                outputs = run(0) if take is real else map(real, run(0))
+                return {name: tensor.detach() for name, tensor in zip(NAMES, outputs, strict=True)}
+
+            return Side(name, run, check)
+
+        pairs = sum(length**2 for length in lengths_of(batch))
+        return Contest(
+            side("zoo", ours, real, precision),
+            side("sdpa", padded, lambda states: states, baseline_precision),
+            inputs.work,
+            tolerance(precision, baseline_precision, device=device),
+            Need("products", lambda index: PASSES * 2 * 2 * pairs * heads * size),
+            device,
+            tokens=lambda index: len(sequences.tokens),
         )
 
     return build

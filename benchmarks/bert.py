@@ -3,6 +3,8 @@
 A row is a function `(precision, baseline_precision, tiny, device) -> Contest`; precision.py describes the precisions.
 """
 
+import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig, PreTrainedModel
 
 import modeling
+from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.optimization import build_optimizer
 from modeling.shared.modeling_losses import IGNORED
 
 from .limits import layers_flop
@@ -34,9 +38,12 @@ SIZES = {
     "base": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
     "large": {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096},
     "small": {"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "intermediate_size": 2048},
+    # configs/bert/12m.json
+    "12m": {"num_hidden_layers": 5, "hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536},
     "tiny": {"num_hidden_layers": 2, "hidden_size": 36, "num_attention_heads": 3, "intermediate_size": 53},
 }
 VOCABULARY, TINY_VOCABULARY = 30522, 97
+VOCABULARIES = {"12m": 8000, "tiny": TINY_VOCABULARY}  # of the sizes that do not have the published one
 
 # Quantiles of lengths in word pieces of the uncased vocabulary, with [CLS] and [SEP].
 QUANTILES = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1]
@@ -80,10 +87,10 @@ def pad(sequences: list[torch.Tensor]) -> Batch:
     return {"input_ids": ids, "attention_mask": (ids != 0).long()}
 
 
-def draw_sequences(lengths: torch.Tensor, tiny: bool) -> list[torch.Tensor]:
+def draw_sequences(lengths: torch.Tensor, tiny: bool, vocabulary: int = VOCABULARY) -> list[torch.Tensor]:
     """Random word pieces, on which speed does not depend. None is 0, the id of padding."""
     generator = torch.Generator().manual_seed(0)
-    vocabulary = TINY_VOCABULARY if tiny else VOCABULARY
+    vocabulary = TINY_VOCABULARY if tiny else vocabulary
     return [torch.randint(1, vocabulary, (length,), generator=generator) for length in lengths.tolist()]
 
 
@@ -103,6 +110,21 @@ def padding(batches: list[Batch]) -> float:
     return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
 
 
+def drawn_once(make_models: MakeModels) -> MakeModels:
+    """Draws the weights of models once for rows of the same size that follow each other, and gives each row a copy.
+
+    Two sets are kept: a training row with dropout has another one without, on which results are compared.
+    """
+    drawn = functools.lru_cache(maxsize=2)(make_models)
+
+    @functools.wraps(make_models)
+    def copies(*args, **changes) -> dict[str, PreTrainedModel]:
+        return copy.deepcopy(drawn(*args, **changes))
+
+    return copies
+
+
+@drawn_once
 def make_models(head: str, size: str, tiny: bool, dropout: float, **changes: int) -> dict[str, PreTrainedModel]:
     """transformers' class and ours with the same random weights, large enough to reveal a missing term."""
     models = {side: make_model(side, head, size, tiny, dropout, **changes) for side in (OURS, STOCK)}
@@ -118,9 +140,10 @@ def make_model(side: str, head: str, size: str, tiny: bool, dropout: float, **ch
     """The model of one side; `changes` are fields of its configuration."""
     package, prefix = CLASSES[side]
     model_class = getattr(package, f"{prefix}{head}")
+    size = "tiny" if tiny else size
     config = model_class.config_class(
-        **SIZES["tiny" if tiny else size] | changes,
-        vocab_size=TINY_VOCABULARY if tiny else VOCABULARY,
+        **SIZES[size] | changes,
+        vocab_size=VOCABULARIES.get(size, VOCABULARY),
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
     )
@@ -229,12 +252,12 @@ def evaluate_set(side_name: str, side_sorted: bool, baseline_name: str, baseline
 # Training
 
 
-def make_masked_batches(tiny: bool, rows: int = 8, columns: int = 128) -> Inputs:
+def make_masked_batches(tiny: bool, rows: int = 8, columns: int = 128, vocabulary: int = VOCABULARY) -> Inputs:
     """Tokens without padding, 15 % of them labelled, as in BERT's pre-training (section 3.1, appendix A.2)."""
     rows, columns = (3, 19) if tiny else (rows, columns)
     generator = torch.Generator().manual_seed(0)
     batches = []
-    sequences = draw_sequences(torch.full((rows * BATCHES,), columns), tiny)
+    sequences = draw_sequences(torch.full((rows * BATCHES,), columns), tiny, vocabulary)
     for ids in torch.stack(sequences).split(rows):
         labelled = torch.rand(ids.shape, generator=generator) < 0.15
         labels = torch.where(labelled, ids, IGNORED)
@@ -254,10 +277,13 @@ def loss_and_gradients(model: PreTrainedModel, batch: Batch, precision: str) -> 
 
 
 def make_step(
-    model: PreTrainedModel, batches: list[Batch], precision: str, compiled: bool = False
+    model: PreTrainedModel, batches: list[Batch], precision: str, compiled: bool = False, optim: str = "adamw"
 ) -> Callable[[int], None]:
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
+    settings = {"optim": optim, "learning_rate": 2e-5, "weight_decay": 0.01}
+    optimizer = build_optimizer(
+        model, RunArguments(model_name_or_path="any", output_dir="any", do_train=True, **settings)
+    )
     call = torch.compile(model, dynamic=True) if compiled else model
 
     def step(index: int) -> None:
@@ -277,12 +303,16 @@ class Setup:
         dropout: the probability, everywhere.
         attention: our attention implementation; the baseline's is sdpa.
         compiled: whether the baseline is compiled by torch.
+        optim: the optimizer of both sides, by the name that the scripts have for it.
+        checkpointing: whether both sides compute the states of each layer again for its backward pass.
     """
 
     size: str = "small"
     dropout: float = 0.1
     attention: str = "sdpa"
     compiled: bool = False
+    optim: str = "adamw"
+    checkpointing: bool = False
 
 
 def two_steps(
@@ -309,7 +339,7 @@ def train_step(
     make_models: MakeModels = make_models,
     setup: Setup = Setup(),
 ) -> Build:
-    """Forward, backward and fused AdamW with the dropout of `setup`; loss and gradients are compared without dropout.
+    """Forward, backward and the optimizer of `setup`, with its dropout; results are compared without dropout.
 
     `with_memory` says whether the peak memory of a process is measured that does nothing else. It attends by sdpa.
     """
@@ -320,6 +350,9 @@ def train_step(
         def models(dropout: float) -> dict[str, PreTrainedModel]:
             both = make_models(head, setup.size, tiny, dropout=dropout)
             both[OURS].set_attn_implementation(setup.attention)
+            for model in both.values() if setup.checkpointing else ():
+                # The second name is that of transformers before 5.23.
+                getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
             return both
 
         trained = models(setup.dropout)
@@ -333,7 +366,7 @@ def train_step(
                 return peak_memory(two_steps, name, head, make_inputs, setup, precision, tiny, device)
 
             model, compiled = trained[name].to(device), setup.compiled and name == STOCK
-            run = make_step(model, inputs.batches, precision, compiled)
+            run = make_step(model, inputs.batches, precision, compiled, setup.optim)
             return Side(f"{name}, compiled" if compiled else name, run, check, memory if with_memory else None)
 
         config, batches = trained[OURS].config, inputs.batches

@@ -24,6 +24,7 @@ from .bert import (
     classify,
     draw_lengths,
     draw_sequences,
+    drawn_once,
     lengths_of,
     make_classified_batches,
     on,
@@ -76,6 +77,7 @@ class PlainFineTuning(transformers.OpenAIGPTForSequenceClassification):
         return transformers.modeling_outputs.SequenceClassifierOutput(loss=loss, logits=scores)
 
 
+@drawn_once
 def make_models(
     head: str, size: str, tiny: bool, dropout: float = 0.0, lm_loss: bool = False, **changes: int
 ) -> dict[str, PreTrainedModel]:

@@ -1,68 +1,115 @@
-"""BERT, GPT and ELMo at their published sizes, on a GPU.
+"""BERT, GPT and ELMo at their published sizes, on a GPU, in the order in which a quick run measures them.
 
 Ours of BERT and GPT attends by torch's flash attention without padding (`torch_varlen`), which has no dropout, so no
-side has any. The baseline is transformers' class with SDPA attention on the padded batch, in some rows compiled by
-torch. ELMo's loop over time is launched as CUDA graphs, against the plain loop and against cuDNN's without clips.
+side has any, except in one row with sdpa. The baseline is transformers' class with SDPA attention on the padded batch,
+in the last rows compiled by torch. ELMo's loop over time is launched as CUDA graphs, against the plain loop and
+against cuDNN's without clips.
 """
 
 from functools import partial
 
 from . import elmo, gpt
-from .bert import Setup, classifier_flop, make_batches, make_masked_batches, masked_lm_flop, train_step
+from .attention import attend_packed
+from .bert import (
+    VOCABULARIES,
+    VOCABULARY,
+    Setup,
+    classifier_flop,
+    make_batches,
+    make_masked_batches,
+    masked_lm_flop,
+    train_step,
+)
 from .measure import Build
+from .scripts import Launch
 
 
-def finetuning(size: str, lengths_name: str, attention: str = "torch_varlen", compiled: bool = False) -> Build:
+def without_dropout(size: str, **fields) -> Setup:
+    return Setup(size, **{"dropout": 0.0, "attention": "torch_varlen"} | fields)
+
+
+def finetuning(size: str, lengths_name: str, **fields) -> Build:
     """A fine-tuning step on 32 sequences of these lengths."""
     return train_step(
         "ForSequenceClassification",
         partial(make_batches, lengths_name),
         classifier_flop,
-        setup=Setup(size, dropout=0.0, attention=attention, compiled=compiled),
+        setup=without_dropout(size, **fields),
     )
 
 
-def pretraining(size: str, rows: int, columns: int, compiled: bool = False) -> Build:
+def pretraining(size: str, rows: int, columns: int, **fields) -> Build:
     """A step of masked language modeling on full rows."""
+    vocabulary = VOCABULARIES.get(size, VOCABULARY)
     return train_step(
         "ForMaskedLM",
-        partial(make_masked_batches, rows=rows, columns=columns),
+        partial(make_masked_batches, rows=rows, columns=columns, vocabulary=vocabulary),
         masked_lm_flop,
-        setup=Setup(size, dropout=0.0, attention="torch_varlen", compiled=compiled),
+        setup=without_dropout(size, **fields),
     )
 
 
-def language_modeling(rows: int, columns: int) -> Build:
+def language_modeling(rows: int, columns: int, **fields) -> Build:
     """A step of GPT's language modeling on full rows."""
     return train_step(
         "LMLoss",
         partial(gpt.make_texts, rows=rows, columns=columns),
         gpt.language_flop,
         make_models=gpt.make_models,
-        setup=Setup("base", dropout=0.0, attention="torch_varlen"),
+        setup=without_dropout("base", **fields),
     )
 
 
 GRAPHS = elmo.Loops(by_graphs=True)
 GRAPHS_AND_CUDNN = elmo.Loops(by_graphs=True, by_cudnn=True)
-FINETUNING, PRETRAINING = "fine-tuning step", "masked LM step"
+FINETUNING, PRETRAINING, CAUSAL = "fine-tuning step", "masked LM step", "GPT, language modeling step"
+ATTENTION, GENERATION = "attention of 12 heads, forward and backward", "GPT, greedy generation"
+CHECKPOINTING = f"{PRETRAINING} with gradient checkpointing"
+WITH_DROPOUT = {"attention": "sdpa", "dropout": 0.1}
+# Rows of one size and head follow each other, because they share their models.
 ROWS: dict[str, tuple[str, Build]] = {
+    "gpu-attention-sst2": (ATTENTION, attend_packed("sst2-train")),
+    "gpu-attention-squad": (ATTENTION, attend_packed("squad-dev")),
     "gpu-base-sst2": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train")),
     "gpu-base-sst2-sdpa": (f"BERT-base with sdpa, {FINETUNING}", finetuning("base", "sst2-train", attention="sdpa")),
-    "gpu-base-sst2-compiled": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train", compiled=True)),
     "gpu-base-pairs": (f"BERT-base, {FINETUNING}", finetuning("base", "pairs")),
     "gpu-base-squad": (f"BERT-base, {FINETUNING}", finetuning("base", "squad-dev")),
+    "gpu-base-sst2-dropout": (f"BERT-base, dropout, {FINETUNING}", finetuning("base", "sst2-train", **WITH_DROPOUT)),
     "gpu-large-sst2": (f"BERT-large, {FINETUNING}", finetuning("large", "sst2-train")),
     "gpu-large-pairs": (f"BERT-large, {FINETUNING}", finetuning("large", "pairs")),
     "gpu-large-squad": (f"BERT-large, {FINETUNING}", finetuning("large", "squad-dev")),
-    "gpu-base-mlm-128": (f"BERT-base, {PRETRAINING}", pretraining("base", rows=256, columns=128)),
-    "gpu-base-mlm-512": (f"BERT-base, {PRETRAINING}", pretraining("base", rows=32, columns=512)),
-    "gpu-large-mlm-128": (f"BERT-large, {PRETRAINING}", pretraining("large", rows=128, columns=128)),
-    "gpu-large-mlm-512": (f"BERT-large, {PRETRAINING}", pretraining("large", rows=16, columns=512)),
-    "gpu-large-mlm-512-compiled": (f"BERT-large, {PRETRAINING}", pretraining("large", 16, 512, compiled=True)),
-    "gpu-gpt-512": ("GPT, language modeling step", language_modeling(rows=32, columns=512)),
+    "gpu-base-mlm-128": (f"BERT-base, {PRETRAINING}", pretraining("base", 256, 128)),
+    "gpu-base-mlm-512": (f"BERT-base, {PRETRAINING}", pretraining("base", 32, 512)),
+    "gpu-large-mlm-128": (f"BERT-large, {PRETRAINING}", pretraining("large", 128, 128)),
+    "gpu-large-mlm-512": (f"BERT-large, {PRETRAINING}", pretraining("large", 16, 512)),
+    "gpu-gpt-512": (CAUSAL, language_modeling(32, 512)),
+    "gpu-12m": (f"5 x 384, {PRETRAINING}", pretraining("12m", 512, 128)),
+    "gpu-12m-muon": (f"5 x 384, {PRETRAINING} by Muon", pretraining("12m", 512, 128, optim="muon")),
+    "gpu-gpt-greedy": (GENERATION, gpt.generate(rows=1, new_tokens=128)),
+    "gpu-gpt-greedy-batch16": (GENERATION, gpt.generate(rows=16, new_tokens=128)),
     "gpu-elmo-graphs": ("ELMo, inference", elmo.embed_batches("full", loops=GRAPHS)),
-    "gpu-elmo-cudnn": ("ELMo without clips, inference", elmo.embed_batches("full", loops=GRAPHS_AND_CUDNN)),
     "gpu-elmo-training-graphs": ("ELMo, training step", elmo.train("full", loops=GRAPHS)),
+    "gpu-elmo-cudnn": ("ELMo without clips, inference", elmo.embed_batches("full", loops=GRAPHS_AND_CUDNN)),
     "gpu-elmo-training-cudnn": ("ELMo without clips, training step", elmo.train("full", loops=GRAPHS_AND_CUDNN)),
+    "gpu-base-checkpointing": (f"BERT-base, {CHECKPOINTING}", pretraining("base", 32, 512, checkpointing=True)),
+    "gpu-large-checkpointing": (f"BERT-large, {CHECKPOINTING}", pretraining("large", 16, 512, checkpointing=True)),
+    "gpu-base-sst2-compiled": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train", compiled=True)),
+    "gpu-base-mlm-128-compiled": (f"BERT-base, {PRETRAINING}", pretraining("base", 256, 128, compiled=True)),
+    "gpu-gpt-512-compiled": (CAUSAL, language_modeling(32, 512, compiled=True)),
 }
+# Runs of run_glue.py, which only have to end well.
+RUNS = {
+    "gpu-run-fp16": Launch(precision="fp16"),
+    "gpu-run-multi-gpu": Launch("multi_gpu.yaml"),
+    "gpu-run-fsdp2": Launch("fsdp2.yaml"),
+}
+# torch compiles for longest, so a run that is cut loses those rows only.
+COMPILED = [row for row in ROWS if row.endswith("-compiled")]
+ORDER = [*(row for row in ROWS if row not in COMPILED), *RUNS, *COMPILED]
+
+
+def expected_seconds(row: str) -> int:
+    """How long a row may take on an H100: models, kernels of new shapes, comparison and turns. Estimated."""
+    if row in RUNS:
+        return 15
+    return 30 if row in COMPILED else 10 if "large" in row else 6

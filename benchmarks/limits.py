@@ -57,6 +57,12 @@ def _read_bandwidth(device: torch.device, threads: int) -> float:
     return READ_BYTES / _quickest(numbers.sum, device)
 
 
+def launch_time(device: torch.device) -> float:
+    """Seconds of an operation on one number: on a GPU, how soon torch's next kernel can follow."""
+    number, count = torch.zeros(1, device=device), 1000
+    return _quickest(lambda: [number.add_(1) for _ in range(count)], device) / count
+
+
 def _quickest(work: Callable[[], object], device: torch.device) -> float:
     return min(getattr(timed(work, device), clock_of(device)) for _ in range(TURNS))
 

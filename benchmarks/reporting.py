@@ -12,7 +12,7 @@ import transformers
 from elmo_gpt_bert.training import files
 from elmo_gpt_bert.training.environment import device_name
 
-from .limits import matrix_peak, read_bandwidth
+from .limits import launch_time, matrix_peak, read_bandwidth
 from .measure import CPU
 from .precision import medium_rounds
 
@@ -40,12 +40,16 @@ def extensions() -> list[str]:
 
 
 def describe_limits(device: torch.device) -> dict[str, object]:
-    """Per second of CPU time on the CPU, so with several threads of one core; else of wall time."""
+    """Per second of CPU time on the CPU, so with several threads of one core; else of wall time.
+
+    Of a GPU, also the microseconds from one kernel to the next.
+    """
     return {
         "threads": torch.get_num_threads(),
         "fp32 GFLOP/s": round(matrix_peak(device, torch.float32) / 1e9),
         "bf16 GFLOP/s": round(matrix_peak(device, torch.bfloat16) / 1e9),
         "reads GB/s": round(read_bandwidth(device) / 1e9, 1),
+        **({} if device == CPU else {"launch us": round(launch_time(device) * 1e6, 1)}),
     }
 
 

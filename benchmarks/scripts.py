@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -31,14 +32,16 @@ FULL = ["--model_name_or_path", "configs/bert/small.json", "--max_train_samples"
 TINY = ["--model_name_or_path", "configs/bert/tiny.json", "--max_train_samples", "64"]
 RECIPE = ["--task_name", "sst2", "--do_train", "--do_eval", "--num_train_epochs", "1"]
 RECIPE += ["--warmup_ratio", "0.1", "--max_seq_length", "64"]
+DEMO = ["--data_dir", "demo/data", "--tokenizer_name", "demo/vocab.txt"]
+LONGEST_LAUNCH = 60  # seconds
 
 
-def timed_run(flags: list[str], processes: int = 1) -> Record:
+def timed_run(flags: list[str], launcher: list[str] | None = None, device: str = "cpu") -> Record:
     """Runs run_glue.py with `flags`. If it fails, prints its errors and raises CalledProcessError."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment |= {"ACCELERATE_USE_CPU": "true"} if device == "cpu" else {}
     with tempfile.TemporaryDirectory() as folder:
-        command = [*(launcher if processes > 1 else [sys.executable]), "run_glue.py", *flags, "--output_dir", folder]
+        command = [*(launcher or [sys.executable]), "run_glue.py", *flags, "--output_dir", folder]
         started = time.perf_counter()
         process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         seconds = time.perf_counter() - started
@@ -47,6 +50,43 @@ def timed_run(flags: list[str], processes: int = 1) -> Record:
             process.check_returncode()
         record = json.loads(Path(folder, "metrics.json").read_text(encoding="utf-8"))
     return {name: value for name, value in record.items() if isinstance(value, (int, float))} | {"seconds": seconds}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A short run of run_glue.py on a device, to see that it ends there.
+
+    Attributes:
+        config: a file of configs/accelerate, by which `accelerate launch` starts one process; "": without a launcher.
+        precision: the run's --mixed_precision.
+    """
+
+    config: str = ""
+    precision: str = "bf16"
+
+    @property
+    def title(self) -> str:
+        starter = f"accelerate launch, {self.config}, one process" if self.config else "python"
+        return f"{starter}, run_glue.py --mixed_precision {self.precision}"
+
+    @property
+    def launcher(self) -> list[str]:
+        """If it takes longer, `timeout` tells the launcher to stop its process."""
+        words = ["timeout", str(LONGEST_LAUNCH), sys.executable]
+        if self.config:
+            words += ["-m", "accelerate.commands.launch", "--config_file", f"configs/accelerate/{self.config}"]
+            words += ["--num_processes", "1", "--main_process_port", "0"]
+        return words
+
+    def run(self, tiny: bool, device: str) -> Record:
+        flags = [*(TINY if tiny else FULL), *RECIPE, *DEMO, "--mixed_precision", self.precision]
+        return timed_run(flags, self.launcher, device)
+
+
+def torchrun(processes: int) -> list[str]:
+    """What starts so many processes; for a single one, the interpreter alone."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    return [sys.executable, *(launcher if processes > 1 else [])]
 
 
 def implementations(flags: list[str], pairs: int, by_length: bool) -> list[list[str]]:
@@ -82,7 +122,7 @@ def scaling(flags: list[str], rounds: int) -> list[list[str]]:
         for _ in range(rounds):
             for count in counts:
                 batches = ["--per_device_train_batch_size", str(BATCH // count), "--group_by_length", "True"]
-                records[count].append(timed_run([*RECIPE, *batches, *flags, *model], count))
+                records[count].append(timed_run([*RECIPE, *batches, *flags, *model], torchrun(count)))
     for count in counts:
         pairs = zip(records[1], records[count], strict=True)
         speed_up = statistics.median(one["train_runtime"] / several["train_runtime"] for one, several in pairs)

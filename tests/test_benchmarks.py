@@ -1,6 +1,7 @@
 """Every benchmark runs, compares what it claims to compare, and stops when the two sides disagree."""
 
 import dataclasses
+import functools
 import json
 import lzma
 import multiprocessing
@@ -59,10 +60,16 @@ def _no_memory_process(monkeypatch):
     monkeypatch.setattr(bert, "peak_memory", lambda work, *args: work(*args) or 1.0)
 
 
+@pytest.fixture
+def _no_compiler(monkeypatch):
+    """torch traces what it compiles, and does not make code of it, which takes half a minute."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+
+
 EVERY = [(row, setting) for row in ROWS for setting in SETTINGS if row not in gpu.ROWS or setting == "bf16"]
 
 
-@pytest.mark.usefixtures("_no_memory_process")
+@pytest.mark.usefixtures("_no_memory_process", "_no_compiler")
 @pytest.mark.parametrize(("row", "setting"), EVERY)
 def test_every_row_runs_in_every_setting(row, setting):
     result = tiny_run(row, "--settings", setting)

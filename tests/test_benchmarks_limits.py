@@ -4,14 +4,16 @@ import argparse
 import dataclasses
 import json
 import statistics
+import subprocess
+import time
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import benchmarks.__main__
-from benchmarks import bert, elmo, gpt, gpu, growth, limits, measure, precision, profile, squad
-from benchmarks.__main__ import ROWS, header, main, print_table, table_line
+from benchmarks import bert, elmo, gpt, gpu, growth, limits, measure, precision, profile, scripts, squad
+from benchmarks.__main__ import QUICK_SECONDS, ROWS, Report, header, main, print_table, table_line
 from benchmarks.measure import CPU, Contest, Need, Seconds, Side
 from benchmarks.reporting import describe_machine, extensions
 from modeling import ElmoForPreTraining, ElmoModel
@@ -228,27 +230,111 @@ def test_on_a_gpu_the_clock_is_that_on_the_wall_and_each_turn_ends_when_the_devi
     assert timing.baseline_rate == pytest.approx(6 / timing.baseline_wall_seconds)
 
 
-def test_the_rows_of_a_gpu_come_first_there_and_elsewhere_only_by_name(monkeypatch):
-    measured = []
-    monkeypatch.setattr(benchmarks.__main__, "measure", lambda row, *rest: measured.append((row, *rest[:3])) or row)
-    monkeypatch.setattr(benchmarks.__main__, "table_line", lambda result: [result])
-    monkeypatch.setattr(benchmarks.__main__, "describe_machine", lambda device: {"threads": 1})
+@pytest.fixture
+def measured(monkeypatch) -> list[tuple[str, str]]:
+    """The rows and settings that are measured, where nothing is."""
+    done = []
+    monkeypatch.setattr(benchmarks.__main__, "measure", lambda *args: done.append(args[:2]) or argparse.Namespace())
+    monkeypatch.setattr(benchmarks.__main__, "table_line", lambda result: [])
+    for function in ("describe_machine", "describe_limits"):
+        monkeypatch.setattr(benchmarks.__main__, function, lambda device: {"threads": 1})
+    return done
+
+
+def test_the_rows_of_a_gpu_come_first_there_and_elsewhere_only_by_name(measured):
     args = argparse.Namespace(rows=[], settings=None, quick=False, size="full", pairs=3)
-    print_table(args, CPU)
-    assert {row for row, *_ in measured} == set(ROWS) - set(gpu.ROWS)
+    print_table(args, CPU, Report(None))
+    assert {row for row, _ in measured} == set(ROWS) - set(gpu.ROWS)
     measured.clear()
-    print_table(args, GPU)
-    assert [row for row, setting, *_ in measured if setting == "bf16"][: len(gpu.ROWS) + 1] == [*gpu.ROWS, "base-sst2"]
-    assert {setting for row, setting, *_ in measured if row in gpu.ROWS} == {"bf16"}
-    assert {row for row, setting, *_ in measured if setting == "fp32"} == set(ROWS) - set(gpu.ROWS)
+    print_table(args, GPU, Report(None))
+    assert [row for row, setting in measured if setting == "bf16"][: len(gpu.ORDER) + 1] == [*gpu.ORDER, "base-sst2"]
+    assert {setting for row, setting in measured if row in gpu.ORDER} == {"bf16"}
+    assert {row for row, setting in measured if setting == "fp32"} == set(ROWS) - set(gpu.ROWS)
 
 
-def test_a_quick_table_has_one_setting_and_two_turns_and_names_what_it_left_out(monkeypatch, capsys):
-    (result,) = main(["gpt-sst2", "--quick", "--size", "tiny"])
-    assert (result.setting, result.pairs) == ("bf16", 2)
-    monkeypatch.setattr(benchmarks.__main__, "QUICK_SECONDS", -1)
-    assert main(["gpt-sst2", "gpu-gpt-512", "--quick", "--size", "tiny"]) == []
-    assert "unmeasured after -1 seconds: gpu-gpt-512, gpt-sst2" in capsys.readouterr().out
+def test_a_quick_table_of_a_gpu_has_its_rows_only_and_compiles_last(measured):
+    args = argparse.Namespace(rows=[], settings=None, quick=True, size="full", pairs=3)
+    print_table(args, GPU, Report(None))
+    assert [row for row, _ in measured] == gpu.ORDER and {*gpu.ORDER} == {*gpu.ROWS, *gpu.RUNS}
+    compiled = [row for row in gpu.ORDER if "compiled" in row]
+    assert gpu.ORDER[-len(compiled) :] == compiled and len(compiled) == 3
+    # The start, with the limits of the GPU, may take 75 seconds.
+    assert 75 + sum(map(gpu.expected_seconds, gpu.ORDER)) <= QUICK_SECONDS == 400
+
+
+def test_a_quick_table_leaves_out_what_would_end_too_late_and_the_file_names_it(measured, tmp_path, capsys):
+    late = time.monotonic() - QUICK_SECONDS + 20  # for 20 seconds more
+    argv = ["gpt-sst2", "gpu-gpt-512-compiled", "--quick", "--size", "tiny", "--json", str(tmp_path / "quick.json")]
+    main(argv, started=late)
+    assert measured == [("gpt-sst2", "bf16")]
+    assert "unmeasured: gpu-gpt-512-compiled" in capsys.readouterr().out
+    written = json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
+    assert len(written["results"]) == 1
+    assert written["unmeasured"] == ["gpu-gpt-512-compiled"]
+
+
+def test_a_row_of_a_quick_table_that_fails_is_recorded_and_the_next_begins(tmp_path, monkeypatch, capsys):
+    """And the file has each row as soon as it is measured."""
+    file, measure_row, seen = tmp_path / "quick.json", benchmarks.__main__.measure, []
+
+    def measure_or_fail(row, *rest):
+        seen.append(json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})
+        if row == "gpu-attention-squad":
+            raise torch.OutOfMemoryError("no room\nfor 3 GiB")
+        if row == "gpu-run-fp16":
+            raise subprocess.CalledProcessError(1, "run", stderr="a warning\nrun.py: error: no scaler\nErrors: 1")
+        return measure_row(row, *rest)
+
+    monkeypatch.setattr(benchmarks.__main__, "measure", measure_or_fail)
+    rows = ["gpu-attention-sst2", "gpu-attention-squad", "gpu-12m", "gpu-run-fp16"]
+    argv = [*rows, "--quick", "--size", "tiny", "--json", str(file)]
+    with pytest.raises(SystemExit, match="2 rows failed: gpu-attention-squad, gpu-run-fp16"):
+        main(argv)
+    written = json.loads(file.read_text(encoding="utf-8"))
+    assert [each["row"] for each in written["results"]] == ["gpu-attention-sst2", "gpu-12m"]
+    reasons = [failure["reason"] for failure in written["failures"]]
+    assert reasons == ["OutOfMemoryError: no room for 3 GiB", "CalledProcessError: run.py: error: no scaler"]
+    assert "gpu-attention-squad FAILED: OutOfMemoryError" in capsys.readouterr().out
+    assert [len(before["results"]) for before in seen[1:]] == [1, 1, 2] and "machine" in seen[1]
+    with pytest.raises(torch.OutOfMemoryError):  # of any other table
+        main(["gpu-attention-squad", "--size", "tiny"])
+
+
+def test_a_run_is_started_by_accelerate_and_its_line_has_what_it_measured(tmp_path, monkeypatch):
+    """Without a GPU, it is the CPU's. A stand-in writes what the run was started with."""
+    written = {"train_loss": 0.5, "eval_accuracy": 0.75}
+    (tmp_path / "run_glue.py").write_text(
+        "import json, os, sys; from pathlib import Path\n"
+        f"values = {written} | {{'words': sys.argv[1:], 'world': os.environ.get('WORLD_SIZE')}}\n"
+        "Path(sys.argv[-1], 'metrics.json').write_text(json.dumps(values))\n"
+        f"Path({str(tmp_path)!r}, 'seen.json').write_text(json.dumps(values))\n"
+    )
+    monkeypatch.setattr(scripts, "ROOT", tmp_path)
+    (result,) = main(["gpu-run-fp16", "--size", "tiny"])
+    assert (result.train_loss, result.eval_accuracy) == (0.5, 0.75) and result.seconds > 0
+    assert "train loss 0.500, dev accuracy 0.750" in table_line(result)[2]
+    seen = json.loads((tmp_path / "seen.json").read_text(encoding="utf-8"))
+    assert seen["world"] is None and seen["words"][-4:-1] == ["--mixed_precision", "fp16", "--output_dir"]
+    for name, config in (("gpu-run-multi-gpu", "multi_gpu"), ("gpu-run-fsdp2", "fsdp2")):
+        words = gpu.RUNS[name].launcher
+        assert words[words.index("--config_file") + 1] == f"configs/accelerate/{config}.yaml"
+        assert words[words.index("--num_processes") + 1] == "1"
+
+
+def test_rows_of_one_size_share_what_is_drawn_and_train_copies_of_it(monkeypatch):
+    drawn = []
+    make_model = bert.make_model
+    monkeypatch.setattr(
+        bert, "make_model", lambda *args, **changes: drawn.append(args[0]) or make_model(*args, **changes)
+    )
+    size = {"hidden_size": 24}  # which no other test draws
+    first = bert.make_models("ForMaskedLM", "small", True, dropout=0.0, **size)
+    first[bert.OURS].bert.embeddings.word_embeddings.weight.data.zero_()
+    second = bert.make_models("ForMaskedLM", "small", True, dropout=0.0, **size)
+    assert drawn == [bert.OURS, bert.STOCK]
+    for model in second.values():
+        assert model.bert.embeddings.word_embeddings.weight.abs().sum() > 0
+        assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 def test_a_table_of_a_gpu_has_tokens_for_each_second_and_the_memory_that_a_run_adds(monkeypatch):
@@ -259,7 +345,7 @@ def test_a_table_of_a_gpu_has_tokens_for_each_second_and_the_memory_that_a_run_a
     monkeypatch.setattr(measure, "timed", timed)
     (result,) = main(["gpu-base-pairs", "--size", "tiny", "--quick"])
     batches = bert.make_batches("pairs", True).batches
-    tokens = [int(batches[pair % len(batches)]["attention_mask"].sum()) for pair in range(2)]
+    tokens = [int(batches[pair % len(batches)]["attention_mask"].sum()) for pair in range(3)]
     assert result.tokens_per_second == result.baseline_tokens_per_second == statistics.median(tokens) / 2.0
     assert "tokens / second" not in header(CPU) and result.peak_mb is None
     held = {"now": 7 * 2**20, "peak": 9 * 2**20}

