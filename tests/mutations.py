@@ -155,21 +155,24 @@ def tests_of_lines(folder: Path, files: set[str]) -> dict[tuple[str, int], set[s
     return tests
 
 
-def try_out(mutation: Mutation, tests: list[str]) -> str | None:
-    """How the tests notice the mutation, such as the name of the first that fails; None: they do not."""
+def try_out(number: int, mutation: Mutation, tests: list[str]) -> str | None:
+    """How the tests notice the mutation of that number, such as the first that fails; None: they do not."""
     if not tests:
         return None
     path = ROOT / mutation.file
-    source = path.read_bytes()
+    source, times = path.read_bytes(), path.stat()
     with tempfile.TemporaryFile("w+") as output:
         # What does not change is imported once, in this process. The project itself is not.
         process = multiprocessing.get_context("fork").Process(target=run_tests, args=(tests, output.fileno()))
         try:
             path.write_bytes(mutation.apply(source))
+            # Python takes a compiled file for that of a source with the same size and second.
+            os.utime(path, (times.st_atime, times.st_mtime - number))
             process.start()
             process.join(LONGEST_SECONDS)
         finally:
             path.write_bytes(source)
+            os.utime(path, (times.st_atime, times.st_mtime))
         if process.is_alive():
             os.killpg(process.pid, signal.SIGKILL)
             return "hangs"
@@ -192,11 +195,9 @@ def try_all(folder: Path, number: int, seed: int, seconds: float, json_file: Pat
     tests = tests_of_lines(folder, {mutation.file for mutation in drawn})
     results = []
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # two versions of a file may have one size and one second
-    sys.dont_write_bytecode = True
     for name in OTHERS:
         importlib.import_module(name)
-    for mutation in drawn:
+    for number, mutation in enumerate(drawn, start=1):
         lines = range(mutation.statement, mutation.end_line + 1)
         covering = set().union(*(tests[mutation.file, line] for line in lines))
         quickest = sorted(covering & times.keys(), key=times.get)
@@ -205,7 +206,7 @@ def try_all(folder: Path, number: int, seed: int, seconds: float, json_file: Pat
             spent += times[test]
             if spent <= seconds or not chosen:
                 chosen.append(test)
-        noticed = try_out(mutation, chosen)
+        noticed = try_out(number, mutation, chosen)
         results.append(asdict(mutation) | {"tests": len(quickest), "tried": len(chosen), "noticed": noticed})
         print(json.dumps(results[-1]), flush=True)
         if json_file:

@@ -234,6 +234,15 @@ def test_other_types_are_computed_as_torch_computes_them(dtype):
     torch.testing.assert_close(found, slow(rnn, states), atol=1e-2 if dtype == torch.bfloat16 else 1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("rows", [1, 2], ids=["one row", "rows of one length"])
+def test_rows_of_one_length_are_read_in_bfloat16_on_every_processor(rows):
+    rnn, states, mask = make_rnn(), torch.randn(rows, 5, 4), torch.ones(rows, 5, dtype=torch.bool)
+    wanted = rnn(states, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = rnn(states, mask)
+    torch.testing.assert_close(found.float(), wanted, atol=0.03, rtol=0)
+
+
 @pytest.mark.slow
 def test_a_traced_graph_computes_the_same():
     rnn, states = make_rnn(), torch.randn(*MASK.shape, 4)

@@ -89,6 +89,14 @@ def test_of_a_window_the_bilstm_reads_the_sentence_alone():
     assert not logits[mask == 0].any()
 
 
+def test_rows_of_one_length_are_read_in_bfloat16_on_every_processor():
+    model, inputs = tagger("last").eval(), {"input_ids": torch.randint(5, 30, (2, 6))}
+    wanted = model(**inputs).logits
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(**inputs).logits
+    torch.testing.assert_close(found.float(), wanted, atol=0.03, rtol=0)
+
+
 def test_states_that_were_computed_before_take_the_encoders_place():
     model, inputs = tagger("weighted_sum_all").eval(), batch()
     layers = torch.stack(model.encoder(**inputs, output_hidden_states=True).hidden_states, -2)

@@ -32,7 +32,7 @@ from transformers.utils import auto_docstring
 from transformers.utils.import_utils import is_tracing
 
 from ..shared.modeling_losses import IGNORED
-from ..shared.modeling_onednn import is_faster, linear
+from ..shared.modeling_onednn import is_faster, lacks_lstm, linear
 from ..shared.modeling_recurrence import rnn_weights, run_lstm, run_padded
 from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
@@ -322,7 +322,8 @@ def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: _Packing) -> t
     if not len(packing.words):
         return states.new_zeros(*batch, 2 * layer.hidden_size)
     words = states.flatten(0, 1)[packing.words]
-    if isinstance(layer, nn.LSTM) and is_faster(words, layer.weight_ih_l0, len(packing.sizes)):
+    fast = is_faster(words, layer.weight_ih_l0, len(packing.sizes))
+    if isinstance(layer, nn.LSTM) and (fast or lacks_lstm(words)):
         outputs = _run_fast(layer, words, packing)
     else:
         outputs = layer(PackedSequence(words, packing.sizes))[0].data

@@ -44,6 +44,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
 from ..shared.modeling_losses import token_loss
+from ..shared.modeling_onednn import lacks_lstm
 from ..shared.modeling_recurrence import run_padded
 from ..shared.modeling_static import needs_static_shapes
 from .configuration_features import LAYERS, FeatureTaggerConfig
@@ -179,7 +180,7 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
         Only the tokens in the mask are computed, at most W in a row, as if there were no others between them. So other
         tokens do not even change the random numbers of dropout.
         """
-        if needs_static_shapes(states):
+        if needs_static_shapes(states) or lacks_lstm(states):
             return self.score_padded(states, mask)
         lengths = mask.sum(1).clamp(min=1)  # no row may be empty
         order = mask.int().argsort(dim=1, descending=True, stable=True)[:, : int(lengths.max())]  # (B, W)

@@ -133,6 +133,12 @@ def is_faster(inputs: torch.Tensor, weight: torch.Tensor, products: int = 1) -> 
     return can_multiply(inputs, weight) and is_chosen(products)
 
 
+def lacks_lstm(states: torch.Tensor) -> bool:
+    """Whether torch's LSTM may fail on these states: on a CPU it leaves bfloat16 to oneDNN, which needs AVX-512."""
+    computes_in_bfloat16 = states.device.type == "cpu" and product_type(states) == torch.bfloat16
+    return computes_in_bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def is_chosen(products: int = 1) -> bool:
     """Whether oneDNN is for this processor, or ZOO_ONEDNN says so.
 
