@@ -100,8 +100,9 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
     hidden_dropout_prob (`float`, *optional*, defaults to 0.1):
         The dropout on the input of each LSTM layer and of the softmax, while the biLM itself is trained.
     freeze_bilm (`bool`, *optional*, defaults to `True`):
-        Whether the biLM's weights stay fixed and only the mix of its layers is learned. A frozen biLM has no dropout.
-        `ElmoForPreTraining` always trains the biLM.
+        Whether the biLM's weights get no gradients when the model is made or loaded, so that only the mix of its
+        layers is learned. `requires_grad_(True)` trains them after all. A biLM of which nothing is trained has no
+        dropout. `ElmoForPreTraining` trains the biLM in any case.
     state (`str`, *optional*, defaults to `"warm"`):
         The state in which sentences start. `"zero"`: zeros. `"warm"`: the state that `ElmoModel.warm_up` has stored in
         the model, the same for every sentence (zeros without a call of it). `"carry"`: the last state of the same row
@@ -131,7 +132,7 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
     word_vector_size (`int`, *optional*, defaults to 100):
         Size of a word vector.
     freeze_word_vectors (`bool`, *optional*, defaults to `False`):
-        Whether the word vectors stay fixed.
+        Whether the word vectors get no gradients when the model is made or loaded.
     task_char_filters (`int`, *optional*, defaults to 0):
         Number of filters of a task network's character CNN; 0 for no such CNN.
     task_char_width (`int`, *optional*, defaults to 3):

@@ -186,13 +186,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.loss_type = "ForMaskedLM"  # unused, the loss is written out below; without it, transformers warns
         self.post_init()
-        self.train()
 
-    def train(self, mode: bool = True) -> "ElmoForPreTraining":
-        """As `Module.train`, but the mixes get no gradients, because only task networks learn them."""
-        super().train(mode)
-        self.elmo.mixes.requires_grad_(False)
-        return self
+    def freeze_parts(self) -> None:
+        self.elmo.mixes.requires_grad_(False)  # only task networks learn them
 
     @torch.no_grad()
     def change_vocabulary(self, old_words: Sequence[str], new_words: Sequence[str]) -> int:
