@@ -118,9 +118,10 @@ class ElmoTokenEncoder(nn.Module):
         characters = self.char_embeddings(words).flatten(1)  # (N, K * E)
         pooled = []
         for convolution in self.convolutions:
-            _, size, width = weight_of(convolution).shape
+            weight = weight_of(convolution)
+            _, size, width = weight.shape
             windows = characters.unfold(1, width * size, size)  # (N, K - width + 1, width * E)
-            weight = convolution.weight.transpose(1, 2).flatten(1)  # (filters, width * E)
+            weight = weight.transpose(1, 2).flatten(1)  # (filters, width * E)
             pooled.append(linear(windows, weight, convolution.bias).amax(1))
         return torch.cat(pooled, 1)
 
