@@ -391,8 +391,9 @@ class ElmoModel(ElmoPreTrainedModel):
         """Computes the word layer of a vocabulary once and caches it, instead of computing it in each batch.
 
         Results do not change. Words outside the vocabulary are computed from their characters as before, and so are
-        all words while the word layer is trained. If its weights change, the cache is computed again. The cache is
-        not saved with the model; a call without words deletes it. `tokenizer` is as for `embed`.
+        all words while the word layer is trained. If the sum of one of its weights changes, the cache is computed
+        again. Other changes are not noticed, such as an adapter of peft that is switched off: call it again after
+        them. The cache is not saved with the model; a call without words deletes it. `tokenizer` is as for `embed`.
         """
         if isinstance(words, str):
             raise ValueError(f"words are {words!r:.80}, one text: give a list of words")
