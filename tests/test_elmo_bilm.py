@@ -371,6 +371,14 @@ def test_embed_takes_words_or_text_and_gives_each_sentence_its_vectors_in_order(
     assert model.training and model.embed([]) == []
 
 
+@pytest.mark.parametrize("layers", ["mix", "all"])
+def test_embed_gives_the_same_where_the_configuration_asks_for_tuples(layers):
+    model = small_model()
+    expected = model.embed(SENTENCES, layers=layers)
+    model.config.return_dict = False
+    torch.testing.assert_close(model.embed(SENTENCES, layers=layers), expected, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

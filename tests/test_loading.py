@@ -74,6 +74,11 @@ def test_loading_leaves_the_auto_classes_to_the_implementation_that_was_chosen(s
         assert type(config) is type(model.config) is type(transformers.AutoConfig.for_model("bert")) is family
 
 
+def test_outputs_have_names_where_the_configuration_asks_for_tuples(fine_tuning, saved):
+    configure(saved / "config.json", return_dict=False)
+    assert load(fine_tuning)(torch.tensor([[1, 2, 3]])).logits.shape[0] == 1
+
+
 def test_the_attention_implementation_is_passed_on(run):
     assert load(run(attn_implementation="eager")).config._attn_implementation == "eager"
 

@@ -164,6 +164,7 @@ def load_model(
     name = source.model_name_or_path
     added = _added_tokens(tokenizer, config, source, train)
     config = _with_special_tokens(config, tokenizer)
+    config.return_dict = True  # outputs are read by their names, in whatever form the folder's users want them
     options = {"attn_implementation": source.attn_implementation, "trust_remote_code": source.trust_remote_code}
     options["dtype"] = torch.float32  # for the optimizer; the accelerator applies mixed_precision
     _verify(name)

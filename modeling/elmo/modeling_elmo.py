@@ -569,7 +569,7 @@ class ElmoModel(ElmoPreTrainedModel):
                 numbers = order[start : start + batch_size]
                 batch = [words[number] for number in numbers]
                 inputs = tokenizer(batch, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
-                outputs = self(**inputs, output_hidden_states=layers == "all")
+                outputs = self(**inputs, output_hidden_states=layers == "all", return_dict=True)
                 states = torch.stack(outputs.hidden_states, 1) if layers == "all" else outputs.last_hidden_state
                 for number, row in zip(numbers, states.cpu(), strict=True):
                     vectors[number] = row[..., : len(words[number]), :].clone()
