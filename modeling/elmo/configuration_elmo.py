@@ -233,20 +233,20 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
                 raise ValueError(f"{name}={getattr(self, name)}: it must be above 0; None clips nothing.")
         if self.hidden_size % 2:
             raise ValueError(f"hidden_size={self.hidden_size} is odd, but its halves are the two directions' states.")
-        invalid = [
-            list(pair)
-            for pair in self.filters
-            if len(pair) != 2 or min(pair) < 1 or pair[0] > self.max_characters_per_token
-        ]
-        if invalid or not self.filters:
+        if not self.filters or not all(map(self.is_filter, self.filters)):
             raise ValueError(
-                f"filters={self.filters}: each must be (width, count), no wider than "
+                f"filters={self.filters!r:.200}: each must be (width, count), whole numbers and no wider than "
                 f"max_characters_per_token={self.max_characters_per_token}, and there must be one or more."
             )
         if self.use_elmo and self.elmo_placement == "both" and self.num_mixes < 2:
             raise ValueError(
                 f'elmo_placement="both" reads two mixes, but num_mixes={self.num_mixes}; set num_mixes=2.'
             )
+
+    def is_filter(self, pair) -> bool:
+        """Whether it is the width and the number of filters that words have room for."""
+        is_pair = isinstance(pair, (list, tuple)) and [type(number) for number in pair] == [int, int]
+        return is_pair and min(pair) > 0 and pair[0] <= self.max_characters_per_token
 
     def save_pretrained(self, save_directory, **kwargs):
         """As `PreTrainedConfig.save_pretrained`, and also copies the code of all ELMo classes into the folder.
