@@ -117,10 +117,15 @@ def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.n
         ) from error
 
 
+def name_all(names: list[str]) -> str:
+    """The names in an error, on one short line, as in "a, b, c, d and 2 more"."""
+    return ", ".join(map(files.plain, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
 def check_names(missing: set[str], unknown: set[str], mismatch: str, remedy: str) -> None:
     """Raises ValueError if tensors of a file are `missing` or `unknown`. The error begins with `mismatch`."""
     problems = [
-        f"{what} {', '.join(sorted(names)[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        f"{what} {name_all(sorted(names))}"
         for what, names in (("lacks", missing), ("has the unknown", unknown))
         if names
     ]

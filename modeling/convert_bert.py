@@ -32,10 +32,20 @@ from transformers.activations import ACT2FN
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.training.errors import InputError, as_user_errors
+from elmo_gpt_bert.training.files import shown
 
 from .bert.configuration_bert import ZooBertConfig
 from .bert.modeling_bert import ZooBertForPreTraining
-from .conversion import check_names, command_line, new_folder, read_checkpoint, read_json, read_text, write_model
+from .conversion import (
+    check_names,
+    command_line,
+    name_all,
+    new_folder,
+    read_checkpoint,
+    read_json,
+    read_text,
+    write_model,
+)
 
 
 # The release's name, ours, and whether to transpose: a dense layer's kernel is (in, out), torch's weight (out, in).
@@ -147,14 +157,16 @@ def read_config(path: Path) -> ZooBertConfig:
         raise InputError(f"{path} lacks {', '.join(missing)}: is it the bert_config.json of the release?")
     unknown = sorted(values.keys() - {*SIZES, *OTHERS, *UNREAD})
     if unknown:
-        raise InputError(f"{path}: BERT has no {', '.join(unknown)}; remove it if it does not change the model")
+        raise InputError(f"{path}: BERT has no {name_all(unknown)}; remove it if it does not change the model")
     for name in SIZES:
         if type(values[name]) is not int or values[name] <= 0:
-            raise InputError(f"{path}: {name} must be a positive integer, not {values[name]!r}")
+            raise InputError(f"{path}: {name} must be a positive integer, not {shown(values[name])}")
     with as_user_errors(f"{path}: ", StrictDataclassError):
         config = ZooBertConfig(**{name: values[name] for name in SIZES + OTHERS})
     if config.hidden_act not in ACT2FN:
-        raise InputError(f"{path}: hidden_act {config.hidden_act!r} is not one of transformers' {', '.join(ACT2FN)}")
+        raise InputError(
+            f"{path}: hidden_act {shown(config.hidden_act)} is not one of transformers' {', '.join(ACT2FN)}"
+        )
     return config
 
 
@@ -164,7 +176,7 @@ def read_vocabulary(path: Path) -> list[str]:
     first = {}
     for line, token in enumerate(tokens, start=1):
         if first.setdefault(token, line) != line:
-            raise InputError(f"{path}: {token!r} stands in line {first[token]} and in line {line}")
+            raise InputError(f"{path}: {shown(token)} stands in line {first[token]} and in line {line}")
     missing = [token for token in SPECIAL if token not in first]
     if missing:
         raise InputError(f"{path} lacks {', '.join(missing)}: is it the vocab.txt of the release?")

@@ -42,9 +42,10 @@ from elmo_gpt_bert.training.errors import (
     Parameter,
     as_user_errors,
 )
+from elmo_gpt_bert.training.files import plain, shown
 
 from . import convert_manylangs
-from .conversion import command_line, new_folder, read_checkpoint, read_json, write_model
+from .conversion import command_line, name_all, new_folder, read_checkpoint, read_json, write_model
 from .conversion_elmo import (
     AS_IS,
     CARRY,
@@ -232,7 +233,7 @@ def number_words(vocab: str | None, tokenizer: ElmoTokenizer, tensors: dict[str,
     rows = {name: len(value) for name, value in tensors.items() if re.search("softmax/[Wb]$", name) and value.ndim}
     if vocab is None:
         for name, count in rows.items():
-            raise InputError(f"{name} scores {count} words: give the file that lists them as ", VOCAB)
+            raise InputError(f"{plain(name)} scores {count} words: give the file that lists them as ", VOCAB)
         return
     if not rows:
         problem = f" {vocab} names the words of a softmax, but there is none: add "
@@ -241,7 +242,7 @@ def number_words(vocab: str | None, tokenizer: ElmoTokenizer, tensors: dict[str,
     for name, count in rows.items():
         if count != len(released):
             raise InputError(
-                f"{vocab} has {len(released)} words, but {name} scores {count}: take both from the same release"
+                f"{vocab} has {len(released)} words, but {plain(name)} scores {count}: take both from the same release"
             )
     order = [released[word] for word in tokenizer.targets]
     if order != sorted(order):
@@ -266,13 +267,15 @@ def read_options(path: Path) -> ElmoConfig:
     positive = [(lstm, ("dim", "projection_dim", "n_layers")), (characters, ("size", "max_characters_per_token"))]
     for section, name in ((section, name) for section, names in positive for name in names):
         if type(section.get(name)) is not int or section[name] <= 0:
-            raise InputError(f"{path}: {name} must be a positive integer, not {section.get(name)!r}")
+            raise InputError(f"{path}: {name} must be a positive integer, not {shown(section.get(name))}")
     if not options.get("bidirectional", True):
         raise InputError(f"{path} says bidirectional false, but ELMo needs both directions")
     if characters.get("n_characters") not in (261, 262):  # 262 counts padding's 0, which the tables of files lack
-        raise InputError(f"{path}: n_characters must be 261 or 262, not {characters.get('n_characters')!r}")
+        raise InputError(f"{path}: n_characters must be 261 or 262, not {shown(characters.get('n_characters'))}")
     if lstm["dim"] < lstm["projection_dim"]:
-        raise InputError(f"{path}: dim {lstm['dim']} is smaller than projection_dim {lstm['projection_dim']}")
+        raise InputError(
+            f"{path}: dim {shown(lstm['dim'])} is smaller than projection_dim {shown(lstm['projection_dim'])}"
+        )
     with as_user_errors(f"{path}: ", StrictDataclassError):
         return _config(options, lstm, characters)
 
@@ -312,7 +315,7 @@ def _check_keys(section: dict[str, Any], keys: tuple[str, ...], where: str) -> N
     """Raises ValueError if the section has other keys."""
     unknown = sorted(section.keys() - {*keys})
     if unknown:
-        raise InputError(f"{where} has the unknown {', '.join(unknown)}; remove it if it does not change the model")
+        raise InputError(f"{where} has the unknown {name_all(unknown)}; remove it if it does not change the model")
 
 
 # The weights
@@ -376,10 +379,10 @@ def _problem(items: dict[str, Any], outside: list[str], size: int) -> str | None
     values are in other files.
     """
     if outside:
-        return f"the values of {outside[0]} are in another file: copy them into this one"
+        return f"the values of {plain(outside[0])} are in another file: copy them into this one"
     for name, item in items.items():
         if item.shape is None or item.dtype.kind not in "biuf":
-            return f"{name} must hold numbers, not {item.dtype}"
+            return f"{plain(name)} must hold numbers, not {item.dtype}"
     claimed = sum(item.nbytes for item in items.values())
     if claimed > size:
         return (

@@ -26,6 +26,7 @@ import torch
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.files import shown
 
 from .conversion import command_line, new_folder, parse_json, read_json, read_text, write_model
 from .gpt.configuration_gpt import ZooGPTConfig
@@ -109,7 +110,7 @@ def read_shapes(path: Path) -> list[Shape]:
         raise InputError(f"{path} must hold a JSON list of shapes, not {type(shapes).__name__}")
     for shape in shapes:
         if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
-            raise InputError(f"{path}: a shape must be a list of positive integers, not {shape!r}")
+            raise InputError(f"{path}: a shape must be a list of positive integers, not {shown(shape)}")
     return [tuple(shape) for shape in shapes]
 
 
@@ -151,14 +152,14 @@ def read_encoder(path: Path) -> dict[str, int]:
     for token, number in encoder.items():
         if type(number) is not int or not 0 <= number < len(encoder):
             raise InputError(
-                f"{path}: {token!r} has the id {number!r}, but {len(encoder)} entries have the ids 0 to "
+                f"{path}: {shown(token)} has the id {shown(number)}, but {len(encoder)} entries have the ids 0 to "
                 f"{len(encoder) - 1}. Is it the encoder_bpe_40000.json of the release?"
             )
         if number in tokens:
-            raise InputError(f"{path}: {tokens[number]!r} and {token!r} have the same id, {number}: {AGAIN}")
+            raise InputError(f"{path}: {shown(tokens[number])} and {shown(token)} have the same id, {number}: {AGAIN}")
         tokens[number] = token
     if tokens.get(0) != UNKNOWN:  # the id that train.py gives to every unknown symbol
-        raise InputError(f"{path}: the id 0 must be that of {UNKNOWN!r}, not of {tokens.get(0)!r}")
+        raise InputError(f"{path}: the id 0 must be that of {UNKNOWN!r}, not of {shown(tokens.get(0))}")
     return encoder
 
 
@@ -174,18 +175,20 @@ def read_merges(path: Path, encoder: dict[str, int]) -> list[tuple[str, str]]:
     for number, line in enumerate(lines, start=2):
         pair = tuple(line.split(" "))
         if len(pair) != 2 or not all(pair):
-            raise InputError(f"{path}: line {number} must be two tokens and a space between them, not {line!r}")
+            raise InputError(f"{path}: line {number} must be two tokens and a space between them, not {shown(line)}")
         unknown = [token for token in (*pair, "".join(pair)) if token not in encoder]
         if unknown:
             raise InputError(
-                f"{path}: line {number}, {line!r}, needs the token {unknown[0]!r}, which the encoder lacks: take "
-                "both from the same release"
+                f"{path}: line {number}, {shown(line)}, needs the token {shown(unknown[0])}, which the encoder lacks: "
+                "take both from the same release"
             )
         merges.append(pair)
         made.add("".join(pair))
     unmade = [token for token in encoder if len(token.removesuffix(WORD_END)) > 1 and token not in made]
     if unmade:
-        raise InputError(f"{path} has no line that makes {unmade[0]!r}, one of {len(unmade)} such tokens: {AGAIN}")
+        raise InputError(
+            f"{path} has no line that makes {shown(unmade[0])}, one of {len(unmade)} such tokens: {AGAIN}"
+        )
     return merges
 
 

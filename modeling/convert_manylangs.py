@@ -29,7 +29,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 
-from .conversion import new_folder, read_json, write_model
+from .conversion import name_all, new_folder, read_json, write_model
 from .conversion_elmo import AS_IS, CARRY, CHARACTERS, TRANSFORM, fill, read_pickle, released_names
 from .elmo.configuration_elmo import ElmoConfig
 from .elmo.modeling_elmo import ElmoModel
@@ -200,7 +200,7 @@ def read_sizes(folder: Path, options: str | None) -> tuple[dict[str, Any], str]:
 def _check_keys(section: dict[str, Any], keys: Any, where: str) -> None:
     unknown = sorted(section.keys() - {*keys})
     if unknown:
-        raise InputError(f"{where} has the unknown {', '.join(unknown)}; remove it if it does not change the model")
+        raise InputError(f"{where} has the unknown {name_all(unknown)}; remove it if it does not change the model")
 
 
 def _check_kind(sizes: dict[str, Any], path: Path) -> None:

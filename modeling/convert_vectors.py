@@ -44,11 +44,11 @@ from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
-from elmo_gpt_bert.training.files import shown
+from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.folders import check_indices
 from elmo_gpt_bert.training.recipes import find_config
 
-from .conversion import command_line, new_folder, read_json, write_folder
+from .conversion import command_line, name_all, new_folder, read_json, write_folder
 from .elmo.configuration_elmo import ElmoConfig
 from .elmo.modeling_elmo import ElmoModel
 from .elmo.tokenization_elmo import ElmoTokenizer, split_words
@@ -126,7 +126,7 @@ def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
             raise InputError(f'{model} must be a configuration of ELMo, with "model_type": "elmo"')
         unknown = sorted(values.keys() - ElmoConfig().to_dict().keys())
         if unknown:
-            raise InputError(f"{model}: ELMo has no {', '.join(unknown)}")
+            raise InputError(f"{model}: ELMo has no {name_all(unknown)}")
         with as_user_errors(f"{model}: ", StrictDataclassError):
             config = ElmoConfig(**values)
         elmo = ElmoModel(config) if config.use_elmo else None
@@ -134,7 +134,7 @@ def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
         with as_user_errors():
             values, _ = ElmoConfig.get_config_dict(model)
         if values.get("model_type") != ElmoConfig.model_type:
-            raise InputError(f"{model} must be a model of ELMo, not of {values.get('model_type')}")
+            raise InputError(f"{model} must be a model of ELMo, not of {plain(str(values.get('model_type')))}")
         with as_user_errors(f"{model}: ", StrictDataclassError):
             config = ElmoConfig.from_pretrained(model)
         elmo = read_bilm(model) if config.use_elmo else None
@@ -258,7 +258,7 @@ def read_vectors(path: Path, wanted: set[str] | None = None, origin: Parameter =
         raise InputError(f"{path} holds no vector", () if wanted is None else (" for any word in ", origin))
     broken = ~np.isfinite(table).all(1)
     if broken.any():
-        raise InputError(f"{path}: the vector of {words[int(broken.argmax())]!r} is not finite")
+        raise InputError(f"{path}: the vector of {shown(words[int(broken.argmax())])} is not finite")
     return words, table
 
 
@@ -348,7 +348,7 @@ def _text(
             try:
                 yield word, np.array(numbers, dtype=np.float32)
             except ValueError as error:
-                raise InputError(f"{path}: line {number}: {error}") from error
+                raise InputError(f"{path}: line {number}: {plain(str(error))}") from error
     if count not in (None, seen):
         raise InputError(
             f"{path} has {seen} words, but its first line says {count}: download it again, or correct that line if "

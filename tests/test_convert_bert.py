@@ -298,6 +298,7 @@ def test_the_casing_of_released_vocabularies_is_recognised(name, uncased, data):
 # Bad input
 
 
+LONG = 2000  # characters, more than an error has
 FILES = {
     "no index": (remove(INDEX), OSError, "bert_model.ckpt.*up to .index"),
     "no data": (remove(DATA), OSError, "No such file.*download them again"),
@@ -319,6 +320,14 @@ FILES = {
     "activation": (configure(hidden_act="gleu"), ValueError, "hidden_act 'gleu'"),
     "rate no number": (configure(initializer_range="x"), ValueError, "initializer_range"),
     "vocabulary short": (tokens(*VOCABULARY[:-1]), ValueError, "has 30 entries, but .*json says vocab_size 31"),
+    "value of any length": (configure(hidden_size="x" * LONG), ValueError, "hidden_size must be a positive integer"),
+    "rate of any length": (configure(initializer_range="x" * LONG), ValueError, "initializer_range"),
+    "key of any length": (configure(**{"x" * LONG: 1}), ValueError, "BERT has no 'xxx"),
+    "piece of any length twice": (
+        tokens(*VOCABULARY, *["x" * LONG] * 2),
+        ValueError,
+        "stands in line 32 and in line 33",
+    ),
     "piece twice": (tokens(*VOCABULARY[:-1], "a"), ValueError, "'a' stands in line 6 and in line 31"),
     "no [MASK]": (tokens(*VOCABULARY[:4], "<MASK>", *VOCABULARY[5:]), ValueError, r"vocab.txt lacks \[MASK\]"),
     "sizes disagree": (
@@ -334,8 +343,9 @@ FILES = {
 def assert_refused(release: Path, error: type[Exception], message: str) -> None:
     """Raises `error` and leaves nothing new beside the release."""
     before = sorted(release.parent.rglob("*"))
-    with pytest.raises(error, match=f"(?s){message}"):
+    with pytest.raises(error, match=f"(?s){message}") as raised:
         converted(release)
+    assert len(str(raised.value)) < LONG
     assert sorted(release.parent.rglob("*")) == before
 
 

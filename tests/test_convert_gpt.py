@@ -287,6 +287,7 @@ def merge(*more: str) -> Callable[[Path], None]:
     return write_merges("#version: 0.2", *MERGES, *more)
 
 
+LONG = 2000  # characters, more than an error has
 FILES = {
     "no shapes": (remove(SHAPES_FILE), OSError, "params_shapes.json: no such file"),
     "no encoder": (remove(ENCODER_FILE), OSError, "encoder_bpe_40000.json: no such file"),
@@ -374,7 +375,11 @@ FILES = {
         ValueError,
         "encoder_bpe_40000.json has 16 entries, but .*params_shapes.json says 15 words",
     ),
+    "an id of any length": (encode(a="x" * LONG), ValueError, "'a' has the id 'xxx"),
+    "a token of any length": (encode(**{"x" * LONG: -1}), ValueError, "'xxx.* has the id -1"),
     # The merges
+    "a line of any length": (merge("x" * LONG), ValueError, "line 8 must be two tokens .* not 'xxx"),
+    "a part of any length": (merge(f"a {'x' * LONG}"), ValueError, "line 8, 'a xxx.*, needs the token 'xxx"),
     "no version": (write_merges(*MERGES), ValueError, "vocab_40000.bpe must begin with #version, not 'a b'"),
     "merges empty": (write(MERGES_FILE, b""), ValueError, "vocab_40000.bpe must begin with #version, not ''"),
     "merges not UTF-8": (write(MERGES_FILE, b"#version\n\xff b"), ValueError, "vocab_40000.bpe is not UTF-8"),
@@ -396,7 +401,7 @@ def assert_refused(release: Path, error: type[Exception], message: str, **change
     before = sorted(release.parent.rglob("*"))
     with pytest.raises(error, match=message) as raised:
         converted(release, **changes)
-    assert "\n" not in str(raised.value)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < LONG
     assert sorted(release.parent.rglob("*")) == before
 
 

@@ -404,6 +404,7 @@ def claims(size: int = 4, buckets: int = 11, longest: int = 5) -> bytes:
     return content[:8] + struct.pack("<12i", size, 5, 5, 1, 5, 1, 2, 2, buckets, 3, longest, 100) + content[56:]
 
 
+LONG = 2000  # characters, more than an error has
 SIZE_LINE = TABLE.tolist()[0]
 FILES = {
     "none": (None, OSError, "vectors: no such file"),
@@ -413,6 +414,7 @@ FILES = {
     "a number too many": (in_text() + b"of 1 2 3 4 5\n", ValueError, "line 8 has 5 numbers after the word, not 4"),
     "a dimension that the first line denies": (in_text(header=True).replace(b"7 4", b"7 3", 1), ValueError, "line 2 "),
     "no number": (in_text() + b"of 1 2 x 4\n", ValueError, "line 8: could not convert string to float.*x"),
+    "a word of any length": (in_text() + b"of 1 2 %b 4\n" % (b"x" * LONG), ValueError, "line 8: .could not convert"),
     "not finite": (in_text() + b"of 1 nan 3 4\n", ValueError, "the vector of 'of' is not finite"),
     "text cut in a line": (in_text()[:-60], ValueError, "line 7 has no line feed at its end"),
     "text cut after a line": (
@@ -463,8 +465,9 @@ FILES = {
 def test_a_file_that_is_missing_damaged_or_no_vectors_is_one_clear_error(content, error, message, path, tmp_path):
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(error, match=f"(?s){message}"):
+    with pytest.raises(error, match=f"(?s){message}") as raised:
         convert(str(configuration(tmp_path)), str(tmp_path / "out"), str(path))
+    assert len(str(raised.value)) < LONG
     assert {entry.name for entry in tmp_path.iterdir()} <= {"vectors", "config.json"}
 
 

@@ -306,9 +306,17 @@ def assigned(model: ElmoModel) -> ElmoModel:
     return model
 
 
+def averaged(model: ElmoModel) -> ElmoModel:
+    """As an exponential moving average of the weights does it, which torch keeps no record of."""
+    for weight, other in zip(model.parameters(), small_model().parameters(), strict=True):
+        weight.data.mul_(0.999).add_(other.data, alpha=0.001)
+    return model
+
+
 CHANGES = {
     "not at all": lambda model: model,
     "in place": in_place,
+    "by way of data": averaged,
     "by assignment": assigned,
     "of type": lambda model: model.to(torch.bfloat16),
     "a copy": copy.deepcopy,
@@ -326,6 +334,14 @@ def test_known_words_are_computed_again_where_the_weights_have_changed(change):
     found = layers_of(model, SENTENCES)
     model.know_words([])
     torch.testing.assert_close(found, layers_of(model, SENTENCES), atol=1e-6, rtol=0)
+
+
+def test_a_model_made_in_inference_mode_may_know_words():
+    with torch.inference_mode():
+        model = small_model()
+    expected = layers_of(model, SENTENCES)
+    model.know_words(["cat", "the", "is", "Zoë"])
+    torch.testing.assert_close(layers_of(model, SENTENCES), expected, atol=1e-6, rtol=0)
 
 
 def test_words_that_are_known_have_gradients_where_the_biLM_learns():
@@ -353,6 +369,14 @@ def test_embed_takes_words_or_text_and_gives_each_sentence_its_vectors_in_order(
     assert [tuple(vectors.shape) for vectors in mixed] == [(4, 14), (0, 14), (1, 14)]
     torch.testing.assert_close(mixed[2], plain[1].mean(0), atol=1e-6, rtol=0)
     assert model.training and model.embed([]) == []
+
+
+@pytest.mark.parametrize("layers", ["mix", "all"])
+def test_embed_gives_the_same_where_the_configuration_asks_for_tuples(layers):
+    model = small_model()
+    expected = model.embed(SENTENCES, layers=layers)
+    model.config.return_dict = False
+    torch.testing.assert_close(model.embed(SENTENCES, layers=layers), expected, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def arguments(folder, **changes) -> TrainingArguments:
     return TrainingArguments(str(folder), **(quiet | {"per_device_train_batch_size": 3} | changes))
 
 
-@pytest.mark.parametrize("freeze", [True, False])
+@pytest.mark.parametrize("freeze", [True, False, "undone"])
 @pytest.mark.parametrize("head", ["ModelForSequenceClassification", "ModelForTokenClassification"])
 def test_trainer_changes_what_is_not_frozen_and_drops_nothing_of_the_rest(head, freeze, tmp_path):
     tokenizer = ElmoTokenizer(max_characters_per_token=CHARACTERS)
@@ -238,9 +238,11 @@ def test_trainer_changes_what_is_not_frozen_and_drops_nothing_of_the_rest(head, 
         labels, collator = [[0] * len(ids) for ids in examples["input_ids"]], DataCollatorForTokenClassification
     else:
         labels, collator = [0, 1, 2, 0, 1, 2], DataCollatorWithPadding
-    model = build(head, freeze_bilm=freeze, hidden_dropout_prob=0.9, num_word_vectors=0)
+    model = build(head, freeze_bilm=bool(freeze), hidden_dropout_prob=0.9, num_word_vectors=0)
     model.save_pretrained(tmp_path)
     model = type(model).from_pretrained(tmp_path)  # what is frozen is not in the file
+    if freeze == "undone":
+        model, freeze = copy.deepcopy(model.requires_grad_(True)), False
     before = copy.deepcopy(model.state_dict())
     examples = examples.add_column("labels", labels)
     Trainer(
@@ -341,13 +343,24 @@ def test_lora_where_it_would_have_no_effect_is_refused(part):
         model(**batch("Model"))
 
 
-def test_a_bilm_is_trained_as_soon_as_its_configuration_says_so():
-    model = build("Model")
+@EACH
+def test_what_a_user_freezes_or_unfreezes_stays_so_in_training(head):
+    model = build(head, freeze_word_vectors=True, mix_top_layer_only=True)
     model.requires_grad_(True).train()
-    assert not any(parameter.requires_grad for parameter in model.layers.parameters())
-    model.config.freeze_bilm = False
-    model.requires_grad_(True).train()
-    assert model.layers.training and all(parameter.requires_grad for parameter in model.layers.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    bilm = getattr(model, "elmo", model)
+    assert bilm.layers.training and bilm.token_encoder.training
+    model.requires_grad_(False).train()
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert not bilm.layers.training and not bilm.token_encoder.training
+
+
+def test_adapters_in_a_frozen_bilm_have_their_dropout():
+    model, inputs = build("Model", **PLAIN), batch("Model")
+    adapter = peft.LoraConfig(target_modules=r".*lstm\.input", lora_dropout=0.5, init_lora_weights=False)
+    tuned = peft.get_peft_model(model, adapter).train()
+    mixes = [tuned(**inputs).last_hidden_state for _ in range(2)]
+    assert not torch.allclose(*mixes, atol=1e-3)
 
 
 @EACH

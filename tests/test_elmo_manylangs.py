@@ -153,7 +153,7 @@ def test_the_options_of_a_language_change_what_is_looked_up_and_nothing_else(mod
         ("characters.json", "[", "characters.json is not JSON"),
         ("characters.json", '{"a": 1}', "characters.json must hold a JSON list of strings"),
         ("lexicon.json", "[1]", "lexicon.json must hold a JSON list of strings"),
-        ("lexicon.json", '["a", "b", "a"]', "lexicon.json has 'a' more than once"),
+        ("lexicon.json", '["a", "b", "a"]', "lexicon.json has 'a' more than once, again in entry 3"),
         ("lexicon.json", '["<oov>"]', "lexicon.json has '<oov>' more than once"),
         ("characters.json", '["<W>"]', "characters.json has '<W>' more than once"),
     ],

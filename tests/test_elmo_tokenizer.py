@@ -424,8 +424,9 @@ def test_both_vocabularies_are_saved_and_loaded(vocabularies, tmp_path):
     ("name", "content", "message"),
     [
         ("vocab_file", "<S>\nthe\n", "has no line </S>, <UNK>"),
-        ("vocab_file", "<S>\n</S>\n<UNK>\nthe\n the\n", "'the' more than once"),
-        ("words_file", "the\nfilm\nthe\n", "'the' more than once"),
+        ("vocab_file", "<S>\n</S>\n<UNK>\nthe\n the\n", "'the' more than once, again in line 5"),
+        ("vocab_file", "!!!MAXTERMID\n<S>\n</S>\n<UNK>\na\na\n!!!MAXTERMID", "'a' more than once, again in line 6"),
+        ("words_file", "the\nfilm\nthe\n", "'the' more than once, again in line 3"),
         ("words_file", b"\xff\xfe", "is not UTF-8"),
         ("words_file", "the\rfilm\r", "no line of it ends with a line feed"),
         ("vocab_file", "<S>\r</S>\r<UNK>\rthe", "no line of it ends with a line feed"),

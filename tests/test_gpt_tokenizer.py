@@ -524,6 +524,19 @@ def test_a_vocabulary_needs_the_unknown_token():
     assert ZooGPTTokenizer({"[U]": 0, "a</w>": 1}, [], unk_token="[U]").pad_token == "[U]"
 
 
+def test_two_tokens_with_one_id_are_refused_added_ones_too():
+    with pytest.raises(ValueError, match="have the same id, 5: number the n tokens of the vocabulary from 0 to n - 1"):
+        ZooGPTTokenizer(tiny_vocabulary() | {"twice": 5}, MERGES)
+    with_a_hole = tiny_vocabulary()
+    last = max(with_a_hole.values())
+    del with_a_hole["°"]
+    tokenizer = ZooGPTTokenizer(with_a_hole, MERGES)
+    with pytest.raises(ValueError, match=f"have the same id, {last}: number the n tokens"):
+        tokenizer.task_inputs = True
+    with pytest.raises(ValueError, match=f"have the same id, {last}: number the n tokens"):
+        ZooGPTTokenizer(with_a_hole, MERGES, eos_token="<end>")
+
+
 @pytest.mark.parametrize("merge", [("t", "q?</w>"), ("q", "q")])
 def test_merges_need_their_pieces_in_the_vocabulary(merge):
     with pytest.raises(ValueError, match="out of vocabulary: are vocab and merges of one tokenizer"):

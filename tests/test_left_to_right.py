@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -120,6 +121,37 @@ def test_an_encoder_gets_the_gradient_of_the_whole_network_unless_it_is_frozen(f
         name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None
     }
     assert unused == set()
+
+
+def small_tagger(**options) -> FeatureTaggerForTokenClassification:
+    sizes = {"vocab_size": 30, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+    encoder = ZooBertModel(ZooBertConfig(**sizes, intermediate_size=8))
+    return FeatureTaggerForTokenClassification.from_encoder(encoder, rnn_size=4, features="last", **options)
+
+
+def assert_learns(model: torch.nn.Module, name: str) -> None:
+    """A step in training reaches the parameters whose names hold `name`."""
+    ids, labels = torch.randint(0, 30, (2, 5)), torch.randint(0, 2, (2, 5))
+    model.train()(input_ids=ids, labels=labels).loss.backward()
+    assert all(part.grad is not None for key, part in model.named_parameters() if name in key)
+
+
+def test_what_a_user_unfreezes_is_trained():
+    model = small_tagger()
+    model.encoder.encoder.requires_grad_(True)
+    assert_learns(model, "encoder.encoder.")
+    assert model.encoder.training and not model.encoder.embeddings.word_embeddings.weight.requires_grad
+
+
+def test_adapters_in_a_frozen_encoder_learn():
+    assert_learns(get_peft_model(small_tagger(), LoraConfig(target_modules=["query"])), "lora")
+
+
+def test_a_loaded_tagger_has_a_frozen_encoder(tmp_path):
+    small_tagger().save_pretrained(tmp_path)
+    model = FeatureTaggerForTokenClassification.from_pretrained(tmp_path).train()
+    assert not any(part.requires_grad for part in model.encoder.parameters()) and not model.encoder.training
+    assert all(part.requires_grad for part in model.rnn.parameters())
 
 
 def test_states_of_an_encoder_that_is_trained_are_not_cached(tmp_path, flags):

@@ -74,6 +74,11 @@ def test_loading_leaves_the_auto_classes_to_the_implementation_that_was_chosen(s
         assert type(config) is type(model.config) is type(transformers.AutoConfig.for_model("bert")) is family
 
 
+def test_outputs_have_names_where_the_configuration_asks_for_tuples(fine_tuning, saved):
+    configure(saved / "config.json", return_dict=False)
+    assert load(fine_tuning)(torch.tensor([[1, 2, 3]])).logits.shape[0] == 1
+
+
 def test_the_attention_implementation_is_passed_on(run):
     assert load(run(attn_implementation="eager")).config._attn_implementation == "eager"
 
@@ -158,6 +163,7 @@ def test_a_vocab_file_is_read_in_the_casing_asked_for(run):
         ("\n".join(VOCABULARY).replace("[UNK]", "<unk>").encode(), r"it has no \[UNK\]"),
         ("\n".join(VOCABULARY).replace("[CLS]", "<cls>").encode(), r"it has no \[CLS\]"),
         ("\n".join(VOCABULARY).encode("utf-16"), "utf-8"),
+        ("\n".join([*VOCABULARY, VOCABULARY[7]]).encode(), f"'{VOCABULARY[7]}' stands in line 8 and in line"),
         ("\r".join(VOCABULARY).encode(), "none of its lines ends with a line feed: convert it, e.g. with mac2unix"),
     ],
 )
@@ -171,6 +177,21 @@ def test_a_folder_without_tokenizer_is_not_taken_for_one_without_words(evaluatio
     for path in saved.glob("tokenizer*"):
         path.unlink()
     with pytest.raises(ValueError, match="no tokenizer files.* tokenizer_name may name a vocab.txt"):
+        load_tokenizer(evaluation)
+
+
+@pytest.mark.parametrize("kind", ["two tokens with one id", "an added token with the id of a word"])
+def test_a_tokenizer_that_gives_an_id_twice_is_refused(evaluation, saved, kind):
+    path = saved / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if kind == "two tokens with one id":
+        content["model"]["vocab"]["other"] = 7
+    else:
+        del content["model"]["vocab"][VOCABULARY[7]]
+        content["added_tokens"].append(content["added_tokens"][0] | {"id": len(VOCABULARY), "content": "[NEW]"})
+    path.write_text(json.dumps(content), encoding="utf-8")
+    configure(saved / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    with pytest.raises(ValueError, match=r"cannot load .*saved: its tokens '.*' and '.*' have the same id, \d+"):
         load_tokenizer(evaluation)
 
 

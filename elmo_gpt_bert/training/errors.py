@@ -5,8 +5,12 @@ from the builtin exception that a Python caller expects.
 """
 
 import contextlib
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+
+LONGEST = 1000  # characters of a library's message that are shown; some repeat a value of any length
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def as_user_errors(prefix: str = "", *kinds: type[Exception]) -> Iterator[None]:
         raise
     except (OSError, ValueError, *kinds) as error:
         error_type = FileError if isinstance(error, OSError) else InputError
-        raise error_type(f"{prefix}{' '.join(str(error).split())}") from error
+        raise error_type(f"{prefix}{textwrap.shorten(str(error), LONGEST, placeholder=' ...')}") from error
 
 
 class InputError(UserError, ValueError):

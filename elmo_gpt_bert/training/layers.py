@@ -81,8 +81,9 @@ def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
 def freeze_layers(model: PreTrainedModel, count: int | None, reinitialized: int = 0) -> None:
     """Freezes the lowest `count` layers and what is below them, such as embeddings; None: freezes nothing.
 
-    A frozen parameter gets no gradient, and the optimizer leaves it out. Dropout stays on. Raises ValueError if the
-    model has fewer layers, if it does not train these anyway, or if some are among the `reinitialized` top layers.
+    A frozen parameter gets no gradient, and the optimizer leaves it out. Dropout stays on, except in a biLM of which
+    all layers are frozen. Raises ValueError if the model has fewer layers, if it does not train these anyway, or if
+    some are among the `reinitialized` top layers.
     """
     if count is None:
         return

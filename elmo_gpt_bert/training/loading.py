@@ -32,7 +32,7 @@ from elmo_gpt_bert.training.errors import (
     Text,
     UserError,
 )
-from elmo_gpt_bert.training.files import read_json
+from elmo_gpt_bert.training.files import read_json, shown
 from elmo_gpt_bert.training.folders import check_tokenizer_files, read_weight_types
 from elmo_gpt_bert.training.output_folder import DEEPSPEED_PARTS, FSDP_PARTS
 
@@ -60,6 +60,7 @@ def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedT
         else:
             check_tokenizer_files(Path(name))
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=source.trust_remote_code)
+        _check_numbers(tokenizer)
         if hasattr(tokenizer, "task_inputs"):  # a language model's tokenizer adds no special tokens by default
             tokenizer.task_inputs = for_task
         if tokenizer.vocab_files_names and len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
@@ -79,12 +80,23 @@ def _word_pieces(path: Path, do_lower_case: bool) -> BertTokenizer:
     content = path.read_bytes()
     if b"\r" in content and b"\n" not in content:
         raise InputError("none of its lines ends with a line feed: convert it, e.g. with mac2unix")
-    lines = set(path.read_text(encoding="utf-8").split("\n"))
+    lines = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+        if lines.setdefault(line, number) != number:
+            raise InputError(f"{shown(line)} stands in line {lines[line]} and in line {number}: each has one number")
     tokenizer = BertTokenizer(vocab=str(path), do_lower_case=do_lower_case)
-    missing = set(tokenizer.special_tokens_map.values()) - lines
+    missing = set(tokenizer.special_tokens_map.values()) - lines.keys()
     if missing:
         raise InputError(f"it has no {', '.join(sorted(missing))}, so these are not BERT's word pieces")
     return tokenizer
+
+
+def _check_numbers(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises ValueError if two tokens have one id, as an added token gets one if the vocabulary leaves out ids."""
+    tokens = {}
+    for token, number in tokenizer.get_vocab().items():
+        if tokens.setdefault(number, token) != token:
+            raise InputError(f"its tokens {shown(tokens[number])} and {shown(token)} have the same id, {number}")
 
 
 def load_config(source: ModelSource) -> PreTrainedConfig:
@@ -164,6 +176,7 @@ def load_model(
     name = source.model_name_or_path
     added = _added_tokens(tokenizer, config, source, train)
     config = _with_special_tokens(config, tokenizer)
+    config.return_dict = True  # outputs are read by their names, in whatever form the folder's users want them
     options = {"attn_implementation": source.attn_implementation, "trust_remote_code": source.trust_remote_code}
     options["dtype"] = torch.float32  # for the optimizer; the accelerator applies mixed_precision
     _verify(name)

@@ -100,8 +100,9 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
     hidden_dropout_prob (`float`, *optional*, defaults to 0.1):
         The dropout on the input of each LSTM layer and of the softmax, while the biLM itself is trained.
     freeze_bilm (`bool`, *optional*, defaults to `True`):
-        Whether the biLM's weights stay fixed and only the mix of its layers is learned. A frozen biLM has no dropout.
-        `ElmoForPreTraining` always trains the biLM.
+        Whether the biLM's weights get no gradients when the model is made or loaded, so that only the mix of its
+        layers is learned. `requires_grad_(True)` trains them after all. A biLM of which nothing is trained has no
+        dropout. `ElmoForPreTraining` trains the biLM in any case.
     state (`str`, *optional*, defaults to `"warm"`):
         The state in which sentences start. `"zero"`: zeros. `"warm"`: the state that `ElmoModel.warm_up` has stored in
         the model, the same for every sentence (zeros without a call of it). `"carry"`: the last state of the same row
@@ -131,7 +132,7 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
     word_vector_size (`int`, *optional*, defaults to 100):
         Size of a word vector.
     freeze_word_vectors (`bool`, *optional*, defaults to `False`):
-        Whether the word vectors stay fixed.
+        Whether the word vectors get no gradients when the model is made or loaded.
     task_char_filters (`int`, *optional*, defaults to 0):
         Number of filters of a task network's character CNN; 0 for no such CNN.
     task_char_width (`int`, *optional*, defaults to 3):
@@ -232,20 +233,20 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
                 raise ValueError(f"{name}={getattr(self, name)}: it must be above 0; None clips nothing.")
         if self.hidden_size % 2:
             raise ValueError(f"hidden_size={self.hidden_size} is odd, but its halves are the two directions' states.")
-        invalid = [
-            list(pair)
-            for pair in self.filters
-            if len(pair) != 2 or min(pair) < 1 or pair[0] > self.max_characters_per_token
-        ]
-        if invalid or not self.filters:
+        if not self.filters or not all(map(self.is_filter, self.filters)):
             raise ValueError(
-                f"filters={self.filters}: each must be (width, count), no wider than "
+                f"filters={self.filters!r:.200}: each must be (width, count), whole numbers and no wider than "
                 f"max_characters_per_token={self.max_characters_per_token}, and there must be one or more."
             )
         if self.use_elmo and self.elmo_placement == "both" and self.num_mixes < 2:
             raise ValueError(
                 f'elmo_placement="both" reads two mixes, but num_mixes={self.num_mixes}; set num_mixes=2.'
             )
+
+    def is_filter(self, pair) -> bool:
+        """Whether it is the width and the number of filters that words have room for."""
+        is_pair = isinstance(pair, (list, tuple)) and [type(number) for number in pair] == [int, int]
+        return is_pair and min(pair) > 0 and pair[0] <= self.max_characters_per_token
 
     def save_pretrained(self, save_directory, **kwargs):
         """As `PreTrainedConfig.save_pretrained`, and also copies the code of all ELMo classes into the folder.

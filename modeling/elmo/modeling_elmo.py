@@ -41,6 +41,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring, 
 from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
+from ..shared.modeling_frozen import FreezesParts, is_trained
 from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
@@ -148,7 +149,7 @@ class ElmoScalarMix(nn.Module):
 
 
 @auto_docstring
-class ElmoPreTrainedModel(SavedWithCode, PreTrainedModel):
+class ElmoPreTrainedModel(SavedWithCode, FreezesParts, PreTrainedModel):
     config: ElmoConfig
     base_model_prefix = "elmo"
     main_input_name = "input_ids"
@@ -222,7 +223,8 @@ class ElmoModel(ElmoPreTrainedModel):
     def __init__(self, config: ElmoConfig, trains: bool | None = None):
         r"""
         trains (`bool`, *optional*):
-            Whether the biLM itself is trained. By default, `config.freeze_bilm` says whether it is not.
+            Whether the biLM itself is trained. By default, `config.freeze_bilm` says whether it is not. After that,
+            `requires_grad_` changes it.
         """
         super().__init__(config)
         self.token_encoder = ElmoTokenEncoder(config)
@@ -238,7 +240,6 @@ class ElmoModel(ElmoPreTrainedModel):
         self.word_cache: ElmoWordCache | None = None
         self.carried: State | None = None  # (L, 2, rows, ...) each, with config.state="carry"
         self.post_init()
-        self.train()
 
     def reset(self) -> None:
         init.zeros_(self.initial_hidden)
@@ -250,24 +251,22 @@ class ElmoModel(ElmoPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.token_encoder.char_embeddings = value
 
-    @property
-    def trains(self) -> bool:
-        """Whether the biLM itself is trained."""
-        return not self.config.freeze_bilm if self._trains is None else self._trains
-
-    def train(self, mode: bool = True) -> "ElmoModel":
-        """As `Module.train`, but a frozen biLM stays in evaluation mode, without gradients; adapters in it train."""
-        super().train(mode)
-        # Gradients are switched off here, because from_pretrained makes all parameters trainable.
-        if not self.trains:
-            for part in (self.token_encoder, self.layers):
-                part.eval()
+    def freeze_parts(self) -> None:
+        trains = not self.config.freeze_bilm if self._trains is None else self._trains
+        if not trains:
             for name, parameter in self.named_parameters():
                 if name in self._bilm:
                     parameter.requires_grad_(False)
         for mix in self.mixes:
             if mix.top_only:
                 mix.weights.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> "ElmoModel":
+        """As `Module.train`, but a biLM of which nothing gets a gradient stays in evaluation mode."""
+        super().train(mode)
+        if not is_trained(self.token_encoder, self.layers):
+            self.token_encoder.eval()
+            self.layers.eval()
         return self
 
     @can_return_tuple
@@ -392,8 +391,9 @@ class ElmoModel(ElmoPreTrainedModel):
         """Computes the word layer of a vocabulary once and caches it, instead of computing it in each batch.
 
         Results do not change. Words outside the vocabulary are computed from their characters as before, and so are
-        all words while the word layer is trained. If its weights change, the cache is computed again. The cache is
-        not saved with the model; a call without words deletes it. `tokenizer` is as for `embed`.
+        all words while the word layer is trained. If the sum of one of its weights changes, the cache is computed
+        again. Other changes are not noticed, such as an adapter of peft that is switched off: call it again after
+        them. The cache is not saved with the model; a call without words deletes it. `tokenizer` is as for `embed`.
         """
         if isinstance(words, str):
             raise ValueError(f"words are {words!r:.80}, one text: give a list of words")
@@ -569,7 +569,7 @@ class ElmoModel(ElmoPreTrainedModel):
                 numbers = order[start : start + batch_size]
                 batch = [words[number] for number in numbers]
                 inputs = tokenizer(batch, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
-                outputs = self(**inputs, output_hidden_states=layers == "all")
+                outputs = self(**inputs, output_hidden_states=layers == "all", return_dict=True)
                 states = torch.stack(outputs.hidden_states, 1) if layers == "all" else outputs.last_hidden_state
                 for number, row in zip(numbers, states.cpu(), strict=True):
                     vectors[number] = row[..., : len(words[number]), :].clone()

@@ -35,6 +35,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_losses import IGNORED, class_loss, is_possible
+from ..shared.modeling_onednn import weight_of
 from ..shared.modeling_recurrence import run_gru
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
@@ -64,7 +65,7 @@ class ElmoTrilinear(nn.Module):
 
     def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """(B, T, E) and (B, S, E) -> (B, T, S)."""
-        products = (first * self.product.weight) @ second.transpose(1, 2)
+        products = (first * weight_of(self.product)) @ second.transpose(1, 2)
         return products + self.first(first) + self.second(second).transpose(1, 2)
 
 

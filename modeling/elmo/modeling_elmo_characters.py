@@ -118,9 +118,10 @@ class ElmoTokenEncoder(nn.Module):
         characters = self.char_embeddings(words).flatten(1)  # (N, K * E)
         pooled = []
         for convolution in self.convolutions:
-            _, size, width = weight_of(convolution).shape
+            weight = weight_of(convolution)
+            _, size, width = weight.shape
             windows = characters.unfold(1, width * size, size)  # (N, K - width + 1, width * E)
-            weight = convolution.weight.transpose(1, 2).flatten(1)  # (filters, width * E)
+            weight = weight.transpose(1, 2).flatten(1)  # (filters, width * E)
             pooled.append(linear(windows, weight, convolution.bias).amax(1))
         return torch.cat(pooled, 1)
 
@@ -167,24 +168,24 @@ class ElmoWordCache:
         self.hashes, order = hash_rows(rows).sort()
         self.rows = rows[order]  # (V, K)
         self.vectors = None  # (V, P)
-        self.weights: list[nn.Parameter] = []  # of the vectors; kept alive, so that no other weights get their ids
-        self.versions: list[tuple[int, int, int]] = []
+        self.state: tuple | None = None  # of the encoder that computed them
 
     @torch.no_grad()
     def update(self, encoder: ElmoTokenEncoder) -> None:
         """Computes the vectors, unless the encoder's weights are the same as before.
 
-        A weight's version grows with each change in place; its address changes with its type and device.
+        Their sums tell it. torch counts the changes of a weight, but not those by way of `weight.data`.
         """
-        weights = list(encoder.parameters())
-        versions = [(id(weight), weight._version, weight.data_ptr()) for weight in weights]
-        if versions == self.versions:
+        weights = dict(encoder.named_parameters()) | dict(encoder.named_buffers())  # of pruning
+        kinds = [(name, weight.device, weight.dtype) for name, weight in weights.items()]
+        state = kinds, torch.stack([weight.sum(dtype=torch.float32) for weight in weights.values()]).tolist()
+        if state == self.state:
             return
-        device = weights[0].device
+        device = kinds[0][1]
         self.hashes, self.rows = self.hashes.to(device), self.rows.to(device)
         with torch.autocast(device.type, enabled=False):  # the vectors are used in later calls, without autocast
             self.vectors = torch.cat([encoder(piece) for piece in self.rows.split(4096)])
-        self.weights, self.versions = weights, versions  # set last, because other threads check them first
+        self.state = state  # set last, because other threads check it first
 
     def look_up(self, encoder: ElmoTokenEncoder, rows: torch.Tensor) -> torch.Tensor:
         """(N, K) -> (N, P). `encoder` computes the words that are not in the vocabulary."""

@@ -32,6 +32,7 @@ import torch.nn as nn
 from transformers import initialization as init
 
 from ..shared.modeling_losses import IGNORED
+from ..shared.modeling_onednn import compute_weights
 from ..shared.modeling_recurrence import Stepped, Tensors, scan
 from ..shared.modeling_static import is_transformed
 
@@ -78,6 +79,7 @@ class ConditionalRandomField(nn.Module):
 
     def scores(self) -> torch.Tensor:
         """The scores of all transitions, from the row to the column: (K, K)."""
+        compute_weights(self)
         transitions, start, end = (scores.float() for scores in (self.transitions, self.start, self.end))
         rows = torch.cat([transitions, start.unsqueeze(0)])
         return torch.cat([rows, nn.functional.pad(end, (0, 1)).unsqueeze(1)], 1)

@@ -82,14 +82,10 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
                 f"{config.elmo_placement!r}, num_word_vectors=0 and task_char_filters=0. Set one of the last two, or "
                 'use_elmo=True with elmo_placement="input".'
             )
-        self.train()
 
-    def train(self, mode: bool = True) -> "ElmoTaskModel":
-        """As `Module.train`, but frozen word vectors get no gradients; from_pretrained makes all weights trainable."""
-        super().train(mode)
+    def freeze_parts(self) -> None:
         if self.config.num_word_vectors and self.config.freeze_word_vectors:
             self.word_vectors.requires_grad_(False)
-        return self
 
     @property
     def word_size(self) -> int:

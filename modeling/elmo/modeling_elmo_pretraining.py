@@ -34,7 +34,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_losses import IGNORED
-from ..shared.modeling_onednn import linear
+from ..shared.modeling_onednn import compute_weights, linear
 from ..shared.modeling_static import is_opaque
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
@@ -77,6 +77,7 @@ class ElmoSoftmax(nn.Linear):
         subtracted from the scores, so that each word counts as in the full softmax. A sampled word that equals the
         target is left out.
         """
+        compute_weights(self)
         rows, biases = (part[torch.cat([targets, sampled])] for part in (self.weight, self.bias))  # one gradient each
         count = len(targets)
         true = (states * rows[:count]).sum(-1) + biases[:count] - expected[0].log()  # (N,)
@@ -186,13 +187,9 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.loss_type = "ForMaskedLM"  # unused, the loss is written out below; without it, transformers warns
         self.post_init()
-        self.train()
 
-    def train(self, mode: bool = True) -> "ElmoForPreTraining":
-        """As `Module.train`, but the mixes get no gradients, because only task networks learn them."""
-        super().train(mode)
-        self.elmo.mixes.requires_grad_(False)
-        return self
+    def freeze_parts(self) -> None:
+        self.elmo.mixes.requires_grad_(False)  # only task networks learn them
 
     @torch.no_grad()
     def change_vocabulary(self, old_words: Sequence[str], new_words: Sequence[str]) -> int:
@@ -207,6 +204,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         kept = [number for number, word in enumerate(new_words) if word in numbers]
         sources = [numbers[new_words[number]] for number in kept]
         old = self.lm_head
+        compute_weights(old)
         self.lm_head = ElmoSoftmax(old.in_features, len(new_words)).to(old.weight).train(old.training)
         self.lm_head.reset()
         self.lm_head.weight[kept] = old.weight[sources]

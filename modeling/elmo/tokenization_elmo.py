@@ -216,7 +216,7 @@ class ElmoTokenizer(PreTrainedTokenizer):
         self.split_by = split_by or ("rules" if characters_file is None else "spaces")
         self.full_width_to_ascii, self.nfc = full_width_to_ascii, nfc
         self.targets = number_targets(read_targets(Path(vocab_file))) if vocab_file else None
-        self.vectors = _numbered(_read_lines(Path(words_file)), words_file, first=2) if words_file else None
+        self.vectors = number_vectors(Path(words_file)) if words_file else None
         super().__init__(
             vocab_file=vocab_file,
             words_file=words_file,
@@ -538,7 +538,7 @@ def _read_list(path: Path, reserved: tuple[str, ...]) -> list[str]:
         raise ValueError(f"{path} is not JSON ({error})") from error
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ValueError(f"{path} must hold a JSON list of strings")
-    _numbered([*reserved, *values], path, first=0)
+    _refuse_repeated(enumerate(values, start=1), path, "entry", reserved)
     return values
 
 
@@ -554,23 +554,36 @@ def _read_lines(path: Path) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def _numbered(words: list[str], path: Path, first: int) -> dict[str, int]:
-    """Each word's number, from `first`."""
-    numbers = {word: number for number, word in enumerate(words, start=first)}
-    if len(numbers) < len(words):
-        repeated = next(word for number, word in enumerate(words, start=first) if numbers[word] != number)
-        raise ValueError(f"{path} has {repeated!r} more than once, but each word must have one number")
-    return numbers
+def _refuse_repeated(
+    words: Iterable[tuple[int, str]], path: Path, place: str = "line", reserved: tuple[str, ...] = ()
+) -> None:
+    """Raises ValueError for a word that is there twice, or that is a reserved one. `words` are (place, word)."""
+    seen = set(reserved)
+    for number, word in words:
+        if word in seen:
+            raise ValueError(
+                f"{path} has {word!r:.80} more than once, again in {place} {number}, but a word must have one number"
+            )
+        seen.add(word)
 
 
 def read_targets(path: Path) -> list[str]:
     """The language model's words. As released, spaces around a word and the line !!!MAXTERMID are ignored."""
-    words = [line.strip() for line in _read_lines(path)]
-    numbers = _numbered([word for word in words if word != "!!!MAXTERMID"], path, first=0)
-    missing = [word for word in SPECIAL_WORDS if word not in numbers]
+    lines = enumerate((line.strip() for line in _read_lines(path)), start=1)
+    words = [(number, word) for number, word in lines if word != "!!!MAXTERMID"]
+    _refuse_repeated(words, path)
+    words = [word for _, word in words]
+    missing = [word for word in SPECIAL_WORDS if word not in words]
     if missing:
         raise ValueError(f"{path} has no line {', '.join(missing)}, so it is not a vocabulary of the language model")
-    return list(numbers)
+    return words
+
+
+def number_vectors(path: Path) -> dict[str, int]:
+    """The row of each word of words.txt in the word vectors. Rows 0 and 1 are for padding and for other words."""
+    words = _read_lines(path)
+    _refuse_repeated(enumerate(words, start=1), path)
+    return {word: number for number, word in enumerate(words, start=2)}
 
 
 def number_targets(words: list[str]) -> dict[str, int]:

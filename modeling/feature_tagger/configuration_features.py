@@ -67,8 +67,8 @@ class FeatureTaggerConfig(SavedWithCode, PreTrainedConfig):
     dropout (`float`, *optional*, defaults to 0.1):
         The dropout before the BiLSTM, between its layers, and before the classifier. The paper does not mention any.
     freeze_encoder (`bool`, *optional*, defaults to `True`):
-        Whether the encoder keeps its weights. With `False` it is fine-tuned below the BiLSTM, as in the paper's
-        "LTR & No NSP + BiLSTM" (table 5), whose encoder reads from left to right.
+        Whether the encoder's weights get no gradients when the tagger is made or loaded. With `False` it is fine-tuned
+        below the BiLSTM, as in the paper's "LTR & No NSP + BiLSTM" (table 5), whose encoder reads from left to right.
 
     Example:
 

@@ -43,6 +43,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
+from ..shared.modeling_frozen import FreezesParts, is_trained
 from ..shared.modeling_losses import token_loss
 from ..shared.modeling_onednn import lacks_lstm
 from ..shared.modeling_recurrence import run_padded
@@ -71,7 +72,7 @@ class WeightedSum(nn.Module):
 
 
 @auto_docstring
-class FeatureTaggerPreTrainedModel(SavedWithCode, PreTrainedModel):
+class FeatureTaggerPreTrainedModel(SavedWithCode, FreezesParts, PreTrainedModel):
     config: FeatureTaggerConfig
     base_model_prefix = "encoder"
     _supports_sdpa = True  # if the encoder does; it checks this itself
@@ -105,7 +106,6 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
         self.classifier = nn.Linear(2 * config.rnn_size, config.num_labels)
         self.loss_function = token_loss
         self.post_init()
-        self.train()
 
     @classmethod
     def from_encoder(cls, encoder: PreTrainedModel, **config) -> "FeatureTaggerForTokenClassification":
@@ -115,18 +115,20 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
         """
         model = cls(FeatureTaggerConfig(encoder=encoder.config, **config))
         model.encoder = encoder
+        model.freeze_parts()
         return model.train()
 
-    def train(self, mode: bool = True) -> "FeatureTaggerForTokenClassification":
-        """As `Module.train`, but a frozen encoder has no dropout either. Its states are the same in every epoch.
-
-        It is frozen here, because from_pretrained makes all parameters trainable and ends with a call of `eval`.
-        """
-        super().train(mode)
+    def freeze_parts(self) -> None:
         if self.config.freeze_encoder:
-            self.encoder.eval().requires_grad_(False)
+            self.encoder.requires_grad_(False)
         elif getattr(self.encoder, "pooler", None) is not None:
             self.encoder.pooler.requires_grad_(False)  # no state depends on it
+
+    def train(self, mode: bool = True) -> "FeatureTaggerForTokenClassification":
+        """As `Module.train`, but a frozen encoder has no dropout either. Its states are the same in every epoch."""
+        super().train(mode)
+        if not is_trained(self.encoder):
+            self.encoder.eval()
         return self
 
     @can_return_tuple
@@ -171,7 +173,7 @@ class FeatureTaggerForTokenClassification(FeatureTaggerPreTrainedModel):
         """The output of the encoder, with the states of all its layers."""
         optional = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}  # some families lack them
         kwargs |= {name: value for name, value in optional.items() if value is not None}
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.freeze_encoder):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and is_trained(self.encoder)):
             return self.encoder(input_ids, **kwargs, output_hidden_states=True, return_dict=True)
 
     def score(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -183,8 +183,8 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
     others.
 
     Raises:
-        ValueError: for a vocabulary without `unk_token`, merges of pieces that it lacks, an unknown value of `words`,
-            and a text with half a character (a lone surrogate).
+        ValueError: for a vocabulary without `unk_token`, two tokens with one id, merges of pieces that the vocabulary
+            lacks, an unknown value of `words`, and a text with half a character (a lone surrogate).
     """
 
     def __init__(
@@ -215,6 +215,7 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
         saved_with_task_tokens = {self.bos_token, self.cls_token} <= set(self._tokenizer.encode("").tokens)
         if task_inputs or saved_with_task_tokens:
             self.task_inputs = task_inputs
+        self._check_numbers()
 
     @property
     def words(self) -> str:
@@ -244,7 +245,19 @@ class ZooGPTTokenizer(OpenAIGPTTokenizer):
     def _add_tokens(self, new_tokens, special_tokens: bool = False) -> int:
         added = super()._add_tokens(new_tokens, special_tokens=special_tokens)
         self._update_decoder()
+        if added:
+            self._check_numbers()
         return added
+
+    def _check_numbers(self) -> None:
+        """Raises ValueError if two tokens have one id, as an added token gets one if the vocabulary leaves out ids."""
+        tokens = {}
+        for token, number in self.get_vocab().items():
+            if tokens.setdefault(number, token) != token:
+                raise ValueError(
+                    f"the tokens {tokens[number]!r:.80} and {token!r:.80} have the same id, {number}: number the n "
+                    "tokens of the vocabulary from 0 to n - 1, each once"
+                )
 
     def _update_decoder(self) -> None:
         """Makes the library write a space after each added token, as after the byte pairs that end a word."""

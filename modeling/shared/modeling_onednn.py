@@ -105,7 +105,19 @@ def weight_of(layer: nn.Module) -> torch.Tensor:
             "this weight is offloaded, but read without a call of its layer: offload whole modules with accelerate's "
             "preload_module_classes=model._no_split_modules, or keep the model on one device"
         )
+    compute_weights(layer)
     return layer.weight
+
+
+def compute_weights(layer: nn.Module) -> None:
+    """Computes the weights that hooks compute before each call of a layer (torch's pruning, weight_norm, ...).
+
+    This is for layers whose weights are read without a call. Such a hook leaves its weight as a plain tensor in the
+    place of a parameter. The hooks of a layer that has no such tensor are not run: they get to see no inputs here.
+    """
+    if layer._forward_pre_hooks and any(isinstance(value, torch.Tensor) for value in vars(layer).values()):
+        for hook in layer._forward_pre_hooks.values():
+            hook(layer, ())
 
 
 def _is_hooked(layer: nn.Module) -> bool:

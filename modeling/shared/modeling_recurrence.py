@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn as nn
 
+from .modeling_onednn import compute_weights
+
 
 Tensors = Sequence[torch.Tensor]
 Stepped = tuple[Tensors, torch.Tensor]  # the new state, and an output
@@ -183,5 +185,6 @@ def rnn_weights(rnn: nn.RNNBase, direction: str) -> tuple[torch.Tensor, ...]:
 
     `direction` is the ending of their names, such as "l0" or "l0_reverse".
     """
+    compute_weights(rnn)
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return tuple(getattr(rnn, f"{name}_{direction}") for name in names)
