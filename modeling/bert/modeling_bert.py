@@ -66,8 +66,10 @@ from ..shared.modeling_packing import (
     check_choices,
     check_shapes,
     eager_attention_forward,
+    find_starts,
     is_recorded,
     labels_need_padding,
+    positions_from,
     split_heads,
 )
 from ..shared.modeling_static import is_opaque
@@ -350,10 +352,11 @@ class ZooBertModel(ZooBertPreTrainedModel):
         past_key_values (`Cache`, *optional*):
             The cache, under its name up to transformers 5.23.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to compute the real tokens only. This applies where the mask shows padding or `position_ids`
-            restart inside a row. Padding is computed all the same when attentions are returned, when shapes must be
-            static (a traced graph, XLA) and, unless `True` is passed, when a module of the model has a hook. In all
-            of these cases `last_hidden_state` is zero at padding. With `False`, it holds the states of padding.
+            Whether to compute the real tokens only. This applies where the mask shows padding, or
+            `cu_seq_lens_q` or `seq_idx` that a row holds several sequences. Padding is computed all the same when
+            attentions are returned, when shapes must be static (a traced graph, XLA) and, unless `True` is passed,
+            when a module of the model has a hook. In all of these cases `last_hidden_state` is zero at padding. With
+            `False`, it holds the states of padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of the first token, or with `config.is_decoder` of the last real one:
             `last_hidden_state` is then `(batch_size, 1, hidden_size)`. Has no effect when hidden states or attentions
@@ -369,19 +372,21 @@ class ZooBertModel(ZooBertPreTrainedModel):
         cache = cache_of_either_name(cache, past_key_values)
         self._check(inputs, attention_mask, token_type_ids, position_ids, cache, kwargs)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
+        starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
+        position_ids = self._find_positions(inputs, position_ids, starts, cache)
         hidden, attentions = (is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         token = "last" if self.config.is_decoder else "first"
         layout = choose_layout(
             self,
             inputs,
             attention_mask,
-            position_ids,
+            starts,
             unpad=unpad,
             token=token if first_token_only and not (hidden or attentions) else None,
             uses_cache=cache is not None,
             records=attentions,
         )
-        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache)
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids)
         create_mask = create_causal_mask if self.config.is_decoder else create_bidirectional_mask
         mask = layout.create_mask(create_mask, self.config, hidden_states, cache)
         hidden_states = self.encoder(hidden_states, mask, layout, hidden, cache, **kwargs)  # (B, 1 or T, H)
@@ -391,32 +396,36 @@ class ZooBertModel(ZooBertPreTrainedModel):
         return BaseModelOutputWithPooling(last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled)
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache, kwargs: dict):
-        """Raises ValueError for inputs of wrong shapes, inputs of a decoder, and more tokens than positions."""
+        """Raises ValueError for inputs of wrong shapes, and for inputs of a decoder."""
         if cache is not None and not isinstance(cache, Cache):
             raise ValueError(f"the cache is a {type(cache).__name__}; give a DynamicCache")
-        past = cached_tokens(cache)
-        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=cached_tokens(cache))
         decoder_names = ["encoder_hidden_states", "encoder_attention_mask"] + ["use_cache"] * self.config.is_decoder
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
         if unsupported:
             raise ValueError(f"{', '.join(unsupported)}: {NO_DECODER}")
-        positions, longest = past + inputs.shape[1], self.config.max_position_embeddings
+
+    def _find_positions(self, inputs, position_ids, starts, cache) -> torch.Tensor:
+        """(B or 1, T), the user's, or those that `starts` and the cache imply. Raises ValueError for too high ones."""
+        past, longest = cached_tokens(cache), self.config.max_position_embeddings
+        if position_ids is None and starts is not None:
+            position_ids = positions_from(starts)
+        positions = past + inputs.shape[1]
         if position_ids is not None:  # a packed row may be longer than its sequences
             if inputs.device.type != "cpu" or is_opaque(position_ids):
-                return  # reading the values would make the program wait for the device
+                return position_ids  # reading the values would make the program wait for the device
             positions = int(position_ids.max()) + 1 if position_ids.numel() else 0
         if positions > longest and not is_tracing(inputs):
             raise ValueError(
                 f"The input is {positions} tokens long and the model has {longest} positions: pass truncation=True, "
                 f"max_length={longest} to the tokenizer, or cut the text into windows."
             )
-
-    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache) -> torch.Tensor:
-        """(B, T, H), or (N, H) of the real tokens. Without `token_type_ids`, all tokens are in the first segment."""
-        inputs = input_ids if input_ids is not None else inputs_embeds
         if position_ids is None:
-            past = cached_tokens(cache)
-            position_ids = torch.arange(past, past + inputs.shape[1], device=inputs.device).unsqueeze(0)  # (1, T)
+            position_ids = torch.arange(past, positions, device=inputs.device).unsqueeze(0)
+        return position_ids
+
+    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids) -> torch.Tensor:
+        """(B, T, H), or (N, H) of the real tokens. Without `token_type_ids`, all tokens are in the first segment."""
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
         tensors = (input_ids, inputs_embeds, token_type_ids, position_ids)

@@ -59,7 +59,9 @@ from ..shared.modeling_packing import (
     attention_implementation,
     check_shapes,
     eager_attention_forward,
+    find_starts,
     is_recorded,
+    positions_from,
     predicts_from_padding,
     split_heads,
     states_to_predict_from,
@@ -236,8 +238,9 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         use_cache (`bool`, *optional*):
             Whether to return the cache. Defaults to `config.use_cache`, and to `False` in training mode.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to compute the real tokens only. This applies where the mask shows padding after them or
-            `position_ids` restart inside a row; the states of padding are then zero. Padding is computed all the same
+            Whether to compute the real tokens only. This applies where the mask shows padding after them, or
+            `cu_seq_lens_q` or `seq_idx` that a row holds several sequences; the states of padding are then zero.
+            Padding is computed all the same
             with a cache, when hidden states or attentions are returned and, unless `True` is passed, when a module of
             the model has a hook.
         last_token_only (`bool`, *optional*, defaults to `False`):
@@ -253,19 +256,21 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         cache = cache_of_either_name(cache, past_key_values)
         self._check(inputs, attention_mask, token_type_ids, position_ids, cache)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
+        starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
+        position_ids = self._find_positions(inputs, position_ids, starts, cache)
         uses_cache = cache is not None or (use_cache and not self.training)
         recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         layout = choose_layout(
             self,
             inputs,
             attention_mask,
-            position_ids,
+            starts,
             unpad=unpad,
             token="last" if last_token_only else None,
             uses_cache=uses_cache,
             records=recorded,
         )
-        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache)
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids)
         mask = layout.create_mask(create_causal_mask, self.config, hidden_states, cache)
         if uses_cache and cache is None:
             cache = DynamicCache(config=self.config)
@@ -280,33 +285,37 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         )
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache):
-        """Raises ValueError for inputs of wrong shapes, and for more tokens than the model has positions."""
+        """Raises ValueError for inputs of wrong shapes."""
         if is_tracing(inputs):
             return
         past = cached_tokens(cache)
         if torch.is_tensor(past):  # a static cache's; reading it would make the program wait for the device
             attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
-        if is_opaque(position_ids):
-            return
-        positions = inputs.shape[1] + past
-        if position_ids is not None:  # a packed row may be longer than its sequences
-            positions = position_ids.max() + 1 if position_ids.numel() else 0
-        if torch.is_tensor(positions) and positions.device.type != "cpu":
-            return
-        if positions > self.config.n_positions:
+
+    def _find_positions(self, inputs, position_ids, starts, cache) -> torch.Tensor:
+        """(B or 1, T), the user's, or those that `starts` and the cache imply. Raises ValueError for too high ones."""
+        past = cached_tokens(cache)
+        if position_ids is None and starts is not None:
+            position_ids = positions_from(starts)
+        highest = past + inputs.shape[1] - 1
+        if position_ids is None:
+            position_ids = (torch.arange(inputs.shape[1], device=inputs.device) + past).unsqueeze(0)
+        else:  # a packed row may be longer than its sequences
+            highest = position_ids.max() if position_ids.numel() else 0
+        on_device = torch.is_tensor(highest) and (is_opaque(highest) or highest.device.type != "cpu")
+        if on_device or is_tracing(inputs):
+            return position_ids  # reading the values would make the program wait for the device
+        if highest >= self.config.n_positions:
             raise ValueError(
-                f"The input reaches position {int(positions)} and the model has {self.config.n_positions}: pass "
+                f"The input reaches position {int(highest) + 1} and the model has {self.config.n_positions}: pass "
                 f"truncation=True, max_length={self.config.n_positions} to the tokenizer, or let generate make fewer "
                 "new tokens."
             )
+        return position_ids
 
-    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache) -> torch.Tensor:
+    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids) -> torch.Tensor:
         """(B, T, H), or (N, H) of the real tokens: the sum of word, position and, if given, type embeddings."""
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        if position_ids is None:
-            columns = torch.arange(inputs.shape[1], device=inputs.device)
-            position_ids = (columns + cached_tokens(cache)).unsqueeze(0)  # (1, T)
         words = layout.enter(inputs_embeds) if input_ids is None else self.tokens_embed(layout.enter(input_ids))
         embeddings = words + self.positions_embed(layout.enter(position_ids))
         if token_type_ids is not None:
