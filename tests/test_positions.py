@@ -114,9 +114,9 @@ def test_boundaries_divide_a_batch_of_one_row(cases, unpad, tmp_path):
     ("rows", "given", "message"),
     [
         (2, {"cu_seq_lens_q": [0, 7]}, "cu_seq_lens_q divides a batch of one row, but this one has 2: give seq_idx"),
-        (1, {"cu_seq_lens_q": [0, 6]}, r"must be the same ascending numbers from 0 to 7, the tokens of the row"),
-        (1, {"cu_seq_lens_q": [0, 5, 3, 7]}, "ascending numbers from 0 to 7"),
-        (1, {"cu_seq_lens_q": [0, 7], "cu_seq_lens_k": [0, 3, 7]}, "must be the same ascending numbers"),
+        (1, {"cu_seq_lens_q": [0, 6]}, r"must be the same rising numbers from 0 to 7, the tokens of the row"),
+        (1, {"cu_seq_lens_q": [0, 5, 3, 7]}, "rising numbers from 0 to 7"),
+        (1, {"cu_seq_lens_q": [0, 7], "cu_seq_lens_k": [0, 3, 7]}, "must be the same rising numbers"),
         (1, {"cu_seq_lens_k": [0, 7]}, "cu_seq_lens_q is None"),
         (2, {"seq_idx": [[0, 0, 0, 0, 1, 1, 1]]}, r"seq_idx is \(1, 7\), but must be \(2, 7\)"),
     ],

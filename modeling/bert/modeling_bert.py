@@ -57,7 +57,7 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
-from ..shared.modeling_cache import cache_of_either_name, cached_tokens
+from ..shared.modeling_cache import cache_of_either_name, cached_tokens, check_places
 from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import apply_linear
@@ -121,6 +121,7 @@ class ZooBertSelfAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
         cache: Cache | None = None,
+        place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
@@ -130,7 +131,7 @@ class ZooBertSelfAttention(nn.Module):
         query = split_heads(apply_linear(self.query, queries), self.head_dim)  # (..., A, D)
         key, value = (split_heads(apply_linear(each, hidden_states), self.head_dim) for each in (self.key, self.value))
         # (..., H), and (B, A, T, P + T) if the implementation returns probabilities
-        return layout.attend(attention_interface, self, query, key, value, attention_mask, cache, **kwargs)
+        return layout.attend(attention_interface, self, query, key, value, attention_mask, cache, place, **kwargs)
 
 
 class ZooBertResidual(nn.Module):
@@ -192,7 +193,10 @@ class ZooBertLayer(GradientCheckpointingLayer):
         layer_past: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the first tokens are computed."""
+        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the first tokens are computed.
+
+        `kwargs` are those of the attention, such as `place`, the layer's place in the model.
+        """
         queries = layout.queries(hidden_states)
         attended = self.attention(hidden_states, queries, attention_mask, layout, layer_past, **kwargs)
         return self.output(self.intermediate(attended), attended)
@@ -225,11 +229,12 @@ class ZooBertEncoder(nn.Module):
         With `record`, the states leave the layout after each layer to be recorded, and then enter it again.
         """
         states = layout.leave(hidden_states) if record else hidden_states
-        for index, layer in enumerate(self.layer):
-            if index == len(self.layer) - 1:
+        check_places(cache, len(self.layer), "num_hidden_layers")
+        for place, layer in enumerate(self.layer):
+            if place == len(self.layer) - 1:
                 layout, attention_mask = layout.for_last_layer(attention_mask)
             inputs = layout.enter(states) if record else states
-            output = layer(inputs, attention_mask, layout=layout, layer_past=cache, **kwargs)
+            output = layer(inputs, attention_mask, layout=layout, layer_past=cache, place=place, **kwargs)
             states = self.hidden_states(states, layout.leave(output) if record else output)
         return states if record else layout.leave(states)
 

@@ -137,17 +137,26 @@ class PaddedLayout:
         value: torch.Tensor,
         mask: Any,
         cache: Cache | None,
+        place: int | None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(B, 1 or T, A * D), and probabilities (B, A, 1 or T, P + T) if the implementation returns them."""
+        """(B, 1 or T, A * D), and probabilities (B, A, 1 or T, P + T) if the implementation returns them.
+
+        A cache has keys and values for each place of a layer in the model: layers may be copied, shared or removed.
+        """
         query, key, value = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
         if is_paged(cache):
+            if module.layer_idx != place:  # transformers' attention functions read the number
+                raise ValueError(
+                    f"layer {place} of the model is numbered {module.layer_idx}, and continuous batching goes by "
+                    "numbers: set layer_idx of layers that were copied, shared or moved, or call generate."
+                )
             if ATTENTION_FILLS_PAGED_CACHE:
                 kwargs["cache"] = cache
             else:
-                key, value = cache.update(key, value, module.layer_idx, kwargs=kwargs)  # adds what flash reads
+                key, value = cache.update(key, value, place, kwargs=kwargs)  # adds what flash reads
         elif cache is not None:
-            key, value = cache.update(key, value, module.layer_idx)  # (B, A, P + T, D)
+            key, value = cache.update(key, value, module.layer_idx if place is None else place)  # (B, A, P + T, D)
         output, probabilities = attention_interface(module, query, key, value, mask, **kwargs)
         return output.flatten(2), probabilities
 
@@ -219,6 +228,7 @@ class PackedLayout:
         value: torch.Tensor,
         mask: torch.Tensor | None,
         cache: None,
+        place: int | None,
         **kwargs,
     ) -> tuple[torch.Tensor, None]:
         """(N or S, A * D), and no probabilities."""

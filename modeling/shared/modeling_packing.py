@@ -178,7 +178,7 @@ def _check_boundaries(
     valid = ends is not None and (is_opaque(ends) or _divides(ends.tolist(), tokens[1]))
     if not valid or not (ends_of_keys is None or is_opaque(ends) or ends.tolist() == ends_of_keys.tolist()):
         raise ValueError(
-            f"cu_seq_lens_q is {ends} and cu_seq_lens_k is {ends_of_keys}, but both must be the same ascending numbers "
+            f"cu_seq_lens_q is {ends} and cu_seq_lens_k is {ends_of_keys}, but both must be the same rising numbers "
             f"from 0 to {tokens[1]}, the tokens of the row."
         )
 
