@@ -6,7 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, DataCollatorWithFlattening
 
 from modeling import ZooBertConfig, ZooBertModel, ZooGPTConfig, ZooGPTModel
-from modeling.bert.modeling_bert import ZooBertIntermediate, ZooBertLMPredictionHead
+from modeling.bert.modeling_bert import ZooBertIntermediate
 from modeling.shared import modeling_packing
 from modeling.shared.modeling_packing import find_sequences
 from tests.bert_cases import COLUMNS, ROWS, assert_same_gradients, assert_same_outputs, batch, case, pair
@@ -323,33 +323,6 @@ def test_flex_attention_gives_the_stock_models_outputs(tmp_path):
     inputs = batch()
     with torch.no_grad():
         torch.testing.assert_close(ours(**inputs).logits, stock(**inputs).logits, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining"])
-def test_in_training_words_are_predicted_at_the_labelled_positions_only(head, tmp_path, monkeypatch):
-    stock, ours = pair(head, tmp_path)
-    this = case(head)
-    rows, forward = [], ZooBertLMPredictionHead.forward
-
-    def recorded(self, states):  # not a hook, for which all are predicted
-        rows.append((*states.shape[:-1], 97))
-        return forward(self, states)
-
-    monkeypatch.setattr(ZooBertLMPredictionHead, "forward", recorded)
-    labelled = this.labels["labels"] != -100
-    name = "logits" if head == "ForMaskedLM" else "prediction_logits"
-
-    logits = ours.train()(**this.inputs, **this.labels)[name]
-    assert rows == [(int(labelled.sum()), 97)]
-    assert logits.shape == (*this.real.shape, 97)
-    assert logits.isnan().all() and logits.untyped_storage().nbytes() == 4  # a shape, not a prediction, and no memory
-
-    evaluated = ours.eval()(**this.inputs, **this.labels)[name]
-    torch.testing.assert_close(evaluated[this.real], stock(**this.inputs)[name][this.real], atol=1e-5, rtol=1e-5)
-
-    ours.cls.predictions.register_forward_hook(lambda *call: None)
-    watched = ours.train()(**this.inputs, **this.labels)[name]
-    assert rows[-1] == logits.shape and torch.equal(watched, evaluated)
 
 
 def test_padding_never_answers_a_question(tmp_path):

@@ -19,7 +19,7 @@ PyTorch checkpoint. The results are those of the released code; the way they are
 
 - padding is not computed: the real tokens of a batch run as one row, and only attention separates the sequences
   (modeling_layout.py);
-- in training, the masked LM head runs at the labelled positions only;
+- with `skip_logits=True`, the masked LM head runs at the labelled positions only;
 - where only the state of [CLS] is read, the last layer computes only that state.
 
 With `config.is_decoder`, attention is from left to right, as in the paper's ablation "LTR & No NSP" (section 5.1); its
@@ -454,27 +454,24 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         self.cls.predictions.bias = new_embeddings.bias
 
     def predict_words(
-        self, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss.
+        self, hidden_states: torch.Tensor, labels: torch.Tensor | None, skip_logits: bool = False, **kwargs
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss, each None where it is not wanted.
 
-        The head costs as much as several layers, and pre-training labels 15 % of the tokens. So in training it runs
-        at the labelled tokens only. The logits are then a single NaN expanded to their shape, which takes no memory
-        and cannot be mistaken for predictions.
+        The head costs as much as several layers, and pre-training labels 15 % of the tokens. So without logits it runs
+        at the labelled tokens only.
         """
         if labels is None:
+            if skip_logits:
+                raise ValueError("skip_logits=True returns the loss in place of logits: give labels")
             return self.cls.predictions(hidden_states), None
         labels = labels.to(hidden_states.device)
-        vocab_size = self.config.vocab_size
-        if not self.training or is_opaque(labels) or hooks_need_padding(self.cls):
-            logits = self.cls.predictions(hidden_states)
-            return logits, self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
-        labelled = labels != IGNORED  # (B, T), n of them true
-        logits = self.cls.predictions(hidden_states[labelled])  # (n, V)
-        loss = self.loss_function(logits=logits, labels=labels[labelled], vocab_size=vocab_size, **kwargs)
-        # float32, because under autocast accelerate would otherwise make a float32 copy of the full size
-        nan = torch.full((), float("nan"), dtype=torch.float32, device=logits.device)
-        return nan.expand(*labels.shape, logits.shape[-1]), loss
+        if skip_logits and not (is_opaque(labels) or hooks_need_padding(self.cls)):
+            labelled = labels != IGNORED  # (B, T), n of them true
+            hidden_states, labels = hidden_states[labelled], labels[labelled]  # (n, H), (n,)
+        logits = self.cls.predictions(hidden_states)
+        loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return None if skip_logits else logits, loss
 
 
 @auto_docstring(custom_intro="BERT with a masked language modeling head.")
@@ -496,13 +493,15 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        skip_logits: bool = False,
         unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | MaskedLMOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The word pieces to predict; -100 elsewhere. In training mode the head runs at the labelled positions
-            only, and `logits` is NaN.
+            The word pieces to predict; -100 elsewhere.
+        skip_logits (`bool`, *optional*, defaults to `False`):
+            Whether to return `logits=None`. The head then runs at the labelled positions only. Needs `labels`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
@@ -517,7 +516,7 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
             return_dict=True,
             **kwargs,
         )
-        logits, loss = self.predict_words(outputs.last_hidden_state, labels, **kwargs)
+        logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -565,15 +564,18 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         next_sentence_label: torch.Tensor | None = None,
+        skip_logits: bool = False,
         unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | ZooBertForPreTrainingOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The word pieces to predict; -100 elsewhere. In training mode the head runs at the labelled positions
-            only, and `prediction_logits` is NaN.
+            The word pieces to predict; -100 elsewhere.
         next_sentence_label (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             0 where the second segment follows the first, 1 where it is a random one.
+        skip_logits (`bool`, *optional*, defaults to `False`):
+            Whether to return `prediction_logits=None`. The masked LM head then runs at the labelled positions only.
+            Needs `labels`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
@@ -588,7 +590,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
             return_dict=True,
             **kwargs,
         )
-        prediction_logits, loss = self.predict_words(outputs.last_hidden_state, labels, **kwargs)
+        prediction_logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         next_sentence_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         if next_sentence_label is not None:
             next_sentence_loss = class_loss(next_sentence_logits, next_sentence_label)

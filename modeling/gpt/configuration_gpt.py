@@ -83,7 +83,7 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
         `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument `unpad` of `forward`
         takes precedence; with `False` there, the last layer of a classifier still computes only the token it reads.
     use_cache (`bool`, *optional*, defaults to `True`):
-        Whether `generate` keeps keys and values. A call of `forward` keeps them only with its argument `use_cache=True`.
+        Whether `generate` keeps keys and values. `forward` keeps them only with its argument `use_cache=True`.
 
     Example:
 

@@ -10,18 +10,15 @@ the attention mask. transformers' OpenAI GPT and BERT read neither, see `keeps_d
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate.utils import extract_model_from_parallel
 
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs
-from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
+from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use, skip_logits
 from elmo_gpt_bert.tasks.pretraining.rows import ends_within
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError
@@ -105,18 +102,11 @@ class CausalLM(Objective):
     ) -> torch.Tensor:
         targets = batch["shift_labels"]
         count = (targets != IGNORED).sum().clamp(min=1)  # a batch without predictions has the loss 0, not NaN
-        if skips_logits(type(extract_model_from_parallel(model))):
-            options = {**options, "skip_logits": True}
+        options = {**options, **skip_logits(model)}
         # `labels` asks for a loss, in which `shift_labels` take their place. With a cache, transformers ignores
         # restarting positions.
         outputs = model(**batch, labels=targets, num_items_in_batch=count, use_cache=False, **options)
         return outputs.loss.unsqueeze(0)
-
-
-@functools.cache  # for each batch
-def skips_logits(model_class: type) -> bool:
-    """Whether a model of the class computes its loss without the scores of all words, if it is asked to."""
-    return "skip_logits" in inspect.signature(model_class.forward).parameters
 
 
 def keeps_documents_apart(model: PreTrainedModel) -> bool:
