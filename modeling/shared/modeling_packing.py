@@ -44,7 +44,7 @@ from .modeling_cache import cached_tokens, is_paged
 from .modeling_losses import IGNORED
 from .modeling_onednn import has_amx, product_type
 from .modeling_static import is_opaque
-from .modeling_varlen import VARLEN, VARLEN_DEVICES
+from .modeling_varlen import VARLEN, VARLEN_DEVICES, takes_varlen
 
 
 GROUPED_DEVICES = ("cpu",)
@@ -103,6 +103,13 @@ class PackedSequences:
     def mask(self) -> torch.Tensor:
         """(S, L) booleans: whether the sequence has a token in that column."""
         return torch.arange(self.longest, device=self.starts.device) < self.boundaries.diff().unsqueeze(1)
+
+    def grid_mask(self, module: nn.Module, one_query: bool) -> torch.Tensor:
+        """(S, 1, 1 or L, L) booleans: which tokens of its sequence each token of a layer sees."""
+        mask = self.mask[:, None, None, :]
+        if not module.is_causal or one_query:  # a single query is its sequence's last token, or sees all
+            return mask
+        return mask & torch.ones(self.longest, self.longest, dtype=torch.bool, device=mask.device).tril()
 
     @cached_property
     def boundaries(self) -> torch.Tensor:
@@ -445,11 +452,13 @@ def packed_attention(
 
     Returns: (N or S, A * D), the heads of each token of `query` joined.
     """
-    if attends_by_boundaries(module.config, query.device):
+    by_boundaries = attends_by_boundaries(module.config, query.device)
+    if by_boundaries and (is_flash_attention_requested(module.config) or takes_varlen(query, kwargs["dropout"])):
         attend = _attend_by_boundaries
-    elif attends_on_a_grid(module.config, query.device):
+    elif by_boundaries or attends_on_a_grid(module.config, query.device):
         attend = _attend_on_a_grid
-        kwargs["attention_mask"] = attention_mask
+        one_query = query.shape[0] != key.shape[0]
+        kwargs["attention_mask"] = sequences.grid_mask(module, one_query) if by_boundaries else attention_mask
     else:
         attend = _attend_in_groups
     return attend(attention_interface, module, query, key, value, sequences, **kwargs)
