@@ -41,7 +41,8 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
-    BaseModelOutputWithPooling,
+    BaseModelOutputWithPastAndCrossAttentions,
+    BaseModelOutputWithPoolingAndCrossAttentions,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
     NextSentencePredictorOutput,
@@ -53,11 +54,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
-from ..shared.modeling_cache import cache_of_either_name, cached_tokens, check_places
+from ..shared.modeling_cache import CACHE, cache_of_either_name, cached_tokens, check_places
 from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import apply_linear
@@ -66,10 +66,10 @@ from ..shared.modeling_packing import (
     check_choices,
     check_shapes,
     eager_attention_forward,
+    find_positions,
     find_starts,
     is_recorded,
     labels_need_padding,
-    positions_from,
     split_heads,
 )
 from ..shared.modeling_static import is_opaque
@@ -89,12 +89,18 @@ class ZooBertEmbeddings(nn.Module):
 
     def forward(
         self,
-        input_ids: torch.Tensor | None,  # (B, T) or (N,)
-        inputs_embeds: torch.Tensor | None,  # (..., H), instead of input_ids
-        token_type_ids: torch.Tensor,  # broadcasts against the ids
-        position_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,  # (B, T) or (N,)
+        token_type_ids: torch.Tensor | None = None,  # broadcasts against the ids; None: all in the first segment
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,  # (..., H), instead of input_ids
+        past_key_values_length: int = 0,  # P, from which positions count by default
     ) -> torch.Tensor:
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        if position_ids is None:
+            columns = torch.arange(words.shape[1], device=words.device)
+            position_ids = (past_key_values_length + columns).unsqueeze(0)  # (1, T)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(position_ids)
         embeddings = words + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
         return self.dropout(self.LayerNorm(embeddings))  # (..., H)
 
@@ -117,8 +123,9 @@ class ZooBertSelfAttention(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,  # (..., H)
-        queries: torch.Tensor,  # the states of the tokens that attend: all, or the first of each sequence
         attention_mask: torch.Tensor | None = None,
+        queries: torch.Tensor
+        | None = None,  # the states of the tokens that attend: all, or the first of each sequence
         layout: Layout = ROWS_AND_COLUMNS,
         cache: Cache | None = None,
         place: int | None = None,  # of the layer in the model
@@ -128,6 +135,7 @@ class ZooBertSelfAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
         )
+        queries = hidden_states if queries is None else queries
         query = split_heads(apply_linear(self.query, queries), self.head_dim)  # (..., A, D)
         key, value = (split_heads(apply_linear(each, hidden_states), self.head_dim) for each in (self.key, self.value))
         # (..., H), and (B, A, T, P + T) if the implementation returns probabilities
@@ -156,14 +164,14 @@ class ZooBertAttention(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,  # (..., H)
-        queries: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
+        queries: torch.Tensor | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        attended, _ = self.self(hidden_states, queries, attention_mask, layout, cache, **kwargs)
-        return self.output(attended, queries)
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        attended, probabilities = self.self(hidden_states, attention_mask, queries, layout, cache, **kwargs)
+        return self.output(attended, hidden_states if queries is None else queries), probabilities
 
 
 class ZooBertIntermediate(nn.Module):
@@ -198,7 +206,7 @@ class ZooBertLayer(GradientCheckpointingLayer):
         `kwargs` are those of the attention, such as `place`, the layer's place in the model.
         """
         queries = layout.queries(hidden_states)
-        attended = self.attention(hidden_states, queries, attention_mask, layout, layer_past, **kwargs)
+        attended, _ = self.attention(hidden_states, attention_mask, queries, layout, layer_past, **kwargs)
         return self.output(self.intermediate(attended), attended)
 
 
@@ -218,16 +226,23 @@ class ZooBertEncoder(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        layout: Layout,
-        record: bool,
-        cache: Cache | None,
+        attention_mask: torch.Tensor | None = None,  # over pairs of tokens, as transformers' functions create it
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
+        record: bool = False,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
         """(B, T, H), or (N, H) while packed -> (B, T, H), or (B, 1, H) where only the first tokens are returned.
 
         With `record`, the states leave the layout after each layer to be recorded, and then enter it again.
         """
+        if encoder_hidden_states is not None or encoder_attention_mask is not None:
+            raise ValueError(f"encoder_hidden_states, encoder_attention_mask: {NO_DECODER}")
+        cache = cache_of_either_name(cache, past_key_values)
         states = layout.leave(hidden_states) if record else hidden_states
         check_places(cache, len(self.layer), "num_hidden_layers")
         for place, layer in enumerate(self.layer):
@@ -236,21 +251,22 @@ class ZooBertEncoder(nn.Module):
             inputs = layout.enter(states) if record else states
             output = layer(inputs, attention_mask, layout=layout, layer_past=cache, place=place, **kwargs)
             states = self.hidden_states(states, layout.leave(output) if record else output)
-        return states if record else layout.leave(states)
+        states = states if record else layout.leave(states)
+        return BaseModelOutputWithPastAndCrossAttentions(states, **{CACHE: cache if use_cache else None})
 
 
 class ZooBertPooler(nn.Module):
     """tanh(W [CLS]): the vector that represents the whole input (section 3.1, task 2).
 
-    From left to right, [CLS] sees no other token, so the state is that of the last one.
+    From left to right, [CLS] sees no other token, so the model passes the state of the last one alone.
     """
 
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, state: torch.Tensor) -> torch.Tensor:
-        return self.dense(state).tanh()  # (B, H) -> (B, H)
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.dense(hidden_states[:, 0]).tanh()  # (B, T, H) -> (B, H)
 
 
 class ZooBertPredictionTransform(nn.Module):
@@ -287,6 +303,11 @@ class ZooBertPretrainingHeads(nn.Module):
         if next_sentence:
             self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
+    def forward(self, *states: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The scores of each head, for (..., H) states of the tokens, for the (B, H) pooled state, or for both."""
+        scores = tuple(head(state) for head, state in zip(self.children(), states, strict=True))
+        return scores[0] if len(scores) == 1 else scores
+
 
 @auto_docstring
 class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
@@ -302,6 +323,9 @@ class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
     _can_record_outputs = {
         "hidden_states": OutputRecorder(ZooBertHiddenStates),
         "attentions": ZooBertSelfAttention,
+        "cross_attentions": OutputRecorder(
+            ZooBertSelfAttention, index=1, layer_name="crossattention"
+        ),  # there is none
     }
     # Heads of a pre-training checkpoint that the loaded model lacks, and a buffer that old files contain.
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.dense", r"position_ids$"]
@@ -352,7 +376,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         first_token_only: bool = False,
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | BaseModelOutputWithPooling:
+    ) -> tuple[torch.Tensor] | BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         past_key_values (`Cache`, *optional*):
             The cache, under its name up to transformers 5.23.
@@ -378,7 +402,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         self._check(inputs, attention_mask, token_type_ids, position_ids, cache, kwargs)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
         starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
-        position_ids = self._find_positions(inputs, position_ids, starts, cache)
+        position_ids = find_positions(inputs, position_ids, starts, cache, self.config.max_position_embeddings)
         hidden, attentions = (is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         token = "last" if self.config.is_decoder else "first"
         layout = choose_layout(
@@ -394,11 +418,14 @@ class ZooBertModel(ZooBertPreTrainedModel):
         hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids)
         create_mask = create_causal_mask if self.config.is_decoder else create_bidirectional_mask
         mask = layout.create_mask(create_mask, self.config, hidden_states, cache)
-        hidden_states = self.encoder(hidden_states, mask, layout, hidden, cache, **kwargs)  # (B, 1 or T, H)
+        encoded = self.encoder(hidden_states, mask, layout=layout, record=hidden, cache=cache, **kwargs)
+        hidden_states = encoded.last_hidden_state  # (B, 1 or T, H)
         pooled = None
         if self.pooler is not None:
-            pooled = self.pooler(states_of_token(hidden_states, token, inputs, attention_mask))  # (B, H)
-        return BaseModelOutputWithPooling(last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled)
+            pooled = self.pooler(states_of_token(hidden_states, token, inputs, attention_mask).unsqueeze(1))  # (B, H)
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled
+        )
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache, kwargs: dict):
         """Raises ValueError for inputs of wrong shapes, and for inputs of a decoder."""
@@ -410,30 +437,9 @@ class ZooBertModel(ZooBertPreTrainedModel):
         if unsupported:
             raise ValueError(f"{', '.join(unsupported)}: {NO_DECODER}")
 
-    def _find_positions(self, inputs, position_ids, starts, cache) -> torch.Tensor:
-        """(B or 1, T), the user's, or those that `starts` and the cache imply. Raises ValueError for too high ones."""
-        past, longest = cached_tokens(cache), self.config.max_position_embeddings
-        if position_ids is None and starts is not None:
-            position_ids = positions_from(starts)
-        positions = past + inputs.shape[1]
-        if position_ids is not None:  # a packed row may be longer than its sequences
-            if inputs.device.type != "cpu" or is_opaque(position_ids):
-                return position_ids  # reading the values would make the program wait for the device
-            positions = int(position_ids.max()) + 1 if position_ids.numel() else 0
-        if positions > longest and not is_tracing(inputs):
-            raise ValueError(
-                f"The input is {positions} tokens long and the model has {longest} positions: pass truncation=True, "
-                f"max_length={longest} to the tokenizer, or cut the text into windows."
-            )
-        if position_ids is None:
-            position_ids = torch.arange(past, positions, device=inputs.device).unsqueeze(0)
-        return position_ids
-
     def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids) -> torch.Tensor:
-        """(B, T, H), or (N, H) of the real tokens. Without `token_type_ids`, all tokens are in the first segment."""
-        if token_type_ids is None:
-            token_type_ids = torch.zeros_like(position_ids)
-        tensors = (input_ids, inputs_embeds, token_type_ids, position_ids)
+        """(B, T, H), or (N, H) of the real tokens."""
+        tensors = (input_ids, token_type_ids, position_ids, inputs_embeds)
         return self.embeddings(*(layout.enter(tensor) for tensor in tensors))
 
 
@@ -632,17 +638,8 @@ class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooBertModel.forward`.
         """
-        outputs = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=unpad,
-            first_token_only=True,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*inputs, unpad=unpad, first_token_only=True, return_dict=True, **kwargs)
         logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return NextSentencePredictorOutput(
@@ -688,17 +685,8 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooBertModel.forward`.
         """
-        outputs = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=unpad,
-            first_token_only=True,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*inputs, unpad=unpad, first_token_only=True, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(outputs.pooler_output))  # (B, C)
         loss = None
         if labels is not None:

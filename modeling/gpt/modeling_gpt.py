@@ -67,9 +67,9 @@ from ..shared.modeling_packing import (
     attention_implementation,
     check_shapes,
     eager_attention_forward,
+    find_positions,
     find_starts,
     is_recorded,
-    positions_from,
     predicts_from_padding,
     split_heads,
     states_to_predict_from,
@@ -270,7 +270,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         self._check(inputs, attention_mask, token_type_ids, position_ids, cache)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
         starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
-        position_ids = self._find_positions(inputs, position_ids, starts, cache)
+        position_ids = find_positions(inputs, position_ids, starts, cache, self.config.n_positions)
         uses_cache = cache is not None or use_cache
         recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         layout = choose_layout(
@@ -308,27 +308,6 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if torch.is_tensor(past):  # a static cache's; reading it would make the program wait for the device
             attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
-
-    def _find_positions(self, inputs, position_ids, starts, cache) -> torch.Tensor:
-        """(B or 1, T), the user's, or those that `starts` and the cache imply. Raises ValueError for too high ones."""
-        past = cached_tokens(cache)
-        if position_ids is None and starts is not None:
-            position_ids = positions_from(starts)
-        highest = past + inputs.shape[1] - 1
-        if position_ids is None:
-            position_ids = (torch.arange(inputs.shape[1], device=inputs.device) + past).unsqueeze(0)
-        else:  # a packed row may be longer than its sequences
-            highest = position_ids.max() if position_ids.numel() else 0
-        on_device = torch.is_tensor(highest) and (is_opaque(highest) or highest.device.type != "cpu")
-        if on_device or is_tracing(inputs):
-            return position_ids  # reading the values would make the program wait for the device
-        if highest >= self.config.n_positions:
-            raise ValueError(
-                f"The input reaches position {int(highest) + 1} and the model has {self.config.n_positions}: pass "
-                f"truncation=True, max_length={self.config.n_positions} to the tokenizer, or let generate make fewer "
-                "new tokens."
-            )
-        return position_ids
 
     def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids) -> torch.Tensor:
         """(B, T, H), or (N, H) of the real tokens: the sum of word, position and, if given, type embeddings."""

@@ -212,10 +212,35 @@ def restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) ->
     return starts if is_opaque(position_ids) or is_opaque(attention_mask) or int(starts.sum()) > 1 else None
 
 
-def positions_from(starts: torch.Tensor) -> torch.Tensor:
-    """(B, T) starts of sequences -> (B, T) positions, which count from each of them."""
-    columns = torch.arange(starts.shape[1], device=starts.device)
-    return columns - torch.where(starts, columns, 0).cummax(-1).values
+def find_positions(
+    inputs: torch.Tensor,
+    position_ids: torch.Tensor | None,
+    starts: torch.Tensor | None,
+    cache: Cache | None,
+    longest: int,
+) -> torch.Tensor:
+    """(B or 1, T) positions: the user's, or those that count from each of the `starts`, or on from the cache.
+
+    Raises ValueError for positions that are not below `longest`, those of the model.
+    """
+    columns = torch.arange(inputs.shape[1], device=inputs.device)
+    past = cached_tokens(cache)
+    reached = past + inputs.shape[1]
+    if position_ids is None and starts is None:
+        position_ids = (columns + past).unsqueeze(0)
+    else:  # a packed row may be longer than its sequences
+        if position_ids is None:
+            position_ids = columns - torch.where(starts, columns, 0).cummax(-1).values
+        reached = position_ids.max() + 1 if position_ids.numel() else 0
+    on_device = torch.is_tensor(reached) and (is_opaque(reached) or reached.device.type != "cpu")
+    if on_device or is_tracing(inputs):
+        return position_ids  # reading the values would make the program wait for the device
+    if reached > longest:
+        raise ValueError(
+            f"The input reaches position {int(reached)} and the model has {longest}: pass truncation=True, "
+            f"max_length={longest} to the tokenizer, cut the text into windows, or let generate make fewer new tokens."
+        )
+    return position_ids
 
 
 def find_sequences(
