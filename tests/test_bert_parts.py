@@ -1,4 +1,4 @@
-"""BERT's parts, called one by one as transformers' are: by captum's tutorials, mixup of states, adversarial training."""
+"""BERT's parts, called one by one as transformers' are: to mix states, to attribute, to train against perturbations."""
 
 import pytest
 import torch

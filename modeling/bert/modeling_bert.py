@@ -76,6 +76,9 @@ from ..shared.modeling_static import is_opaque
 from .configuration_bert import NO_DECODER, ZooBertConfig
 
 
+PRETRAINING_HEADS = [r"^cls\.predictions\.", r"^cls\.seq_relationship\."]  # keys of checkpoints
+
+
 class ZooBertEmbeddings(nn.Module):
     """The sum of word piece, position and segment embeddings, normalised (section 3, figure 2)."""
 
@@ -328,7 +331,7 @@ class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
         ),  # there is none
     }
     # Heads of a pre-training checkpoint that the loaded model lacks, and a buffer that old files contain.
-    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.dense", r"position_ids$"]
+    _keys_to_ignore_on_load_unexpected = [*PRETRAINING_HEADS, r"pooler\.dense", r"position_ids$"]
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -340,7 +343,7 @@ class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
 
 @auto_docstring(custom_intro="BERT's encoder, without a head: embeddings, layers, and the pooler of [CLS].")
 class ZooBertModel(ZooBertPreTrainedModel):
-    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"position_ids$"]
+    _keys_to_ignore_on_load_unexpected = [*PRETRAINING_HEADS, r"position_ids$"]
 
     def __init__(self, config: ZooBertConfig, add_pooling_layer: bool = True):
         r"""
@@ -348,6 +351,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
             Whether to compute `pooler_output`.
         """
         super().__init__(config)
+        if getattr(config, "add_cross_attention", False):
+            raise ValueError(f"add_cross_attention=True: {NO_DECODER}")
         self.embeddings = ZooBertEmbeddings(config)
         self.encoder = ZooBertEncoder(self.config)
         self.pooler = ZooBertPooler(config) if add_pooling_layer else None
