@@ -1,4 +1,4 @@
-"""BERT's parts, called one by one as transformers' are: to mix states, to attribute, to train against perturbations."""
+"""BERT's parts, called one by one as transformers' are: to mix states, to attribute, to train against noise."""
 
 import pytest
 import torch
