@@ -29,6 +29,15 @@ MakeModels = Callable[..., dict[str, PreTrainedModel]]  # (head, size, tiny, dro
 CountFlop = Callable[[PreTrainedConfig, Batch], float]  # of a forward pass, at least
 
 OURS, STOCK = "zoo", "transformers"
+
+
+class MaskedLMOfTraining(modeling.ZooBertForMaskedLM):
+    """Returns the loss only, as run_pretraining.py asks for it."""
+
+    def forward(self, **inputs):
+        return super().forward(**inputs, skip_logits=True)
+
+
 CLASSES = {OURS: (modeling, "ZooBert"), STOCK: (transformers, "Bert")}
 BATCH_SIZE = 32
 BATCHES = 8
@@ -141,6 +150,8 @@ def make_model(side: str, head: str, size: str, tiny: bool, dropout: float, **ch
     package, prefix = CLASSES[side]
     model_class = getattr(package, f"{prefix}{head}")
     size = "tiny" if tiny else size
+    if model_class is modeling.ZooBertForMaskedLM:
+        model_class = MaskedLMOfTraining
     config = model_class.config_class(
         **SIZES[size] | changes,
         vocab_size=VOCABULARIES.get(size, VOCABULARY),

@@ -125,6 +125,15 @@ def test_the_unused_heads_of_a_pretraining_checkpoint_are_no_news(head, tmp_path
     assert ("classifier" in log()) == (head != "ForMaskedLM")
 
 
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForSequenceClassification"])
+def test_heads_that_no_bert_has_are_news_as_they_are_for_the_stock_model(head, tmp_path):
+    stock, ours = pair(head, tmp_path)
+    rewrite(tmp_path, lambda tensors: tensors | {"cls.species.weight": torch.ones(2, 36)})
+    for model in (stock, ours):
+        report = type(model).from_pretrained(tmp_path, output_loading_info=True)[1]
+        assert set(report["unexpected_keys"]) == {"cls.species.weight"}
+
+
 def test_a_checkpoint_without_pooler_says_so_where_it_matters(tmp_path, log):
     _, ours = pair("ForMaskedLM", tmp_path)
     modeling.ZooBertModel.from_pretrained(tmp_path, add_pooling_layer=False)
@@ -227,7 +236,6 @@ def test_every_auto_class_is_covered_and_an_encoder_refuses_to_decode(tmp_path):
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ({"add_cross_attention": True}, "Use transformers.BertLMHeadModel"),
         ({"position_embedding_type": "relative_key"}, "absolute positions only"),
         ({"hidden_size": 37}, "hidden_size=37 is not a multiple of num_attention_heads=3"),
         ({"num_hidden_layers": 1.5}, "num_hidden_layers"),

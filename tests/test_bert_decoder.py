@@ -62,16 +62,15 @@ def test_documents_of_a_packed_row_are_computed_as_if_alone(attention, unpad, le
     _, ours = decoders("LMHeadModel", tmp_path, attention)
     rows = [[5, 9, 4], [length]]
     ids = torch.randint(1, SIZES["vocab_size"], (2, 18))
-    positions = torch.zeros_like(ids)
+    numbers = torch.full_like(ids, -1)
     documents = []
     for row, lengths in enumerate(rows):
         start = 0
         for size in lengths:
-            positions[row, start : start + size] = torch.arange(size)
+            numbers[row, start : start + size] = len(documents)
             documents.append((row, start, size))
             start += size
-    positions[1, length:] = torch.arange(18 - length)
-    logits = ours(ids, position_ids=positions, unpad=unpad).logits
+    logits = ours(ids, seq_idx=numbers, unpad=unpad).logits
     for row, start, size in documents:
         alone = ours(ids[row : row + 1, start : start + size]).logits[0]
         torch.testing.assert_close(logits[row, start : start + size], alone, atol=1e-5, rtol=1e-5)

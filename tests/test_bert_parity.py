@@ -319,7 +319,7 @@ def test_the_inputs_of_a_decoder_are_refused(given, tmp_path):
 
 def test_an_input_longer_than_the_positions_is_one_clear_error(tmp_path):
     _, ours = pair("Model", tmp_path)
-    with pytest.raises(ValueError, match="42 tokens long and the model has 41 positions: pass truncation=True"):
+    with pytest.raises(ValueError, match="reaches position 42 and the model has 41: pass truncation=True"):
         ours(torch.ones(1, 42, dtype=torch.long))
 
 

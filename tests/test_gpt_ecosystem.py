@@ -373,24 +373,24 @@ def test_onnx_runtime_gives_our_logits(tmp_path):
     torch.testing.assert_close(torch.from_numpy(logits), ours(**other).logits, atol=1e-4, rtol=1e-4)
 
 
-def test_a_cache_comes_by_default_but_not_in_training_nor_beside_a_loss():
-    ours, this = zoo("LMHeadModel"), case("LMHeadModel")
-    assert type(ours(**this.inputs).past_key_values) is DynamicCache
-    assert ours(**this.inputs).past_key_values.get_seq_length() == this.real.shape[1]
-    assert "past_key_values" not in ours(**this.inputs, use_cache=False)
-    assert "past_key_values" not in ours(**this.inputs, **this.labels)
-    assert "past_key_values" in ours(**this.inputs, **this.labels, use_cache=True)  # whoever asks
-    assert "past_key_values" not in ours.train()(**this.inputs)
-    ours.eval().config.use_cache = False
-    assert "past_key_values" not in ours(**this.inputs)
-    assert "past_key_values" in ours(**this.inputs, use_cache=True)
+@pytest.mark.parametrize("head", ["Model", "LMHeadModel"])
+@pytest.mark.parametrize("configured", [True, False])
+def test_a_cache_is_kept_for_those_who_ask_for_it(head, configured):
+    ours, this = zoo(head, use_cache=configured), case(head)
+    for training in (False, True):
+        ours.train(training)
+        for labels in ({}, this.labels):
+            assert "past_key_values" not in ours(**this.inputs, **labels)
+            assert "past_key_values" not in ours(**this.inputs, **labels, use_cache=False)
+            cache = ours(**this.inputs, **labels, use_cache=True).past_key_values
+            assert type(cache) is DynamicCache and cache.get_seq_length() == this.real.shape[1]
 
 
 def test_the_loss_of_what_follows_a_cache_is_that_of_its_tokens():
     ours, this = zoo("LMHeadModel"), case("LMHeadModel")
     mask = torch.ones_like(this.inputs["attention_mask"])
     ids = torch.randint(1, 97, mask.shape)
-    past = ours(ids[:, :5]).past_key_values
+    past = ours(ids[:, :5], use_cache=True).past_key_values
     following = ours(ids[:, 5:], attention_mask=mask, past_key_values=past, labels=ids[:, 5:]).loss
     labels = ids.index_fill(1, torch.arange(6), -100)
     torch.testing.assert_close(following, ours(ids, attention_mask=mask, labels=labels).loss, atol=1e-5, rtol=1e-5)

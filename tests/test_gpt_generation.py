@@ -388,15 +388,6 @@ def test_sdpa_attends_to_prompts_and_in_float32_to_new_words(dtype, steps, monke
     assert columns == SIZES["n_layer"] * [6] + steps * SIZES["n_layer"] * [1]
 
 
-def test_neither_training_nor_a_loss_fills_a_cache():
-    ours, _ = build()
-    ids = prompts(2, 5)
-    assert ours(ids).past_key_values.get_seq_length() == 5
-    assert ours(ids, labels=ids).past_key_values is None
-    assert ours(ids, use_cache=False).past_key_values is None
-    assert ours.train()(ids).past_key_values is None
-
-
 @pytest.fixture
 def writer():
     """A tokenizer, ours and transformers' model with its words."""

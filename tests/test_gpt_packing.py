@@ -7,7 +7,6 @@ from transformers import AttentionInterface, DataCollatorWithFlattening
 
 from modeling.gpt.modeling_gpt import ZooGPTMLP
 from modeling.shared import modeling_packing
-from modeling.shared.modeling_packing import holds_packed_rows
 from tests.gpt_cases import (
     COLUMNS,
     LABELS,
@@ -80,8 +79,7 @@ def four_dimensional(inputs):
 def in_rows_of_two(inputs):
     """Two sequences a row, the second beginning in the fourth column."""
     columns = inputs["input_ids"].shape[1]
-    positions = torch.tensor([*range(3), *range(columns - 3)]).expand(len(inputs["input_ids"]), -1)
-    return inputs | {"position_ids": positions}
+    return inputs | {"seq_idx": torch.tensor([0] * 3 + [1] * (columns - 3)).expand(len(inputs["input_ids"]), -1)}
 
 
 BATCHES = {
@@ -143,21 +141,6 @@ def test_a_cache_keeps_packed_rows_apart_as_well(attention):
     kept, plain = (ours(**inputs, use_cache=use_cache) for use_cache in (True, False))
     assert kept.past_key_values.get_seq_length() == 9
     torch.testing.assert_close(kept.logits[real], plain.logits[real], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_positions_of_padding_are_no_packed_rows(side):
-    inputs = batch(UNEVEN)
-    inputs["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1) * inputs["attention_mask"]  # 0 there as well
-    inputs = on_the_left(inputs) if side == "left" else inputs
-    assert (inputs["position_ids"][:, 1:] == 0).any()
-    assert not holds_packed_rows(inputs["position_ids"], inputs["attention_mask"])
-    assert holds_packed_rows(inputs["position_ids"], None)
-
-
-def test_a_row_restarts_also_where_its_token_is_masked():
-    position_ids, mask = torch.tensor([[0, 1, 2, 0, 1, 2]]), torch.tensor([[1, 1, 1, 0, 1, 1]])
-    assert holds_packed_rows(position_ids, mask)
 
 
 def test_a_row_of_nothing_but_padding_is_harmless(tmp_path):
@@ -234,11 +217,11 @@ def test_short_sequences_packed_beside_a_long_one_are_not_spread_over_a_grid_of_
 def test_packed_rows_may_have_padding_and_padding_inside(tmp_path):
     stock, ours = pair("LMHeadModel", tmp_path)
     inputs = batch(lengths=[8, 12])
-    inputs["position_ids"] = torch.tensor([[*range(5), *range(7)], [*range(4), *range(3), *range(5)]])
+    inputs["seq_idx"] = torch.tensor([[0] * 5 + [1] * 7, [0] * 4 + [1] * 3 + [2] * 5])
     inputs["attention_mask"][1, 4:7] = 0  # a sequence of nothing but padding
     logits = ours(**inputs, use_cache=False).logits
     for row, start, stop in ((0, 0, 5), (0, 5, 8), (1, 0, 4), (1, 7, 12)):
-        alone = {name: tensor[row : row + 1, start:stop] for name, tensor in inputs.items()}
+        alone = {name: tensor[row : row + 1, start:stop] for name, tensor in inputs.items() if name != "seq_idx"}
         torch.testing.assert_close(logits[row : row + 1, start:stop], stock(**alone).logits, atol=1e-5, rtol=1e-5)
 
 
@@ -287,9 +270,7 @@ def test_packed_rows_are_refused_where_nothing_would_keep_them_apart(attention, 
     ours = zoo("Model", use_cache=False)
     ours.config._attn_implementation_internal = attention
     flat = {name: tensor for name, tensor in flattened(batch()).items() if name != "labels"}
-    with pytest.raises(
-        ValueError, match=f"'{attention}' keeps its sequences apart only where padding is not computed"
-    ):
+    with pytest.raises(ValueError, match=f"'{attention}' keeps them apart only where padding is not computed"):
         ours(**flat, unpad=False)
 
 

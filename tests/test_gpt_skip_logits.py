@@ -29,7 +29,8 @@ def packed_batch() -> dict[str, torch.Tensor]:
     ids = torch.randint(1, WORDS, (2, 18))
     positions = torch.stack([torch.cat([torch.arange(length) for length in row]) for row in lengths])
     targets = torch.where(shifted(positions) > 0, shifted(ids), IGNORED)
-    return {"input_ids": ids, "position_ids": positions, "labels": targets, "shift_labels": targets}
+    numbers = (positions == 0).cumsum(1)
+    return {"input_ids": ids, "seq_idx": numbers, "labels": targets, "shift_labels": targets}
 
 
 CASES = {

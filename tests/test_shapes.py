@@ -89,7 +89,7 @@ def test_beside_a_cache_the_mask_covers_what_it_holds(tmp_path):
     mask = torch.ones_like(ids)
     mask[1, :2] = 0
     expected = model(ids, attention_mask=mask, use_cache=False).logits[:, 5:]
-    cache = model(ids[:, :5], attention_mask=mask[:, :5]).past_key_values
+    cache = model(ids[:, :5], attention_mask=mask[:, :5], use_cache=True).past_key_values
     positions = torch.arange(5, 7)
     with pytest.raises(ValueError, match=r"attention_mask is \(3, 2\), but must be \(3, 7\): .* after 5 in the cache"):
         model(ids[:, 5:], attention_mask=mask[:, 5:], past_key_values=cache, position_ids=positions)

@@ -62,8 +62,8 @@ NO_DECODER = (
     The model type is `bert` on purpose: transformers' own BERT classes and those of this zoo read the same folder.
     So no field may change what transformers' class computes from it. There is one exception, see `is_decoder`.
 
-    Raises `ValueError` if `hidden_size` is not a multiple of `num_attention_heads`, and for what this encoder does
-    not have: cross-attention, relative positions.
+    Raises `ValueError` if `hidden_size` is not a multiple of `num_attention_heads`, and for relative positions. The
+    models refuse `add_cross_attention`; `AutoModelForCausalLM` gives transformers' class for it.
     """
 )
 @strict
@@ -136,8 +136,6 @@ class ZooBertConfig(SavedWithCode, PreTrainedConfig):
 
     def validate_encoder(self):
         """Raises ValueError for settings that the paper's encoder does not have, rather than ignoring them."""
-        if self.add_cross_attention:
-            raise ValueError(f"add_cross_attention=True: {NO_DECODER}")
         if self.position_embedding_type != "absolute":
             raise ValueError(
                 f"position_embedding_type={self.position_embedding_type!r}: ZooBert has the paper's absolute "

@@ -19,7 +19,7 @@ PyTorch checkpoint. The results are those of the released code; the way they are
 
 - padding is not computed: the real tokens of a batch run as one row, and only attention separates the sequences
   (modeling_layout.py);
-- in training, the masked LM head runs at the labelled positions only;
+- with `skip_logits=True`, the masked LM head runs at the labelled positions only;
 - where only the state of [CLS] is read, the last layer computes only that state.
 
 With `config.is_decoder`, attention is from left to right, as in the paper's ablation "LTR & No NSP" (section 5.1); its
@@ -41,7 +41,8 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
-    BaseModelOutputWithPooling,
+    BaseModelOutputWithPastAndCrossAttentions,
+    BaseModelOutputWithPoolingAndCrossAttentions,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
     NextSentencePredictorOutput,
@@ -53,11 +54,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
-from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
-from ..shared.modeling_cache import cache_of_either_name, cached_tokens
+from ..shared.modeling_cache import CACHE, cache_of_either_name, cached_tokens, check_places
 from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
 from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss, token_loss
 from ..shared.modeling_onednn import apply_linear
@@ -66,12 +66,17 @@ from ..shared.modeling_packing import (
     check_choices,
     check_shapes,
     eager_attention_forward,
+    find_positions,
+    find_starts,
     is_recorded,
     labels_need_padding,
     split_heads,
 )
 from ..shared.modeling_static import is_opaque
 from .configuration_bert import NO_DECODER, ZooBertConfig
+
+
+PRETRAINING_HEADS = [r"^cls\.predictions\.", r"^cls\.seq_relationship\."]  # keys of checkpoints
 
 
 class ZooBertEmbeddings(nn.Module):
@@ -87,12 +92,18 @@ class ZooBertEmbeddings(nn.Module):
 
     def forward(
         self,
-        input_ids: torch.Tensor | None,  # (B, T) or (N,)
-        inputs_embeds: torch.Tensor | None,  # (..., H), instead of input_ids
-        token_type_ids: torch.Tensor,  # broadcasts against the ids
-        position_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,  # (B, T) or (N,)
+        token_type_ids: torch.Tensor | None = None,  # broadcasts against the ids; None: all in the first segment
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,  # (..., H), instead of input_ids
+        past_key_values_length: int = 0,  # P, from which positions count by default
     ) -> torch.Tensor:
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        if position_ids is None:
+            columns = torch.arange(words.shape[1], device=words.device)
+            position_ids = (past_key_values_length + columns).unsqueeze(0)  # (1, T)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(position_ids)
         embeddings = words + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
         return self.dropout(self.LayerNorm(embeddings))  # (..., H)
 
@@ -115,20 +126,23 @@ class ZooBertSelfAttention(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,  # (..., H)
-        queries: torch.Tensor,  # the states of the tokens that attend: all, or the first of each sequence
         attention_mask: torch.Tensor | None = None,
+        queries: torch.Tensor
+        | None = None,  # the states of the tokens that attend: all, or the first of each sequence
         layout: Layout = ROWS_AND_COLUMNS,
         cache: Cache | None = None,
+        place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
         )
+        queries = hidden_states if queries is None else queries
         query = split_heads(apply_linear(self.query, queries), self.head_dim)  # (..., A, D)
         key, value = (split_heads(apply_linear(each, hidden_states), self.head_dim) for each in (self.key, self.value))
         # (..., H), and (B, A, T, P + T) if the implementation returns probabilities
-        return layout.attend(attention_interface, self, query, key, value, attention_mask, cache, **kwargs)
+        return layout.attend(attention_interface, self, query, key, value, attention_mask, cache, place, **kwargs)
 
 
 class ZooBertResidual(nn.Module):
@@ -153,14 +167,14 @@ class ZooBertAttention(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,  # (..., H)
-        queries: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
+        queries: torch.Tensor | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
-        attended, _ = self.self(hidden_states, queries, attention_mask, layout, cache, **kwargs)
-        return self.output(attended, queries)
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        attended, probabilities = self.self(hidden_states, attention_mask, queries, layout, cache, **kwargs)
+        return self.output(attended, hidden_states if queries is None else queries), probabilities
 
 
 class ZooBertIntermediate(nn.Module):
@@ -190,9 +204,12 @@ class ZooBertLayer(GradientCheckpointingLayer):
         layer_past: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the first tokens are computed."""
+        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the first tokens are computed.
+
+        `kwargs` are those of the attention, such as `place`, the layer's place in the model.
+        """
         queries = layout.queries(hidden_states)
-        attended = self.attention(hidden_states, queries, attention_mask, layout, layer_past, **kwargs)
+        attended, _ = self.attention(hidden_states, attention_mask, queries, layout, layer_past, **kwargs)
         return self.output(self.intermediate(attended), attended)
 
 
@@ -212,38 +229,47 @@ class ZooBertEncoder(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        layout: Layout,
-        record: bool,
-        cache: Cache | None,
+        attention_mask: torch.Tensor | None = None,  # over pairs of tokens, as transformers' functions create it
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        layout: Layout = ROWS_AND_COLUMNS,
+        record: bool = False,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
         """(B, T, H), or (N, H) while packed -> (B, T, H), or (B, 1, H) where only the first tokens are returned.
 
         With `record`, the states leave the layout after each layer to be recorded, and then enter it again.
         """
+        if encoder_hidden_states is not None or encoder_attention_mask is not None:
+            raise ValueError(f"encoder_hidden_states, encoder_attention_mask: {NO_DECODER}")
+        cache = cache_of_either_name(cache, past_key_values)
         states = layout.leave(hidden_states) if record else hidden_states
-        for index, layer in enumerate(self.layer):
-            if index == len(self.layer) - 1:
+        check_places(cache, len(self.layer), "num_hidden_layers")
+        for place, layer in enumerate(self.layer):
+            if place == len(self.layer) - 1:
                 layout, attention_mask = layout.for_last_layer(attention_mask)
             inputs = layout.enter(states) if record else states
-            output = layer(inputs, attention_mask, layout=layout, layer_past=cache, **kwargs)
+            output = layer(inputs, attention_mask, layout=layout, layer_past=cache, place=place, **kwargs)
             states = self.hidden_states(states, layout.leave(output) if record else output)
-        return states if record else layout.leave(states)
+        states = states if record else layout.leave(states)
+        return BaseModelOutputWithPastAndCrossAttentions(states, **{CACHE: cache if use_cache else None})
 
 
 class ZooBertPooler(nn.Module):
     """tanh(W [CLS]): the vector that represents the whole input (section 3.1, task 2).
 
-    From left to right, [CLS] sees no other token, so the state is that of the last one.
+    From left to right, [CLS] sees no other token, so the model passes the state of the last one alone.
     """
 
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, state: torch.Tensor) -> torch.Tensor:
-        return self.dense(state).tanh()  # (B, H) -> (B, H)
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.dense(hidden_states[:, 0]).tanh()  # (B, T, H) -> (B, H)
 
 
 class ZooBertPredictionTransform(nn.Module):
@@ -280,6 +306,11 @@ class ZooBertPretrainingHeads(nn.Module):
         if next_sentence:
             self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
+    def forward(self, *states: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The scores of each head, for (..., H) states of the tokens, for the (B, H) pooled state, or for both."""
+        scores = tuple(head(state) for head, state in zip(self.children(), states, strict=True))
+        return scores[0] if len(scores) == 1 else scores
+
 
 @auto_docstring
 class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
@@ -295,9 +326,12 @@ class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
     _can_record_outputs = {
         "hidden_states": OutputRecorder(ZooBertHiddenStates),
         "attentions": ZooBertSelfAttention,
+        "cross_attentions": OutputRecorder(
+            ZooBertSelfAttention, index=1, layer_name="crossattention"
+        ),  # there is none
     }
     # Heads of a pre-training checkpoint that the loaded model lacks, and a buffer that old files contain.
-    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"pooler\.dense", r"position_ids$"]
+    _keys_to_ignore_on_load_unexpected = [*PRETRAINING_HEADS, r"pooler\.dense", r"position_ids$"]
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -309,7 +343,7 @@ class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
 
 @auto_docstring(custom_intro="BERT's encoder, without a head: embeddings, layers, and the pooler of [CLS].")
 class ZooBertModel(ZooBertPreTrainedModel):
-    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"position_ids$"]
+    _keys_to_ignore_on_load_unexpected = [*PRETRAINING_HEADS, r"position_ids$"]
 
     def __init__(self, config: ZooBertConfig, add_pooling_layer: bool = True):
         r"""
@@ -317,6 +351,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
             Whether to compute `pooler_output`.
         """
         super().__init__(config)
+        if getattr(config, "add_cross_attention", False):
+            raise ValueError(f"add_cross_attention=True: {NO_DECODER}")
         self.embeddings = ZooBertEmbeddings(config)
         self.encoder = ZooBertEncoder(self.config)
         self.pooler = ZooBertPooler(config) if add_pooling_layer else None
@@ -345,15 +381,16 @@ class ZooBertModel(ZooBertPreTrainedModel):
         first_token_only: bool = False,
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | BaseModelOutputWithPooling:
+    ) -> tuple[torch.Tensor] | BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         past_key_values (`Cache`, *optional*):
             The cache, under its name up to transformers 5.23.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to compute the real tokens only. This applies where the mask shows padding or `position_ids`
-            restart inside a row. Padding is computed all the same when attentions are returned, when shapes must be
-            static (a traced graph, XLA) and, unless `True` is passed, when a module of the model has a hook. In all
-            of these cases `last_hidden_state` is zero at padding. With `False`, it holds the states of padding.
+            Whether to compute the real tokens only. This applies where the mask shows padding, or
+            `cu_seq_lens_q` or `seq_idx` that a row holds several sequences. Padding is computed all the same when
+            attentions are returned, when shapes must be static (a traced graph, XLA) and, unless `True` is passed,
+            when a module of the model has a hook. In all of these cases `last_hidden_state` is zero at padding. With
+            `False`, it holds the states of padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of the first token, or with `config.is_decoder` of the last real one:
             `last_hidden_state` is then `(batch_size, 1, hidden_size)`. Has no effect when hidden states or attentions
@@ -369,57 +406,45 @@ class ZooBertModel(ZooBertPreTrainedModel):
         cache = cache_of_either_name(cache, past_key_values)
         self._check(inputs, attention_mask, token_type_ids, position_ids, cache, kwargs)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
+        starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
+        position_ids = find_positions(inputs, position_ids, starts, cache, self.config.max_position_embeddings)
         hidden, attentions = (is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         token = "last" if self.config.is_decoder else "first"
         layout = choose_layout(
             self,
             inputs,
             attention_mask,
-            position_ids,
+            starts,
             unpad=unpad,
             token=token if first_token_only and not (hidden or attentions) else None,
             uses_cache=cache is not None,
             records=attentions,
         )
-        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache)
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids)
         create_mask = create_causal_mask if self.config.is_decoder else create_bidirectional_mask
         mask = layout.create_mask(create_mask, self.config, hidden_states, cache)
-        hidden_states = self.encoder(hidden_states, mask, layout, hidden, cache, **kwargs)  # (B, 1 or T, H)
+        encoded = self.encoder(hidden_states, mask, layout=layout, record=hidden, cache=cache, **kwargs)
+        hidden_states = encoded.last_hidden_state  # (B, 1 or T, H)
         pooled = None
         if self.pooler is not None:
-            pooled = self.pooler(states_of_token(hidden_states, token, inputs, attention_mask))  # (B, H)
-        return BaseModelOutputWithPooling(last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled)
+            pooled = self.pooler(states_of_token(hidden_states, token, inputs, attention_mask).unsqueeze(1))  # (B, H)
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled
+        )
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache, kwargs: dict):
-        """Raises ValueError for inputs of wrong shapes, inputs of a decoder, and more tokens than positions."""
+        """Raises ValueError for inputs of wrong shapes, and for inputs of a decoder."""
         if cache is not None and not isinstance(cache, Cache):
             raise ValueError(f"the cache is a {type(cache).__name__}; give a DynamicCache")
-        past = cached_tokens(cache)
-        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
+        check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=cached_tokens(cache))
         decoder_names = ["encoder_hidden_states", "encoder_attention_mask"] + ["use_cache"] * self.config.is_decoder
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
         if unsupported:
             raise ValueError(f"{', '.join(unsupported)}: {NO_DECODER}")
-        positions, longest = past + inputs.shape[1], self.config.max_position_embeddings
-        if position_ids is not None:  # a packed row may be longer than its sequences
-            if inputs.device.type != "cpu" or is_opaque(position_ids):
-                return  # reading the values would make the program wait for the device
-            positions = int(position_ids.max()) + 1 if position_ids.numel() else 0
-        if positions > longest and not is_tracing(inputs):
-            raise ValueError(
-                f"The input is {positions} tokens long and the model has {longest} positions: pass truncation=True, "
-                f"max_length={longest} to the tokenizer, or cut the text into windows."
-            )
 
-    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache) -> torch.Tensor:
-        """(B, T, H), or (N, H) of the real tokens. Without `token_type_ids`, all tokens are in the first segment."""
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        if position_ids is None:
-            past = cached_tokens(cache)
-            position_ids = torch.arange(past, past + inputs.shape[1], device=inputs.device).unsqueeze(0)  # (1, T)
-        if token_type_ids is None:
-            token_type_ids = torch.zeros_like(position_ids)
-        tensors = (input_ids, inputs_embeds, token_type_ids, position_ids)
+    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids) -> torch.Tensor:
+        """(B, T, H), or (N, H) of the real tokens."""
+        tensors = (input_ids, token_type_ids, position_ids, inputs_embeds)
         return self.embeddings(*(layout.enter(tensor) for tensor in tensors))
 
 
@@ -440,27 +465,24 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         self.cls.predictions.bias = new_embeddings.bias
 
     def predict_words(
-        self, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss.
+        self, hidden_states: torch.Tensor, labels: torch.Tensor | None, skip_logits: bool = False, **kwargs
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss, each None where it is not wanted.
 
-        The head costs as much as several layers, and pre-training labels 15 % of the tokens. So in training it runs
-        at the labelled tokens only. The logits are then a single NaN expanded to their shape, which takes no memory
-        and cannot be mistaken for predictions.
+        The head costs as much as several layers, and pre-training labels 15 % of the tokens. So without logits it runs
+        at the labelled tokens only.
         """
         if labels is None:
+            if skip_logits:
+                raise ValueError("skip_logits=True returns the loss in place of logits: give labels")
             return self.cls.predictions(hidden_states), None
         labels = labels.to(hidden_states.device)
-        vocab_size = self.config.vocab_size
-        if not self.training or is_opaque(labels) or hooks_need_padding(self.cls):
-            logits = self.cls.predictions(hidden_states)
-            return logits, self.loss_function(logits=logits, labels=labels, vocab_size=vocab_size, **kwargs)
-        labelled = labels != IGNORED  # (B, T), n of them true
-        logits = self.cls.predictions(hidden_states[labelled])  # (n, V)
-        loss = self.loss_function(logits=logits, labels=labels[labelled], vocab_size=vocab_size, **kwargs)
-        # float32, because under autocast accelerate would otherwise make a float32 copy of the full size
-        nan = torch.full((), float("nan"), dtype=torch.float32, device=logits.device)
-        return nan.expand(*labels.shape, logits.shape[-1]), loss
+        if skip_logits and not (is_opaque(labels) or hooks_need_padding(self.cls)):
+            labelled = labels != IGNORED  # (B, T), n of them true
+            hidden_states, labels = hidden_states[labelled], labels[labelled]  # (n, H), (n,)
+        logits = self.cls.predictions(hidden_states)
+        loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return None if skip_logits else logits, loss
 
 
 @auto_docstring(custom_intro="BERT with a masked language modeling head.")
@@ -482,13 +504,15 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        skip_logits: bool = False,
         unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | MaskedLMOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The word pieces to predict; -100 elsewhere. In training mode the head runs at the labelled positions
-            only, and `logits` is NaN.
+            The word pieces to predict; -100 elsewhere.
+        skip_logits (`bool`, *optional*, defaults to `False`):
+            Whether to return `logits=None`. The head then runs at the labelled positions only. Needs `labels`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
@@ -503,7 +527,7 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
             return_dict=True,
             **kwargs,
         )
-        logits, loss = self.predict_words(outputs.last_hidden_state, labels, **kwargs)
+        logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -551,15 +575,18 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         next_sentence_label: torch.Tensor | None = None,
+        skip_logits: bool = False,
         unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | ZooBertForPreTrainingOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The word pieces to predict; -100 elsewhere. In training mode the head runs at the labelled positions
-            only, and `prediction_logits` is NaN.
+            The word pieces to predict; -100 elsewhere.
         next_sentence_label (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
             0 where the second segment follows the first, 1 where it is a random one.
+        skip_logits (`bool`, *optional*, defaults to `False`):
+            Whether to return `prediction_logits=None`. The masked LM head then runs at the labelled positions only.
+            Needs `labels`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
@@ -574,7 +601,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
             return_dict=True,
             **kwargs,
         )
-        prediction_logits, loss = self.predict_words(outputs.last_hidden_state, labels, **kwargs)
+        prediction_logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         next_sentence_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         if next_sentence_label is not None:
             next_sentence_loss = class_loss(next_sentence_logits, next_sentence_label)
@@ -616,17 +643,8 @@ class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooBertModel.forward`.
         """
-        outputs = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=unpad,
-            first_token_only=True,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*inputs, unpad=unpad, first_token_only=True, return_dict=True, **kwargs)
         logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return NextSentencePredictorOutput(
@@ -672,17 +690,8 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooBertModel.forward`.
         """
-        outputs = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=unpad,
-            first_token_only=True,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*inputs, unpad=unpad, first_token_only=True, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(outputs.pooler_output))  # (B, C)
         loss = None
         if labels is not None:

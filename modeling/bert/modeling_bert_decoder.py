@@ -21,11 +21,13 @@ Letters: as in modeling_bert.py.
 """
 
 import torch
+import transformers
 from transformers.modeling_outputs import CausalLMOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
+from ..hub_code import as_class
 from ..shared.modeling_packing import check_shapes, predicts_from_padding, states_to_predict_from
 from ..shared.modeling_word_loss import language_loss
 from .configuration_bert import NO_DECODER, ZooBertConfig
@@ -88,6 +90,24 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
         return CausalLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, config=None, **kwargs):
+        """As `PreTrainedModel.from_pretrained`; with cross-attention, gives a model of transformers' class.
+
+        So an `EncoderDecoderModel` finds its decoder after `modeling.register()`.
+        """
+        load = super().from_pretrained
+        if getattr(config, "add_cross_attention", False):
+            load, config = transformers.BertLMHeadModel.from_pretrained, as_class(config, transformers.BertConfig)
+        return load(pretrained_model_name_or_path, *model_args, config=config, **kwargs)
+
+    @classmethod
+    def _from_config(cls, config, **kwargs):
+        make = super()._from_config
+        if config.add_cross_attention:
+            make, config = transformers.BertLMHeadModel._from_config, as_class(config, transformers.BertConfig)
+        return make(config, **kwargs)
 
     def generate(self, *args, **kwargs):
         """Raises ValueError: the model has no cache, and is for pre-training and scoring."""

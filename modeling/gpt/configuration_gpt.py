@@ -82,6 +82,8 @@ class ZooGPTConfig(SavedWithCode, PreTrainedConfig):
         Whether padding is left out of the computation where possible. With `False`, every module sees states of shape
         `(batch_size, sequence_length, ...)`, and the states of padding are returned. The argument `unpad` of `forward`
         takes precedence; with `False` there, the last layer of a classifier still computes only the token it reads.
+    use_cache (`bool`, *optional*, defaults to `True`):
+        Whether `generate` keeps keys and values. `forward` keeps them only with its argument `use_cache=True`.
 
     Example:
 

@@ -31,6 +31,7 @@ Letters: B rows, T columns, P tokens in the cache, N real tokens of a batch, S s
 D = H / A, V vocabulary. Hidden states are (B, T, H), or (N, H) while packed; `(..., H)` stands for both.
 """
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -51,7 +52,14 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
-from ..shared.modeling_cache import CACHE, CACHE_NAMES, cache_of_either_name, cached_tokens
+from ..shared.modeling_cache import (
+    CACHE,
+    CACHE_NAMES,
+    cache_of_either_name,
+    cached_tokens,
+    check_places,
+    without_cache_by_default,
+)
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
 from ..shared.modeling_layout import HOOKS, ROWS_AND_COLUMNS, Layout, choose_layout
 from ..shared.modeling_losses import IGNORED
@@ -59,6 +67,8 @@ from ..shared.modeling_packing import (
     attention_implementation,
     check_shapes,
     eager_attention_forward,
+    find_positions,
+    find_starts,
     is_recorded,
     predicts_from_padding,
     split_heads,
@@ -104,6 +114,7 @@ class ZooGPTAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
         layout: Layout = ROWS_AND_COLUMNS,
+        place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
@@ -114,7 +125,7 @@ class ZooGPTAttention(nn.Module):
         query, key, value = (split_heads(state, self.head_dim) for state in states)  # (..., A, D)
         query = layout.queries(query)
         output, probabilities = layout.attend(
-            attention_interface, self, query, key, value, attention_mask, cache, **kwargs
+            attention_interface, self, query, key, value, attention_mask, cache, place, **kwargs
         )
         return self.resid_dropout(self.c_proj(output)), probabilities  # (..., H), (B, A, T, P + T)
 
@@ -151,7 +162,10 @@ class ZooGPTBlock(GradientCheckpointingLayer):
         layout: Layout = ROWS_AND_COLUMNS,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the last tokens are computed."""
+        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the last tokens are computed.
+
+        `kwargs` are those of the attention, such as `place`, the layer's place in the model.
+        """
         attended, _ = self.attn(hidden_states, attention_mask, layer_past, layout, **kwargs)
         hidden_states = self.ln_1(layout.queries(hidden_states) + attended)
         return self.ln_2(hidden_states + self.mlp(hidden_states))
@@ -203,6 +217,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         self.positions_embed = nn.Embedding(config.n_positions, config.n_embd)
         self.drop = nn.Dropout(config.embd_pdrop)
         self.h = nn.ModuleList([ZooGPTBlock(self.config, index) for index in range(config.n_layer)])
+        self.exits_early = False  # while `generate` lets the first config.n_layer blocks propose tokens
         self.post_init()
 
     def get_input_embeddings(self):
@@ -211,6 +226,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
     def set_input_embeddings(self, value):
         self.tokens_embed = value
 
+    @without_cache_by_default
     @merge_with_config_defaults
     @capture_outputs(tie_last_hidden_states=False)  # record the last block's, even if only one token is returned
     @auto_docstring
@@ -234,12 +250,12 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         past_key_values (`Cache`, *optional*):
             The cache, under its name up to transformers 5.23.
         use_cache (`bool`, *optional*):
-            Whether to return the cache. Defaults to `config.use_cache`, and to `False` in training mode.
+            Whether to return the cache. Defaults to `False`: `config.use_cache` is for `generate`.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to compute the real tokens only. This applies where the mask shows padding after them or
-            `position_ids` restart inside a row; the states of padding are then zero. Padding is computed all the same
-            with a cache, when hidden states or attentions are returned and, unless `True` is passed, when a module of
-            the model has a hook.
+            Whether to compute the real tokens only. This applies where the mask shows padding after them, or
+            `cu_seq_lens_q` or `seq_idx` that a row holds several sequences; the states of padding are then zero.
+            Padding is computed all the same with a cache, when hidden states or attentions are returned and, unless
+            `True` is passed, when a module of the model has a hook.
         last_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of each row's last real token: `last_hidden_state` is then
             `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False`, or when a module of the model has
@@ -253,60 +269,48 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         cache = cache_of_either_name(cache, past_key_values)
         self._check(inputs, attention_mask, token_type_ids, position_ids, cache)
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
-        uses_cache = cache is not None or (use_cache and not self.training)
+        starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
+        position_ids = find_positions(inputs, position_ids, starts, cache, self.config.n_positions)
+        uses_cache = cache is not None or use_cache
         recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         layout = choose_layout(
             self,
             inputs,
             attention_mask,
-            position_ids,
+            starts,
             unpad=unpad,
             token="last" if last_token_only else None,
             uses_cache=uses_cache,
             records=recorded,
         )
-        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache)
+        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids)
         mask = layout.create_mask(create_causal_mask, self.config, hidden_states, cache)
         if uses_cache and cache is None:
-            cache = DynamicCache(config=self.config)
-        blocks = list(self.h)[: self.config.n_layer]  # `generate` lowers it for an assistant that exits early
-        for index, block in enumerate(blocks):
-            if index == len(blocks) - 1 and not recorded:
+            cache = DynamicCache()
+        blocks = list(self.h)[: self.config.n_layer] if self.exits_early else list(self.h)
+        check_places(cache, len(blocks), "n_layer")
+        for place, block in enumerate(blocks):
+            if place == len(blocks) - 1 and not recorded:
                 layout, mask = layout.for_last_layer(mask)
-            hidden_states = block(hidden_states, attention_mask=mask, layer_past=cache, layout=layout, **kwargs)
+            hidden_states = block(
+                hidden_states, attention_mask=mask, layer_past=cache, layout=layout, place=place, **kwargs
+            )
         return BaseModelOutputWithPast(
             last_hidden_state=layout.leave(layout.zero_padding(hidden_states)),
             **{CACHE: cache if use_cache else None},
         )
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache):
-        """Raises ValueError for inputs of wrong shapes, and for more tokens than the model has positions."""
+        """Raises ValueError for inputs of wrong shapes."""
         if is_tracing(inputs):
             return
         past = cached_tokens(cache)
         if torch.is_tensor(past):  # a static cache's; reading it would make the program wait for the device
             attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
-        if is_opaque(position_ids):
-            return
-        positions = inputs.shape[1] + past
-        if position_ids is not None:  # a packed row may be longer than its sequences
-            positions = position_ids.max() + 1 if position_ids.numel() else 0
-        if torch.is_tensor(positions) and positions.device.type != "cpu":
-            return
-        if positions > self.config.n_positions:
-            raise ValueError(
-                f"The input reaches position {int(positions)} and the model has {self.config.n_positions}: pass "
-                f"truncation=True, max_length={self.config.n_positions} to the tokenizer, or let generate make fewer "
-                "new tokens."
-            )
 
-    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids, cache) -> torch.Tensor:
+    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids) -> torch.Tensor:
         """(B, T, H), or (N, H) of the real tokens: the sum of word, position and, if given, type embeddings."""
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        if position_ids is None:
-            columns = torch.arange(inputs.shape[1], device=inputs.device)
-            position_ids = (columns + cached_tokens(cache)).unsqueeze(0)  # (1, T)
         words = layout.enter(inputs_embeds) if input_ids is None else self.tokens_embed(layout.enter(input_ids))
         embeddings = words + self.positions_embed(layout.enter(position_ids))
         if token_type_ids is not None:
@@ -323,11 +327,21 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.transformer = ZooGPTModel(self.config)
         self.lm_head = ZooGPTWordPredictor(config.n_embd, config.vocab_size, bias=False)
+        self.generates = False
         self.loss_type = "ForCausalLM"  # Trainer reads it
         self.loss_function = language_loss
         self.post_init()
 
-    generate = keeping_packed_weights(GenerationMixin.generate)
+    @keeping_packed_weights
+    @functools.wraps(GenerationMixin.generate)
+    def generate(self, *args, **kwargs):
+        before = self.generates, self.transformer.exits_early
+        self.transformer.exits_early = self.generates  # only an assistant that exits early calls its model once more
+        self.generates = True
+        try:
+            return super().generate(*args, **kwargs)
+        finally:
+            self.generates, self.transformer.exits_early = before
 
     @can_return_tuple
     @auto_docstring
@@ -356,7 +370,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             The tokens themselves, usually `input_ids`; -100 for tokens that are not to be predicted. The model shifts
             them.
         use_cache (`bool`, *optional*):
-            Whether to return the cache. Defaults to `config.use_cache`, and to `False` with `labels`.
+            Whether to return the cache. Defaults to `False`: `config.use_cache` is for `generate`.
         skip_logits (`bool`, *optional*, defaults to `False`):
             Whether to return only the loss, with `logits=None`. The scores of all words are then computed for a few
             of the labelled tokens at a time, which takes a small part of the memory. Needs `labels`.
@@ -365,8 +379,6 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         cache (`Cache`, *optional*):
             Keys and values of P tokens in front of each row. `attention_mask` then has P more columns.
         """
-        if labels is not None and use_cache is None:
-            use_cache = False
         if skip_logits and labels is None:
             raise ValueError("skip_logits=True returns nothing but the loss: give labels")
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)

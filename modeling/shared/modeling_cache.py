@@ -22,6 +22,8 @@ transformers' continuous batching has a cache of its own, the paged one, which h
 caller gives the positions and the mask. Its attention functions fill the cache up to 5.23, a layer does since 5.24.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,6 +41,30 @@ def cache_of_either_name(cache: Cache | None, past_key_values: Cache | None) -> 
     if cache is not None and past_key_values is not None:
         raise ValueError("cache and past_key_values are two names of the same argument: give one of them.")
     return past_key_values if cache is None else cache
+
+
+def without_cache_by_default(forward: Callable) -> Callable:
+    """`forward`, whose `use_cache` is False unless the caller says otherwise, rather than the configuration's.
+
+    `generate` reads that of the configuration and passes it.
+    """
+
+    @functools.wraps(forward)
+    def forward_without_cache(self, *args, use_cache: bool | None = None, **kwargs):
+        return forward(self, *args, use_cache=bool(use_cache), **kwargs)
+
+    return forward_without_cache
+
+
+def check_places(cache: Cache | None, layers: int, field: str) -> None:
+    """Raises ValueError for a cache of fewer layers than the model has, as of a configuration from before a change."""
+    if not isinstance(cache, Cache) or cache.layer_class_to_replicate is not None:  # one that grows
+        return
+    if len(cache.layers) < layers:
+        raise ValueError(
+            f"The cache has {len(cache.layers)} layers and the model {layers}: set config.{field} to {layers} after "
+            "adding layers, and make the cache anew."
+        )
 
 
 def is_paged(cache: Any) -> bool:

@@ -42,9 +42,7 @@ from .modeling_packing import (
     PackedSequences,
     attends_on_a_grid,
     find_sequences,
-    holds_packed_rows,
     packed_attention,
-    sequence_starts,
 )
 from .modeling_static import is_opaque
 from .modeling_varlen import VARLEN
@@ -63,7 +61,7 @@ class PaddedLayout:
     Attributes:
         attention_mask: the user's mask: (B, P + T), zero at padding, where P tokens come from a cache; or a mask over
             pairs of tokens; or None.
-        position_ids: (B or 1, T), the user's positions, or None.
+        starts: (B or 1, T), True where a sequence of a row begins, or None if each row is one sequence.
         token: the token of each row whose state is returned; None to return all states.
         last_columns: (B,) the column of each row's last token, if `token` is "last".
         zeroes_padding: whether the states of padding are set to zero at the end.
@@ -71,7 +69,7 @@ class PaddedLayout:
     """
 
     attention_mask: torch.Tensor | None
-    position_ids: torch.Tensor | None
+    starts: torch.Tensor | None
     token: Literal["first", "last"] | None = None
     last_columns: torch.Tensor | None = None
     zeroes_padding: bool = False
@@ -118,9 +116,8 @@ class PaddedLayout:
             states: (B, T, H); only shape, type and device are used.
         """
         overlay = None
-        position_ids = self.position_ids if cache is None else None  # a cache holds one sequence a row
-        if holds_packed_rows(position_ids, self.attention_mask):
-            overlay = _packed_rows_overlay(config, position_ids.expand(states.shape[:2]))
+        if self.starts is not None:
+            overlay = _packed_rows_overlay(config, self.starts.expand(states.shape[:2]))
         elif is_opaque(self.attention_mask) and not is_tracing(self.attention_mask):
             overlay = _allow_all  # without an overlay, transformers would read the values of the mask
         return create(
@@ -140,17 +137,26 @@ class PaddedLayout:
         value: torch.Tensor,
         mask: Any,
         cache: Cache | None,
+        place: int | None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(B, 1 or T, A * D), and probabilities (B, A, 1 or T, P + T) if the implementation returns them."""
+        """(B, 1 or T, A * D), and probabilities (B, A, 1 or T, P + T) if the implementation returns them.
+
+        A cache has keys and values for each place of a layer in the model: layers may be copied, shared or removed.
+        """
         query, key, value = (state.transpose(1, 2) for state in (query, key, value))  # (B, A, T, D)
         if is_paged(cache):
+            if module.layer_idx != place:  # transformers' attention functions read the number
+                raise ValueError(
+                    f"layer {place} of the model is numbered {module.layer_idx}, and continuous batching goes by "
+                    "numbers: set layer_idx of layers that were copied, shared or moved, or call generate."
+                )
             if ATTENTION_FILLS_PAGED_CACHE:
                 kwargs["cache"] = cache
             else:
-                key, value = cache.update(key, value, module.layer_idx, kwargs=kwargs)  # adds what flash reads
+                key, value = cache.update(key, value, place, kwargs=kwargs)  # adds what flash reads
         elif cache is not None:
-            key, value = cache.update(key, value, module.layer_idx)  # (B, A, P + T, D)
+            key, value = cache.update(key, value, module.layer_idx if place is None else place)  # (B, A, P + T, D)
         output, probabilities = attention_interface(module, query, key, value, mask, **kwargs)
         return output.flatten(2), probabilities
 
@@ -222,6 +228,7 @@ class PackedLayout:
         value: torch.Tensor,
         mask: torch.Tensor | None,
         cache: None,
+        place: int | None,
         **kwargs,
     ) -> tuple[torch.Tensor, None]:
         """(N or S, A * D), and no probabilities."""
@@ -233,14 +240,14 @@ class PackedLayout:
 
 
 Layout = PaddedLayout | PackedLayout
-ROWS_AND_COLUMNS = PaddedLayout(attention_mask=None, position_ids=None)  # for a layer that is called by itself
+ROWS_AND_COLUMNS = PaddedLayout(attention_mask=None, starts=None)  # for a layer that is called by itself
 
 
 def choose_layout(
     model: PreTrainedModel,
     inputs: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    position_ids: torch.Tensor | None,
+    starts: torch.Tensor | None,
     unpad: bool | None,
     token: Literal["first", "last"] | None,
     uses_cache: bool,
@@ -250,6 +257,7 @@ def choose_layout(
 
     Args:
         inputs: (B, T) token ids or (B, T, H) embeddings.
+        starts: (B or 1, T), True where a sequence of a row begins, or None if each row is one sequence.
         unpad: the argument of `forward`. It takes precedence over the configuration and, if True, over hooks.
         token: the token of each row that the caller reads. All states are returned nevertheless when a hook may need
             them, and with `config.unpad=False` unless `unpad` is True.
@@ -265,15 +273,15 @@ def choose_layout(
         token = None
     sequences, columns = None, None
     if unpad and not (uses_cache or records or hooked):
-        sequences = plan_sequences(model.config, inputs, attention_mask, position_ids)
+        sequences = plan_sequences(model.config, inputs, attention_mask, starts)
     if token == "last" and (sequences is None or sequences.has_packed_rows):  # else it ends the row's one sequence
         columns = last_columns(inputs, attention_mask)
-    padded = PaddedLayout(attention_mask, position_ids, token, columns, zeroes_padding=unpad and not uses_cache)
+    padded = PaddedLayout(attention_mask, starts, token, columns, zeroes_padding=unpad and not uses_cache)
     return padded if sequences is None else PackedLayout(sequences, padded)
 
 
 def plan_sequences(
-    config, inputs: torch.Tensor, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
+    config, inputs: torch.Tensor, attention_mask: torch.Tensor | None, starts: torch.Tensor | None
 ) -> PackedSequences | None:
     """The sequences to pack in this call, or None if it computes the whole batch.
 
@@ -284,7 +292,7 @@ def plan_sequences(
     Args:
         inputs: (B, T) token ids or (B, T, H) embeddings.
     """
-    if is_tracing(inputs) or is_opaque(attention_mask) or is_opaque(position_ids):
+    if is_tracing(inputs) or is_opaque(attention_mask) or is_opaque(starts):
         return None
     if inputs.device.type in ("xla", "meta"):
         return None
@@ -294,7 +302,7 @@ def plan_sequences(
     takes_groups = config._attn_implementation in ("eager", "sdpa", VARLEN)  # trf-ignore: TRF051
     if not takes_groups and not is_flash_attention_requested(config):
         return None
-    sequences = find_sequences(inputs.shape[:2], inputs.device, attention_mask, position_ids)
+    sequences = find_sequences(inputs.shape[:2], inputs.device, attention_mask, starts)
     if sequences is not None and attends_on_a_grid(config, inputs.device):
         rows, columns = sequences.shape
         if len(sequences.starts) * sequences.longest > 2 * rows * columns:  # short sequences next to a long one
@@ -355,24 +363,24 @@ def keeps_packed_rows_apart(config) -> bool:
     return config._attn_implementation in ("eager", "sdpa", VARLEN, "flex_attention")  # trf-ignore: TRF051
 
 
-def _packed_rows_overlay(config: PreTrainedConfig, position_ids: torch.Tensor) -> Callable:
+def _packed_rows_overlay(config: PreTrainedConfig, starts: torch.Tensor) -> Callable:
     """The mask function that separates the sequences of (B, T) packed rows.
 
     Raises ValueError for an attention implementation without masks over pairs of tokens.
     """
     if not keeps_packed_rows_apart(config):
         raise ValueError(
-            f"position_ids restart inside a row, and the attention {config._attn_implementation!r} keeps its "
-            "sequences apart only where padding is not computed. Choose eager, sdpa or flex_attention, or keep "
+            f"a row holds several sequences, and the attention {config._attn_implementation!r} keeps them "
+            "apart only where padding is not computed. Choose eager, sdpa or flex_attention, or keep "
             "unpad=True, label no padding, and request no cache, hidden states or attentions."
         )
     if torch.jit.is_tracing():
         raise ValueError(
-            "TorchScript cannot trace the masks that separate rows packed with position_ids, which GPT's task heads "
-            "make from attention_mask: use torch.export, or torch.onnx.export with dynamo=True."
+            "TorchScript cannot trace the masks that separate the sequences of a row, as positions of a batch of one "
+            "row may do: use torch.export, or torch.onnx.export with dynamo=True."
         )
     # torch_xla sums booleans to booleans.
-    return packed_sequence_mask_function(sequence_starts(position_ids).int().cumsum(-1))
+    return packed_sequence_mask_function(starts.int().cumsum(-1))
 
 
 def _allow_all(batch_idx, head_idx, q_idx, kv_idx) -> torch.Tensor:

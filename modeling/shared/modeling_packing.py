@@ -21,7 +21,7 @@ rows are laid end to end, everything else runs on that one row, and attention ru
 - on the CPU, sequences of equal length are computed together;
 - on other devices, where many small calls would cost more than they save, sequences are padded for attention only.
 
-Rows that hold several sequences (`position_ids` that restart) are separated in the same way.
+Rows that hold several sequences (`find_starts`) are separated in the same way.
 
 Letters: B rows, T columns, N real tokens, S sequences (S = B unless rows are packed), L the length of the longest,
 A heads, D dimensions of a head.
@@ -40,11 +40,11 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
-from .modeling_cache import is_paged
+from .modeling_cache import cached_tokens, is_paged
 from .modeling_losses import IGNORED
 from .modeling_onednn import has_amx, product_type
 from .modeling_static import is_opaque
-from .modeling_varlen import VARLEN, VARLEN_DEVICES
+from .modeling_varlen import VARLEN, VARLEN_DEVICES, takes_varlen
 
 
 GROUPED_DEVICES = ("cpu",)
@@ -104,6 +104,13 @@ class PackedSequences:
         """(S, L) booleans: whether the sequence has a token in that column."""
         return torch.arange(self.longest, device=self.starts.device) < self.boundaries.diff().unsqueeze(1)
 
+    def grid_mask(self, module: nn.Module, one_query: bool) -> torch.Tensor:
+        """(S, 1, 1 or L, L) booleans: which tokens of its sequence each token of a layer sees."""
+        mask = self.mask[:, None, None, :]
+        if not module.is_causal or one_query:  # a single query is its sequence's last token, or sees all
+            return mask
+        return mask & torch.ones(self.longest, self.longest, dtype=torch.bool, device=mask.device).tril()
+
     @cached_property
     def boundaries(self) -> torch.Tensor:
         """(S + 1,) where each sequence begins and where the last one ends, as flash kernels take it."""
@@ -117,50 +124,150 @@ class PackedSequences:
         return mask.flatten().nonzero().squeeze(1).to(self.starts.device)
 
 
-def sequence_starts(position_ids: torch.Tensor) -> torch.Tensor:
-    """(B, T) positions -> (B, T) booleans: True at position 0 and in column 0, where sequences begin."""
-    starts = position_ids == 0
-    starts[:, 0] = True
+def find_starts(
+    inputs: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    cache: Cache | None,
+    kwargs: dict,
+) -> torch.Tensor | None:
+    """(B or 1, T) booleans, True where a sequence of a row begins, or None if each row is one sequence.
+
+    Boundaries are those of transformers' DataCollatorWithFlattening, which are taken out of `kwargs`: `cu_seq_lens_q`
+    (S + 1,), where the sequences of a batch of one row begin and where the last one ends, or `seq_idx` (B, T), the
+    number of each token's sequence. As in transformers' flash attention, the positions of a batch of one row without
+    padding may show them, too. Anywhere else, positions are nothing but positions.
+
+    Raises ValueError for boundaries that do not fit the tokens, or beside a mask over pairs or cached tokens.
+    """
+    if is_paged(cache):
+        return None
+    ends, ends_of_keys, numbers = (kwargs.pop(name, None) for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"))
+    past = cached_tokens(cache)
+    if ends is None and ends_of_keys is None and numbers is None:
+        is_one_row = inputs.shape[0] == 1 and position_ids is not None and not torch.is_tensor(past) and past == 0
+        return restarts(position_ids, attention_mask) if is_one_row else None
+    _check_boundaries(inputs, attention_mask, past, ends, ends_of_keys, numbers)
+    columns = torch.arange(inputs.shape[1], device=inputs.device)
+    starts = (columns == 0).unsqueeze(0)  # (1, T)
+    if ends is not None:
+        ends = ends.to(inputs.device)
+        starts = starts | _changes(torch.searchsorted(ends, columns.to(ends.dtype), right=True).unsqueeze(0))
+    if numbers is not None:
+        starts = starts | _changes(numbers.to(inputs.device))
     return starts
 
 
-def holds_packed_rows(position_ids: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:
-    """Whether the user's position ids restart between real tokens; True if the values cannot be read."""
-    if position_ids is None or is_opaque(position_ids) or is_opaque(attention_mask):
-        return position_ids is not None
-    restarts = position_ids[:, 1:] == 0
-    if attention_mask is not None and attention_mask.dim() == 2:  # padding at a row's ends may have any positions
-        real = (attention_mask != 0).to(restarts.device)
-        restarts = restarts & real.cummax(-1).values[:, :-1] & real.flip(-1).cummax(-1).values.flip(-1)[:, 1:]
-    return bool(restarts.any())
+def _changes(numbers: torch.Tensor) -> torch.Tensor:
+    """(B, T) numbers -> (B, T) booleans: True in each column, but the first, that differs from the one before it."""
+    return nn.functional.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0))
+
+
+def _check_boundaries(
+    inputs: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    past: int | torch.Tensor,
+    ends: torch.Tensor | None,
+    ends_of_keys: torch.Tensor | None,
+    numbers: torch.Tensor | None,
+) -> None:
+    tokens = tuple(inputs.shape[:2])
+    if attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() != 2):
+        raise ValueError("The mask says which pairs of tokens see each other: leave out cu_seq_lens_q and seq_idx.")
+    if torch.is_tensor(past) or past > 0:
+        raise ValueError("A cache that holds tokens holds one sequence a row: leave out cu_seq_lens_q and seq_idx.")
+    if numbers is not None and tuple(numbers.shape) != tokens:
+        raise ValueError(f"seq_idx is {tuple(numbers.shape)}, but must be {tokens}: one number for each token.")
+    if ends is None and ends_of_keys is None:
+        return
+    if tokens[0] != 1:
+        raise ValueError(f"cu_seq_lens_q divides a batch of one row, but this one has {tokens[0]}: give seq_idx.")
+    valid = ends is not None and (is_opaque(ends) or _divides(ends.tolist(), tokens[1]))
+    if not valid or not (ends_of_keys is None or is_opaque(ends) or ends.tolist() == ends_of_keys.tolist()):
+        raise ValueError(
+            f"cu_seq_lens_q is {ends} and cu_seq_lens_k is {ends_of_keys}, but both must be the same rising numbers "
+            f"from 0 to {tokens[1]}, the tokens of the row."
+        )
+
+
+def _divides(ends: list[int], tokens: int) -> bool:
+    return len(ends) > 1 and (ends[0], ends[-1]) == (0, tokens) and ends == sorted(ends)
+
+
+def restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """(1, T) booleans, True where (1, T) positions begin again, or None unless they are runs that begin alike.
+
+    A run is m, m + 1, ... with the same m, mostly 0, for all of them. Runs of one token only are none.
+    """
+    if attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() != 2):
+        return None
+    if position_ids.shape[1] < 2:
+        return None
+    begins = position_ids == position_ids[:, :1]
+    follows = position_ids[:, 1:] == position_ids[:, :-1] + 1
+    are_runs = (begins[:, 1:] | follows).all() & follows.any()
+    if attention_mask is not None:
+        are_runs = are_runs & (attention_mask != 0).all().to(are_runs.device)
+    starts = begins & (are_runs | (torch.arange(begins.shape[1], device=begins.device) == 0))
+    return starts if is_opaque(position_ids) or is_opaque(attention_mask) or int(starts.sum()) > 1 else None
+
+
+def find_positions(
+    inputs: torch.Tensor,
+    position_ids: torch.Tensor | None,
+    starts: torch.Tensor | None,
+    cache: Cache | None,
+    longest: int,
+) -> torch.Tensor:
+    """(B or 1, T) positions: the user's, or those that count from each of the `starts`, or on from the cache.
+
+    Raises ValueError for positions that are not below `longest`, those of the model.
+    """
+    columns = torch.arange(inputs.shape[1], device=inputs.device)
+    past = cached_tokens(cache)
+    reached = past + inputs.shape[1]
+    if position_ids is None and starts is None:
+        position_ids = (columns + past).unsqueeze(0)
+    else:  # a packed row may be longer than its sequences
+        if position_ids is None:
+            position_ids = columns - torch.where(starts, columns, 0).cummax(-1).values
+        reached = position_ids.max() + 1 if position_ids.numel() else 0
+    on_device = torch.is_tensor(reached) and (is_opaque(reached) or reached.device.type != "cpu")
+    if on_device or is_tracing(inputs):
+        return position_ids  # reading the values would make the program wait for the device
+    if reached > longest:
+        raise ValueError(
+            f"The input reaches position {int(reached)} and the model has {longest}: pass truncation=True, "
+            f"max_length={longest} to the tokenizer, cut the text into windows, or let generate make fewer new tokens."
+        )
+    return position_ids
 
 
 def find_sequences(
     shape: tuple[int, int],
     device: torch.device,
     attention_mask: torch.Tensor | None,
-    position_ids: torch.Tensor | None,
+    starts: torch.Tensor | None = None,
 ) -> PackedSequences | None:
-    """The sequences of a batch, or None if packing would gain nothing: no padding and no packed rows.
+    """The sequences of a batch, or None if packing would gain nothing: no padding and one sequence in each row.
 
     None, too, for a batch with padding on the left, because poolers read the first token of each row.
 
     Args:
         attention_mask: (B, T), zero at padding, or None.
-        position_ids: (B or 1, T), the user's positions, or None.
+        starts: (B or 1, T), True where a sequence begins, in column 0 among others; None if each row is one sequence.
     """
     rows, columns = shape
-    has_packed_rows = holds_packed_rows(position_ids, attention_mask)
-    # On the CPU: a GPU is waited for once, for the mask, and not for each count and each list below.
-    positions = position_ids.cpu() if has_packed_rows else torch.arange(columns).unsqueeze(0)
-    starts = sequence_starts(positions).expand(shape)
     real = torch.ones(shape, dtype=torch.bool) if attention_mask is None else attention_mask.cpu().bool()
-    if (real.all() and not has_packed_rows) or not real[:, 0].all():
+    if (real.all() and starts is None) or not real[:, 0].all():
         return None
+    # On the CPU: a GPU is waited for once, for the mask, and not for each count and each list below.
+    starts = (torch.arange(columns) == 0).unsqueeze(0) if starts is None else starts.cpu()
+    starts = starts.expand(shape)
 
     sequence = starts.flatten().cumsum(0) - 1  # (B * T,)
     tokens = real.flatten().nonzero().squeeze(1)  # (N,)
-    count = int(starts.sum()) if has_packed_rows else rows
+    count = int(starts.sum())
     lengths = torch.zeros(count, dtype=torch.long)
     lengths = lengths.index_add(0, sequence[tokens], torch.ones_like(tokens))
     lengths, order = lengths.sort(stable=True)
@@ -370,11 +477,13 @@ def packed_attention(
 
     Returns: (N or S, A * D), the heads of each token of `query` joined.
     """
-    if attends_by_boundaries(module.config, query.device):
+    by_boundaries = attends_by_boundaries(module.config, query.device)
+    if by_boundaries and (is_flash_attention_requested(module.config) or takes_varlen(query, kwargs["dropout"])):
         attend = _attend_by_boundaries
-    elif attends_on_a_grid(module.config, query.device):
+    elif by_boundaries or attends_on_a_grid(module.config, query.device):
         attend = _attend_on_a_grid
-        kwargs["attention_mask"] = attention_mask
+        one_query = query.shape[0] != key.shape[0]
+        kwargs["attention_mask"] = sequences.grid_mask(module, one_query) if by_boundaries else attention_mask
     else:
         attend = _attend_in_groups
     return attend(attention_interface, module, query, key, value, sequences, **kwargs)

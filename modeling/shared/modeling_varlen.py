@@ -15,11 +15,13 @@
 
 `attn_implementation="torch_varlen"` is sdpa, except that one call of `torch.nn.attention.varlen` computes all
 sequences of a packed row on a GPU. It ships with torch, so nothing has to be installed or downloaded. Batches without
-padding, steps of generation and other devices go to sdpa.
+padding and steps of generation go to sdpa, and so does whatever the kernel does not take (`takes_varlen`): dropout,
+other types and sizes, other devices.
 
 Letters: N tokens of all sequences, S sequences, A heads, D dimensions of a head.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 
@@ -33,6 +35,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 VARLEN = "torch_varlen"
 VARLEN_DEVICES = ("cuda",)
 VARLEN_TYPES = (torch.bfloat16, torch.float16)
+HEAD_DIMS = range(8, 257, 8)
 EVERYTHING, EARLIER_TOKENS = (-1, -1), (-1, 0)  # how many tokens to the left and to the right a query sees; -1: all
 
 
@@ -50,25 +53,10 @@ def varlen_attention_forward(
     max_length_k: int | None = None,
     **kwargs,
 ) -> tuple[torch.Tensor, None]:
-    """Attention within the sequences that the boundaries separate: (1, N or S, A, D). Without boundaries: sdpa's.
-
-    Raises:
-        ImportError: if this release of torch has no such attention.
-        ValueError: for dropout, which the kernel does not have, and for types other than bfloat16 and float16.
-    """
+    """Attention within the sequences that the boundaries separate: (1, N or S, A, D). Without boundaries: sdpa's."""
     if cu_seq_lens_q is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
-        )
-    if dropout > 0:
-        raise ValueError(
-            f"the attention {VARLEN!r} has no dropout, but this model's is {dropout}: set the dropout of attention to "
-            '0 in the configuration, or choose attn_implementation="sdpa".'
-        )
-    if query.dtype not in VARLEN_TYPES:
-        raise ValueError(
-            f"the attention {VARLEN!r} computes in bfloat16 and float16, but the states are {query.dtype}: train with "
-            'mixed precision, load the model with dtype=torch.bfloat16, or choose attn_implementation="sdpa".'
         )
     # A single query of a causal layer is its sequence's last token, which sees all others.
     window = EARLIER_TOKENS if module.is_causal and max_length_q > 1 else EVERYTHING
@@ -87,18 +75,22 @@ def varlen_attention_forward(
     return output.unsqueeze(0), None
 
 
-def _kernel() -> Callable:
-    """`torch.nn.attention.varlen.varlen_attn`, imported when it is first called, because earlier torch has none."""
+def takes_varlen(query: torch.Tensor, dropout: float) -> bool:
+    """Whether torch's kernel computes attention of (N, A, D) queries, with this dropout, on their GPU."""
+    if dropout > 0 or query.dtype not in VARLEN_TYPES or query.shape[-1] not in HEAD_DIMS:
+        return False
+    is_old = query.device.type == "cuda" and torch.cuda.get_device_capability(query.device) < (8, 0)
+    return not is_old and _kernel() is not None
+
+
+@functools.cache
+def _kernel() -> Callable | None:
+    """`torch.nn.attention.varlen.varlen_attn`, imported when it is first called, or None before torch 2.11."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
-        varlen_attn = None
-    if varlen_attn is None or "window_size" not in inspect.signature(varlen_attn).parameters:
-        raise ImportError(
-            f"the attention {VARLEN!r} needs torch.nn.attention.varlen with windows, which torch {torch.__version__} "
-            'does not have: install torch 2.11 or later, or choose attn_implementation="sdpa".'
-        )
-    return varlen_attn
+        return None
+    return varlen_attn if "window_size" in inspect.signature(varlen_attn).parameters else None
 
 
 AttentionInterface.register(VARLEN, varlen_attention_forward)

@@ -3,25 +3,22 @@
 A row is `length` consecutive tokens of the corpus, whatever documents they come from, so that nothing is padding. GPT
 sampled such rows from its books; here the rows of an epoch lie side by side, and each token is read once.
 
-The positions restart where a document begins. That tells a model that its documents must not attend to each other:
-the models of this zoo keep them apart, and so do those of transformers that pass `position_ids` to the attention mask.
-transformers' OpenAI GPT and BERT do not, see `keeps_documents_apart`.
+A batch says where documents begin, so that they do not attend to each other: `seq_idx` numbers the documents of a row
+for the models of this zoo, and the positions restart, which models of transformers read that pass `position_ids` to
+the attention mask. transformers' OpenAI GPT and BERT read neither, see `keeps_documents_apart`.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate.utils import extract_model_from_parallel
 
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs
-from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
+from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use, skip_logits
 from elmo_gpt_bert.tasks.pretraining.rows import ends_within
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError
@@ -65,7 +62,10 @@ class CausalLM(Objective):
             )
 
     def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Of (B, length) each: input_ids, position_ids, and shift_labels, the token that follows; -100 for none."""
+        """Of (B, length) each: input_ids, position_ids, seq_idx and shift_labels.
+
+        seq_idx is the number of the token's document in its row, shift_labels the token that follows; -100 for none.
+        """
         samples = np.asarray(samples, dtype=np.int64)
         rows = shuffle_epochs(samples, self.size, self.seed, Use.ORDER) if self.shuffle else samples % self.size
         starts = rows * self.length
@@ -80,6 +80,7 @@ class CausalLM(Objective):
         arrays = {
             "input_ids": np.ascontiguousarray(tokens[:, :-1]),
             "position_ids": positions,
+            "seq_idx": np.cumsum(begins[:, :-1], axis=1, dtype=np.int32),
             "shift_labels": np.where(follows, tokens[:, 1:], IGNORED),
         }
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -101,22 +102,15 @@ class CausalLM(Objective):
     ) -> torch.Tensor:
         targets = batch["shift_labels"]
         count = (targets != IGNORED).sum().clamp(min=1)  # a batch without predictions has the loss 0, not NaN
-        if skips_logits(type(extract_model_from_parallel(model))):
-            options = {**options, "skip_logits": True}
+        options = {**options, **skip_logits(model)}
         # `labels` asks for a loss, in which `shift_labels` take their place. With a cache, transformers ignores
         # restarting positions.
         outputs = model(**batch, labels=targets, num_items_in_batch=count, use_cache=False, **options)
         return outputs.loss.unsqueeze(0)
 
 
-@functools.cache  # for each batch
-def skips_logits(model_class: type) -> bool:
-    """Whether a model of the class computes its loss without the scores of all words, if it is asked to."""
-    return "skip_logits" in inspect.signature(model_class.forward).parameters
-
-
 def keeps_documents_apart(model: PreTrainedModel) -> bool:
-    """Whether a token depends on its own document only, where `position_ids` restart at each document.
+    """Whether a token depends on its own document only, where `seq_idx` and `position_ids` tell documents apart.
 
     Computes two rows of two documents of one token, which differ in the first document, and compares the second ones.
     """
@@ -124,6 +118,7 @@ def keeps_documents_apart(model: PreTrainedModel) -> bool:
     model.eval()
     with torch.no_grad():
         tokens = torch.tensor([[0, 0], [1, 0]], device=model.device)
-        logits = model(input_ids=tokens, position_ids=torch.zeros_like(tokens), use_cache=False).logits
+        documents = {"position_ids": torch.zeros_like(tokens), "seq_idx": torch.arange(2).expand(2, 2).to(tokens)}
+        logits = model(input_ids=tokens, **documents, use_cache=False).logits
     model.train(training)
     return bool(torch.isclose(logits[0, 1], logits[1, 1], rtol=1e-4, atol=1e-6).all())

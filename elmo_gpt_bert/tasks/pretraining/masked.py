@@ -26,7 +26,7 @@ import torch
 
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs, uniform
-from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
+from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use, skip_logits
 from elmo_gpt_bert.tasks.pretraining.pairs import draw_pairs, share_of_following
 from elmo_gpt_bert.tasks.pretraining.rows import SEGMENTS, Segments, ends_within, open_rows
 from elmo_gpt_bert.training.batches import IGNORED
@@ -232,7 +232,7 @@ class MaskedLM(Objective):
     def compute(
         self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor], options: Mapping[str, Any]
     ) -> torch.Tensor:
-        outputs = model(**batch, **options)
+        outputs = model(**batch, **skip_logits(model), **options)
         if len(self.losses) == 1:
             return outputs.loss.unsqueeze(0)
         # The model's loss is the sum of both. Stock BERT computes none without both kinds of labels.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import extract_model_from_parallel
 
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 
@@ -97,3 +100,13 @@ class Objective(ABC):
 
     def finish(self, model: PreTrainedModel) -> None:  # noqa: B027 - most objectives have nothing to do
         """Prepares the model to be saved at the end of the training. By default, changes nothing."""
+
+
+def skip_logits(model: PreTrainedModel) -> dict[str, bool]:
+    """The argument that asks the model for its loss without the scores of all words, if it has one."""
+    return {"skip_logits": True} if _skips_logits(type(extract_model_from_parallel(model))) else {}
+
+
+@functools.cache  # for each batch
+def _skips_logits(model_class: type) -> bool:
+    return "skip_logits" in inspect.signature(model_class.forward).parameters
