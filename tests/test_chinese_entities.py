@@ -151,6 +151,7 @@ def train(tmp_path: Path, model: list[str], files: dict[str, str], *extra: str) 
     return results, read_columns(tmp_path / "out" / "predictions.conll")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bert_learns_the_entities_of_a_chinese_folder(tmp_path, bert, layout):
     folder = {"data_dir": str(write_entities(tmp_path / "data", layout))}

@@ -31,6 +31,9 @@ from tests.ner_sample import read_columns, sentence, write_elmo, write_folder
 from tests.processes import fork, wait
 
 
+pytestmark = pytest.mark.slow
+
+
 BOTH = ["--do_eval", "--do_predict"]
 
 

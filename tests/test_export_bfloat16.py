@@ -36,6 +36,7 @@ def run(request, tmp_path_factory) -> tuple[str, Path]:
     return request.param, folder
 
 
+@pytest.mark.slow
 def test_the_weights_are_those_of_the_run_rounded_to_bfloat16_and_load_in_float32(run, tmp_path):
     kind, folder = run
     export(str(folder / "trained"), str(tmp_path / "small"))

@@ -15,6 +15,9 @@ from tests.glue_sample import write_model, write_vocabulary
 from tests.processes import heavy_imports
 
 
+pytestmark = pytest.mark.slow
+
+
 SIZES = {
     "CoLA.tsv": 1063,
     "SST-2.tsv": 1821,
@@ -234,7 +237,6 @@ def test_the_zip_waits_for_no_package_that_takes_seconds_to_import(tmp_path, run
     assert heavy_imports(code, "--output", str(tmp_path / "a.zip"), *map(str, runs.values())) == set()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task_name", ["cola", "sst2", "rte"])
 def test_a_run_on_the_published_test_file_is_what_the_server_wants(tmp_path, data, runs, submit, task_name):
     flags = ["--model_name_or_path", str(write_model(tmp_path)), "--tokenizer_name", str(write_vocabulary(tmp_path))]

@@ -23,6 +23,9 @@ from tests.hub_server import HubServer
 from tests.strangers import code_in
 
 
+pytestmark = pytest.mark.slow
+
+
 PACKAGES = ("modeling", "elmo_gpt_bert")  # what a stranger must not be able to import, installed or not
 REMOTE = "from here on with trust_remote_code"  # the stranger's mark on stderr
 

@@ -140,6 +140,7 @@ print(json.dumps([*sys.modules]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "needed"),
     [

@@ -40,6 +40,9 @@ from tests.test_resume import outcome
 from tests.tiny_run import prepare
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def flags(tmp_path) -> list[str]:
     """A run of RTE in miniature: three updates an epoch, of 4, 4 and 1 examples, without dropout."""
@@ -81,7 +84,6 @@ def test_a_run_goes_on_with_other_numbers_of_processes_and_says_that_dropout_dra
         run_glue.main([*flags, *with_batch(2, "--max_steps", "7", "--resume")])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", ["glue", "ner", "squad", "swag"])
 def test_each_script_goes_on_with_two_one_and_two_processes_over_the_ends_of_epochs(script, tmp_path, capfd):
     main, argv = make_run(tmp_path, f"bert {script}")
@@ -336,7 +338,6 @@ def lose(agents: list[Process], checkpoint: Path, capfd) -> Process:
     return other
 
 
-@pytest.mark.slow
 def test_a_machine_that_is_lost_leaves_the_other_to_finish_the_run(flags, tmp_path, capfd):
     agents = start_agents([*flags, *with_batch(2, "--max_steps", "6", "--resume")], (1, 2), loses=True)
     other = lose(agents, tmp_path / "out" / "checkpoint-2", capfd)
@@ -348,7 +349,6 @@ def test_a_machine_that_is_lost_leaves_the_other_to_finish_the_run(flags, tmp_pa
     assert_close(tmp_path / "out", tmp_path / "whole")
 
 
-@pytest.mark.slow
 def test_a_job_that_lost_a_machine_is_queued_again_and_ends_with_the_same_bits(flags, tmp_path, capfd):
     write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     job = [*flags, *with_batch(2, "--max_steps", "6", "--resume")]
@@ -388,7 +388,6 @@ def launch(launcher: str, argv: list[str], seconds: float = 120) -> tuple[int, s
         return process.wait(), said.read()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_launcher_starts_a_run_again_whose_processes_are_killed_and_it_ends_with_the_same_bits(
     flags, tmp_path, launcher

@@ -405,6 +405,7 @@ def test_another_run_does_not_go_on_from_this_ones_checkpoint(stopped, flag, val
 CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_ratio", "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shorter", "longer"),
     [

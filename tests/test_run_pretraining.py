@@ -123,6 +123,7 @@ def test_two_processes_evaluate_as_one(trained, tmp_path):
         assert metrics[name] == pytest.approx(one[name], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_evaluate_a_bilm_in_training_as_one(tmp_path):
     argv = [*flags(tmp_path, "bilm", **WITHOUT_DROPOUT["bilm"]), "--max_steps", "8", "--max_grad_norm", "1"]
     argv += ["--save_strategy", "no", "--output_dir"]

@@ -58,6 +58,7 @@ def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_pa
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -297,6 +298,7 @@ def test_of_the_seeds_that_were_not_best_only_the_results_remain(flags, tmp_path
     assert f"This is seed {best}, the best of 2 on the validation set" in card.text and card.data.model_name == "out"
 
 
+@pytest.mark.slow
 def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch):
     argv = [*flags, "--seeds", "3", "--save_strategy", "steps", "--save_steps", "2"]
     train = runs.train
@@ -367,6 +369,7 @@ def test_seeds_that_predicted_other_examples_are_not_resumed(flags, tmp_path):
         run_glue.main([*argv, "--resume", "--max_predict_samples", "1"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["dev.csv", "config.json"])
 def test_finished_seeds_are_not_resumed_where_a_file_they_read_has_changed(flags, tmp_path, changed):
     for name in ("train.csv", "dev.csv"):
@@ -443,6 +446,7 @@ def test_restarts_serve_a_single_run_too(run, tmp_path):
     assert (tmp_path / "out" / "w").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metric", "best"), [(None, 43), ("accuracy", 43), ("loss", 44)])
 def test_the_best_seed_is_that_of_the_chosen_metric(run, tmp_path, metric, best):
     fake, _ = fake_run({42: (0.5, 2), 43: (0.6, 2), 44: (0.55, 3)})
@@ -561,6 +565,7 @@ def test_a_single_run_that_overwrites_those_of_several_seeds_can_be_resumed(flag
     assert run_glue.main([*flags, "--resume"])["eval_loss"] == single["eval_loss"]
 
 
+@pytest.mark.slow
 def test_a_kill_while_the_best_is_moved_leaves_what_finishes_it(flags, tmp_path):
     argv = [*flags, "--seeds", "2"]
     whole = tmp_path / "whole"

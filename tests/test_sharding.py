@@ -61,6 +61,7 @@ def run_sharded(configuration: str, main: Callable[[list[str]], object], layer: 
     assert wait(fork(partial(sharded, configuration, main, layer, argv), count=2), SECONDS) == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configuration", ["fsdp2", *DEEPSPEED])
 def test_a_sharded_model_scores_as_one_process_while_it_learns_and_from_its_folder(flags, tmp_path, configuration):
     check_installed(configuration)
