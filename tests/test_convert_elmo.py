@@ -535,7 +535,6 @@ def broken_bias() -> np.ndarray:
     return bias
 
 
-LONG = 2000  # characters, more than an error has
 CELL = "RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell"
 FILES = {
     "no options": (remove("options.json"), OSError, "options.json: no such file"),
@@ -555,16 +554,6 @@ FILES = {
     "more projected than cells": (configure(dim=4), ValueError, "dim 4 is smaller than projection_dim 5"),
     "activation": (configure(activation="gelu"), ValueError, "char_activation"),
     "clip no number": (configure(cell_clip="three"), ValueError, "cell_clip"),
-    "clip of any length": (configure(cell_clip="3" * LONG), ValueError, "cell_clip"),
-    "size of any length": (
-        configure(dim="7" * LONG),
-        ValueError,
-        r"dim must be a positive integer, not '777.*\.\.\..*7'",
-    ),
-    "key of any length": (configure(**{"x" * LONG: 1}), ValueError, r"options.json has the unknown 'xxx.*\.\.\..*x'"),
-    "filter of no whole width": (configure(filters=[[1.5, 3]]), ValueError, r"filters=\[\[1.5, 3\]\]: each .* whole"),
-    "filters of no whole number": (configure(filters=[[1, "3"]]), ValueError, "each must be .* whole numbers"),
-    "a filter without a number": (configure(filters=[1]), ValueError, r"filters=\[1\]: each must be"),
     "filter too wide": (configure(filters=[[12, 3]]), ValueError, "no wider than max_characters_per_token=11"),
     "sizes disagree": (
         configure(dim=8),
@@ -596,9 +585,8 @@ FILES = {
 def assert_refused(release: Path, error: type[Exception], message: str, **given: str) -> None:
     """Raises `error` and leaves nothing new beside the release."""
     before = sorted(release.parent.rglob("*"))
-    with pytest.raises(error, match=f"(?s){message}") as raised:
+    with pytest.raises(error, match=f"(?s){message}"):
         converted(release, **given)
-    assert len(str(raised.value)) < LONG
     assert sorted(release.parent.rglob("*")) == before
 
 
