@@ -50,6 +50,19 @@ def test_any_positions_are_read_as_by_the_stock_model(cases, unpad, tmp_path):
 
 
 @MODELS
+@pytest.mark.parametrize("head", ["Model", "LMHeadModel", "ForMaskedLM", "ForSequenceClassification"])
+def test_inputs_without_names_are_in_the_order_of_the_stock_model(cases, head, tmp_path):
+    if head == {bert_cases: "LMHeadModel", gpt_cases: "ForMaskedLM"}[cases]:
+        pytest.skip("not a head of this model")
+    stock, ours = cases.pair(head, tmp_path)
+    inputs = (torch.ones(2, COLUMNS), torch.randint(0, 2, (2, COLUMNS)), torch.tensor([POSITIONS["shuffled"]]))
+    embeddings = torch.randn(2, COLUMNS, 36)
+    with torch.no_grad():
+        states, expected = (model(None, *inputs, embeddings)[0] for model in (ours, stock))
+    torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
+
+
+@MODELS
 @UNPAD
 def test_positions_beside_padding_are_read_as_by_the_stock_model(cases, unpad, tmp_path):
     stock, ours = cases.pair("Model", tmp_path)

@@ -127,8 +127,7 @@ class ZooBertSelfAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,  # (..., H)
         attention_mask: torch.Tensor | None = None,
-        queries: torch.Tensor
-        | None = None,  # the states of the tokens that attend: all, or the first of each sequence
+        queries: torch.Tensor | None = None,  # states of the tokens that attend; None: all
         layout: Layout = ROWS_AND_COLUMNS,
         cache: Cache | None = None,
         place: int | None = None,  # of the layer in the model
@@ -326,9 +325,8 @@ class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
     _can_record_outputs = {
         "hidden_states": OutputRecorder(ZooBertHiddenStates),
         "attentions": ZooBertSelfAttention,
-        "cross_attentions": OutputRecorder(
-            ZooBertSelfAttention, index=1, layer_name="crossattention"
-        ),  # there is none
+        # There is no such layer, so this is empty, as it is in transformers' encoder.
+        "cross_attentions": OutputRecorder(ZooBertSelfAttention, index=1, layer_name="crossattention"),
     }
     # Heads of a pre-training checkpoint that the loaded model lacks, and a buffer that old files contain.
     _keys_to_ignore_on_load_unexpected = [*PRETRAINING_HEADS, r"pooler\.dense", r"position_ids$"]

@@ -223,19 +223,18 @@ def find_positions(
 
     Raises ValueError for positions that are not below `longest`, those of the model.
     """
-    columns = torch.arange(inputs.shape[1], device=inputs.device)
-    past = cached_tokens(cache)
+    columns, past = torch.arange(inputs.shape[1], device=inputs.device), cached_tokens(cache)
+    if position_ids is None and starts is not None:
+        position_ids = columns - torch.where(starts, columns, 0).cummax(-1).values
+    values = past if position_ids is None else position_ids
+    on_device = torch.is_tensor(values) and (is_opaque(values) or values.device.type != "cpu")
+    is_checked = not (on_device or is_tracing(inputs))  # reading the values would make the program wait for the device
     reached = past + inputs.shape[1]
-    if position_ids is None and starts is None:
+    if position_ids is None:
         position_ids = (columns + past).unsqueeze(0)
-    else:  # a packed row may be longer than its sequences
-        if position_ids is None:
-            position_ids = columns - torch.where(starts, columns, 0).cummax(-1).values
-        reached = position_ids.max() + 1 if position_ids.numel() else 0
-    on_device = torch.is_tensor(reached) and (is_opaque(reached) or reached.device.type != "cpu")
-    if on_device or is_tracing(inputs):
-        return position_ids  # reading the values would make the program wait for the device
-    if reached > longest:
+    elif is_checked:  # a packed row may be longer than its sequences
+        reached = int(position_ids.max()) + 1 if position_ids.numel() else 0
+    if is_checked and reached > longest:
         raise ValueError(
             f"The input reaches position {int(reached)} and the model has {longest}: pass truncation=True, "
             f"max_length={longest} to the tokenizer, cut the text into windows, or let generate make fewer new tokens."
