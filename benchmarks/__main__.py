@@ -262,22 +262,27 @@ def print_table(args: argparse.Namespace, device: torch.device, report: Report, 
     report.machine = {name: value for name, value in machine.items() if name not in limits}
     report.limits.append(limits)
     print_head(header(device))
+    report.write()
     for row, setting in lines(args, device):
         if time.monotonic() + gpu.expected_seconds(row) > end:
             report.unmeasured.append(row)
-            continue
-        try:
-            result = measure(row, setting, args.size == "tiny", args.pairs, device)
-            report.results.append(result)
-            print(markdown(table_line(result)), flush=True)
-        except Exception as error:
-            if not args.quick:
-                raise
-            report.failures.append({"row": row, "setting": setting, "reason": reason_of(error)})
-            print(f"{row} FAILED: {report.failures[-1]['reason']}", flush=True)
+        else:
+            print_row(row, setting, args, device, report)
         report.write()
-    report.write()
     print(f"\nunmeasured: {', '.join(report.unmeasured)}" if report.unmeasured else "")
+
+
+def print_row(row: str, setting: str, args: argparse.Namespace, device: torch.device, report: Report) -> None:
+    """Measures a row and prints it. If it fails, so does the command, but with --quick the next row begins."""
+    try:
+        result = measure(row, setting, args.size == "tiny", args.pairs, device)
+        report.results.append(result)
+        print(markdown(table_line(result)), flush=True)
+    except Exception as error:
+        if not args.quick:
+            raise
+        report.failures.append({"row": row, "setting": setting, "reason": reason_of(error)})
+        print(f"{row} FAILED: {report.failures[-1]['reason']}", flush=True)
 
 
 def reason_of(error: Exception) -> str:
