@@ -99,7 +99,7 @@ for name in checkpoint-400 checkpoint-4000 model.safetensors; do
     echo "$name" >> "$run/log.jsonl"
     if [ $name = model.safetensors ]; then break; fi
     mv "$run/new" "$run/$name"
-    until [ -e "go-on-$name" ]; do sleep 0.01; done
+    until [ -e "go-on-$name" ] || ((SECONDS > 60)); do sleep 0.01; done
 done
 mv "$run/new/model.safetensors" "$run"
 touch "$run/metrics.json"
