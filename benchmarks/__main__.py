@@ -97,9 +97,7 @@ def measure(row: str, setting: str, tiny: bool, pairs: int, device: torch.device
         DifferentResults: if the results of the two sides differ.
     """
     if row in gpu.RUNS:
-        record = gpu.RUNS[row].run(tiny, device.type)
-        scores = (record[name] for name in ("seconds", "train_loss", "eval_accuracy"))
-        return RunResult(row, gpu.RUNS[row].title, *scores)
+        return measure_run(row, tiny, device)
     title, build = ROWS[row]
     precisions = SETTINGS[setting]
     contest = build(*precisions, tiny, device)
@@ -137,6 +135,13 @@ def measure(row: str, setting: str, tiny: bool, pairs: int, device: torch.device
         tokens_per_second=timing.token_rate,
         baseline_tokens_per_second=timing.baseline_token_rate,
     )
+
+
+def measure_run(row: str, tiny: bool, device: torch.device) -> RunResult:
+    """What a whole run took, and what it learned."""
+    record = gpu.RUNS[row].run(tiny, device.type)
+    scores = (record[name] for name in ("seconds", "train_loss", "eval_accuracy"))
+    return RunResult(row, gpu.RUNS[row].title, *scores)
 
 
 def peak_of(side: Side, device: torch.device) -> float | None:

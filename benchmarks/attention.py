@@ -6,6 +6,7 @@ the models pack, against sdpa on the padded batch. A row is a function as in ber
 """
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -70,6 +71,13 @@ def attend(sequences: int, length: int) -> Build:
     return build
 
 
+def attend_padded(states: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
+    """Queries, keys and values (B, T, A, D) under a mask (B, T) -> (B, T, A * D), by sdpa."""
+    states = (state.transpose(1, 2) for state in states)
+    output = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=mask[:, None, None, :].bool())
+    return output.transpose(1, 2).flatten(2)
+
+
 def attend_packed(lengths_name: str) -> Build:
     """32 sequences of these lengths: ours as `torch_varlen` attends on a device, the baseline by sdpa with a mask."""
     layer = SimpleNamespace(is_causal=False, training=True, config=SimpleNamespace(_attn_implementation=VARLEN))
@@ -86,12 +94,6 @@ def attend_packed(lengths_name: str) -> Build:
         def ours(states: list[torch.Tensor]) -> torch.Tensor:
             attend = AttentionInterface()[VARLEN]
             return packed_attention(attend, layer, *states, sequences, None, scaling=size**-0.5, dropout=0.0)
-
-        def padded(states: list[torch.Tensor]) -> torch.Tensor:
-            states = (state.transpose(1, 2) for state in states)
-            visible = mask[:, None, None, :].bool()
-            output = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=visible)
-            return output.transpose(1, 2).flatten(2)
 
         def real(states: torch.Tensor) -> torch.Tensor:
             """(B, T, ...) -> (N, ...), in the order of the packed tokens."""
@@ -117,7 +119,7 @@ def attend_packed(lengths_name: str) -> Build:
         pairs = sum(length**2 for length in lengths_of(batch))
         return Contest(
             side("zoo", ours, real, precision),
-            side("sdpa", padded, lambda states: states, baseline_precision),
+            side("sdpa", partial(attend_padded, mask=mask), lambda states: states, baseline_precision),
             inputs.work,
             tolerance(precision, baseline_precision, device=device),
             Need("products", lambda index: PASSES * 2 * 2 * pairs * heads * size),
