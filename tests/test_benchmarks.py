@@ -56,20 +56,16 @@ def word_pieces(lines: list[str], vocabulary) -> list[int]:
 
 
 @pytest.fixture
-def _no_memory_process(monkeypatch):
+def _no_process_and_no_compiler(monkeypatch):
+    """No process measures memory, and torch traces what it compiles without making code, which takes half a minute."""
     monkeypatch.setattr(bert, "peak_memory", lambda work, *args: work(*args) or 1.0)
-
-
-@pytest.fixture
-def _no_compiler(monkeypatch):
-    """torch traces what it compiles, and does not make code of it, which takes half a minute."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
 
 
 EVERY = [(row, setting) for row in ROWS for setting in SETTINGS if row not in gpu.ROWS or setting == "bf16"]
 
 
-@pytest.mark.usefixtures("_no_memory_process", "_no_compiler")
+@pytest.mark.usefixtures("_no_process_and_no_compiler")
 @pytest.mark.parametrize(("row", "setting"), EVERY)
 def test_every_row_runs_in_every_setting(row, setting):
     result = tiny_run(row, "--settings", setting)
@@ -163,8 +159,7 @@ def test_peak_memory_is_of_the_process_that_worked_and_not_of_the_one_that_asked
 
 
 def switches() -> tuple[str, bool, bool]:
-    matmul, onednn = torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled
-    return matmul, onednn, torch.is_autocast_enabled("cpu")
+    return torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled, torch.is_autocast_enabled("cpu")
 
 
 def test_the_switches_are_put_back_after_an_error():
@@ -256,9 +251,8 @@ def test_an_unknown_row_is_one_clear_error(capsys):
 
 
 def test_the_name_of_a_model_stands_for_its_rows_and_settings():
-    results = main(["elmo", "--size", "tiny", "--pairs", "1"])
     wanted = [(row, setting) for row in elmo.ROWS for setting in DEFAULT_SETTINGS]
-    assert [(result.row, result.setting) for result in results] == wanted
+    assert [(each.row, each.setting) for each in main(["elmo", "--size", "tiny", "--pairs", "1"])] == wanted
 
 
 # ELMo

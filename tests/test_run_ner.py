@@ -630,7 +630,6 @@ def test_a_broken_file_is_an_error_that_says_where(tmp_path, flags, content, mes
 # Several processes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "elmo"])
 def test_two_processes_and_accumulated_steps_weigh_tags_as_one_process_does(tmp_path, flags, conll, elmo, family):
     """However sentences of different lengths are divided, each labelled word counts the same."""
