@@ -22,7 +22,7 @@ Letters: as in modeling_bert.py.
 
 import torch
 import transformers
-from transformers.modeling_outputs import CausalLMOutput
+from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
@@ -63,7 +63,7 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
         logits_to_keep: int | torch.Tensor = 0,
         unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | CausalLMOutput:
+    ) -> tuple[torch.Tensor] | CausalLMOutputWithCrossAttentions:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The tokens themselves, usually `input_ids`; -100 for tokens that are not to be predicted. The model shifts
@@ -87,8 +87,12 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        return CausalLMOutputWithCrossAttentions(
+            loss=loss,
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
         )
 
     @classmethod
