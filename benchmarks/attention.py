@@ -1,8 +1,8 @@
 """Attention in training by itself, forward and backward, without dropout.
 
 Plain products against torch's fused attention (sdpa), between which the models choose in `attention_implementation` of
-modeling_packing.py: these rows tell whether the choice suits a processor. Also, sequences of different lengths, which
-the models pack, against sdpa on the padded batch. A row is a function as in bert.py.
+modeling_attention.py: these rows tell whether the choice suits a processor. Also, sequences of different lengths,
+which the models pack, against sdpa on the padded batch. A row is a function as in bert.py.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from functools import partial
 from types import SimpleNamespace
 
 import torch
-from transformers import AttentionInterface
 
-from modeling.shared.modeling_packing import eager_attention_forward, find_sequences, packed_attention
-from modeling.shared.modeling_varlen import VARLEN
+from modeling.shared.modeling_attention import attend as attend_to
+from modeling.shared.modeling_attention import eager_attention_forward
+from modeling.shared.modeling_packing import VARLEN, find_sequences
 
 from .bert import PASSES, lengths_of, make_batches
 from .measure import Build, Contest, Need, Outputs, Side
@@ -86,18 +86,18 @@ def attend_packed(lengths_name: str) -> Build:
         inputs = make_batches(lengths_name, tiny)
         batch = inputs.batches[0]
         mask = batch["attention_mask"].to(device)
-        sequences = find_sequences(tuple(mask.shape), device, mask, None)
+        packing = find_sequences(tuple(mask.shape), device, mask, None)
         heads, size = (5, 4) if tiny else (HEADS, HEAD_SIZE)
         generator = torch.Generator().manual_seed(0)
         numbers = [torch.randn(*mask.shape, heads, size, generator=generator) for _ in NAMES]
 
         def ours(states: list[torch.Tensor]) -> torch.Tensor:
-            attend = AttentionInterface()[VARLEN]
-            return packed_attention(attend, layer, *states, sequences, None, scaling=size**-0.5, dropout=0.0)
+            states = (state.transpose(1, 2) for state in states)  # (1, A, N, D)
+            return attend_to(layer, *states, packing=packing, scaling=size**-0.5, dropout=0.0)[0]
 
         def real(states: torch.Tensor) -> torch.Tensor:
-            """(B, T, ...) -> (N, ...), in the order of the packed tokens."""
-            return states.flatten(0, 1)[sequences.tokens]
+            """(B, T, ...) -> (1, N, ...), in the order of the packed tokens."""
+            return packing.pack(states)
 
         def side(name: str, attention: Callable, take: Callable, precision: str) -> Side:
             """`take` makes what the side works on of the padded batch."""
@@ -124,7 +124,7 @@ def attend_packed(lengths_name: str) -> Build:
             tolerance(precision, baseline_precision, device=device),
             Need("products", lambda index: PASSES * 2 * 2 * pairs * heads * size),
             device,
-            tokens=lambda index: len(sequences.tokens),
+            tokens=lambda index: len(packing.tokens),
         )
 
     return build

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 import modeling
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.optimization import build_optimizer
-from modeling.shared.modeling_losses import IGNORED
+from modeling.shared.modeling_heads import IGNORED
 
 from .limits import layers_flop
 from .measure import Build, Contest, Need, Outputs, Side, peak_memory

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 import modeling
 from modeling.shared.modeling_cache import CACHE
-from modeling.shared.modeling_losses import IGNORED
+from modeling.shared.modeling_heads import IGNORED
 
 from .bert import (
     BATCHES,

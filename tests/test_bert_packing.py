@@ -7,7 +7,7 @@ from transformers import AttentionInterface, DataCollatorWithFlattening
 
 from modeling import ZooBertConfig, ZooBertModel, ZooGPTConfig, ZooGPTModel
 from modeling.bert.modeling_bert import ZooBertIntermediate
-from modeling.shared import modeling_packing
+from modeling.shared import modeling_attention, modeling_packing
 from modeling.shared.modeling_packing import find_sequences
 from tests.bert_cases import COLUMNS, ROWS, assert_same_gradients, assert_same_outputs, batch, case, pair
 
@@ -48,7 +48,7 @@ def test_attention_on_a_grid_gives_what_attention_in_groups_gives(head, attentio
     stock, ours = pair(head, tmp_path, attention)
     this = case(head, holes=True)
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())  # as on every device but the CPU
-    monkeypatch.setattr(modeling_packing, "_attend_in_groups", None)
+    monkeypatch.setattr(modeling_attention, "_attend_in_groups", None)
     assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
     if this.labels:
         for model in (stock, ours):
@@ -84,7 +84,7 @@ def test_sdpa_attends_except_in_bfloat16_with_dropout_and_in_training_without_am
         return scaled_dot_product_attention(*args, **kwargs)
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
-    monkeypatch.setattr(modeling_packing, "has_amx", lambda: has_amx)
+    monkeypatch.setattr(modeling_attention, "has_amx", lambda: has_amx)
     model, ids = small(model_class, dropout).train(), torch.randint(1, 61, (2, 7))
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
         model(ids)
@@ -102,7 +102,7 @@ def test_in_bfloat16_the_gradients_of_plain_products_are_as_close_to_float32_as_
     this = case(head, holes=True)
 
     def gradients(dtype: torch.dtype, has_amx: bool) -> torch.Tensor:
-        monkeypatch.setattr(modeling_packing, "has_amx", lambda: has_amx)
+        monkeypatch.setattr(modeling_attention, "has_amx", lambda: has_amx)
         ours.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
             ours(**this.inputs, **this.labels).loss.backward()
@@ -117,7 +117,7 @@ def test_padding_and_packing_are_inverse_where_tokens_are():
     mask = batch()["attention_mask"]
     states = torch.randn(*mask.shape, 3)
     found = find_sequences(mask.shape, mask.device, mask, None)
-    torch.testing.assert_close(found.pad(found.pack(states)), states * mask.unsqueeze(-1))
+    torch.testing.assert_close(found.unpack(found.pack(states)), states * mask.unsqueeze(-1))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_padding_is_not_computed(tmp_path, monkeypatch):
     monkeypatch.setattr(ZooBertIntermediate, "forward", recorded)
     inputs = batch(lengths=[2, 3, 19, 5, 3, 2, 2])
     ours(**inputs)
-    assert seen == [(36,), (36,), (7,)]  # 36 real tokens of 133, then [CLS] alone
+    assert seen == [(1, 36), (1, 36), (1, 7)]  # 36 real tokens of 133, then [CLS] alone
     seen.clear()
     ours(**inputs, unpad=False)
     assert seen == [(7, 19), (7, 19), (7, 1)]
@@ -229,7 +229,7 @@ def test_a_packed_row_may_be_longer_than_the_models_positions(tmp_path):
 
 def test_short_sequences_packed_beside_a_long_one_are_not_spread_over_a_grid_of_its_length(tmp_path, monkeypatch):
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
-    monkeypatch.setattr(modeling_packing, "_attend_on_a_grid", None)
+    monkeypatch.setattr(modeling_attention, "_attend_on_a_grid", None)
     stock, ours = pair("Model", tmp_path)
     inputs = batch(lengths=[19, 2, 2, 2, 2, 2, 2])  # 31 tokens, a grid of 7 x 19
     flat = {name: tensor for name, tensor in flattened(inputs).items() if name != "labels"}

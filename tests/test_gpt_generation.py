@@ -20,7 +20,8 @@ from transformers import (
 )
 
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel, ZooGPTTokenizer
-from modeling.shared import modeling_kept_weights, modeling_layout
+from modeling.gpt import modeling_gpt
+from modeling.shared import modeling_kept_weights
 from tests.gpt_sample import merges, vocabulary
 
 
@@ -332,7 +333,7 @@ def test_a_compiled_step_on_a_static_cache_generates_the_same():
 )
 def test_continuous_batching_generates_the_tokens_of_each_prompt_alone(attention, filled_by, monkeypatch):
     if filled_by != "this release":
-        monkeypatch.setattr(modeling_layout, "ATTENTION_FILLS_PAGED_CACHE", False)
+        monkeypatch.setattr(modeling_gpt, "ATTENTION_FILLS_PAGED_CACHE", False)
     ours, stock = build()
     ours.set_attn_implementation(attention)
     rows = [prompts(1, columns) for columns in (1, 9, 2, 5, 12, 3)]

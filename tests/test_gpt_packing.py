@@ -6,7 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, DataCollatorWithFlattening
 
 from modeling.gpt.modeling_gpt import ZooGPTMLP
-from modeling.shared import modeling_packing
+from modeling.shared import modeling_attention, modeling_packing
 from tests.gpt_cases import (
     COLUMNS,
     LABELS,
@@ -32,7 +32,7 @@ def test_attention_on_a_grid_gives_what_attention_in_groups_gives(head, attentio
     stock, ours = pair(head, tmp_path, attention)
     this = case(head, holes=True)
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())  # as on every device but the CPU
-    monkeypatch.setattr(modeling_packing, "_attend_in_groups", None)
+    monkeypatch.setattr(modeling_attention, "_attend_in_groups", None)
     assert_same_outputs(ours(**this.inputs), stock(**this.for_stock), this.real)
     if this.labels:
         for model, inputs in ((stock, this.for_stock), (ours, this.inputs)):
@@ -56,7 +56,7 @@ def test_padding_is_not_computed(head, lm_loss_weight, last_block, monkeypatch):
     inputs = batch(lengths=[2, 3, 19, 5, 3, 2, 2])
     labels = torch.randint(0, LABELS, (ROWS,)) if head != "LMHeadModel" else None
     ours(**inputs, labels=labels, use_cache=False)
-    assert seen == [(36,), (36,), (last_block,)]  # 36 real tokens of 133, and 7 extract tokens
+    assert seen == [(1, 36), (1, 36), (1, last_block)]  # 36 real tokens of 133, and 7 extract tokens
     seen.clear()
     ours(**inputs, labels=labels, use_cache=False, unpad=False)
     assert seen == [(7, 19), (7, 19), (7, 19 if last_block == 36 else 1)]
@@ -207,7 +207,7 @@ def test_a_packed_row_may_be_longer_than_the_models_positions(tmp_path):
 
 def test_short_sequences_packed_beside_a_long_one_are_not_spread_over_a_grid_of_its_length(tmp_path, monkeypatch):
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
-    monkeypatch.setattr(modeling_packing, "_attend_on_a_grid", None)
+    monkeypatch.setattr(modeling_attention, "_attend_on_a_grid", None)
     stock, ours = pair("LMHeadModel", tmp_path)
     inputs = batch(lengths=[19, 2, 2, 2, 2, 2, 2])  # 31 tokens, a grid of 7 x 19
     expected = stock(**inputs).logits[inputs["attention_mask"].bool()]

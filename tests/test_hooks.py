@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.integrations.neftune import neftune_post_forward_hook
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from modeling.shared import modeling_layout
+from modeling.shared.modeling_packing import Packing
 from tests import bert_cases, gpt_cases
 
 
@@ -32,13 +32,13 @@ EACH_FAMILY = pytest.mark.parametrize(
 @pytest.fixture
 def packs(monkeypatch):
     """Whether a call of the model computes real tokens only."""
-    calls, attend = [], modeling_layout.packed_attention
+    calls, pack = [], Packing.pack
 
-    def packed_attention(*args, **kwargs):
-        calls.append(args)
-        return attend(*args, **kwargs)
+    def recorded(self, tensor):
+        calls.append(tensor)
+        return pack(self, tensor)
 
-    monkeypatch.setattr(modeling_layout, "packed_attention", packed_attention)
+    monkeypatch.setattr(Packing, "pack", recorded)
 
     def packs(model: PreTrainedModel, **inputs) -> bool:
         calls.clear()

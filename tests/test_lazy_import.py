@@ -59,7 +59,7 @@ def steps() -> list:
 def test_a_model_is_imported_when_it_is_first_used(steps):
     _, imported, configured, of_bert, gpt, after_gpt = steps
     assert imported == configured == []
-    bert = {"modeling.bert.modeling_bert", "modeling.shared.modeling_layout", "modeling.shared.modeling_losses"}
+    bert = {"modeling.bert.modeling_bert", "modeling.shared.modeling_packing", "modeling.shared.modeling_heads"}
     assert bert <= set(of_bert) and not any(name.startswith(("modeling.gpt", "modeling.elmo")) for name in of_bert)
     assert gpt == "ZooGPTLMHeadModel"
     assert not any(name.startswith(("modeling.elmo", "modeling.feature_tagger")) for name in after_gpt)

@@ -10,7 +10,7 @@ from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from modeling.shared import modeling_packing, modeling_varlen
+from modeling.shared import modeling_attention, modeling_packing
 from tests import bert_cases, gpt_cases
 
 
@@ -37,12 +37,14 @@ def _on_gpu(monkeypatch):
     """The processor counts as a device with the kernel, and float32 as a type that it computes."""
     CALLS.clear()
     # The copy of this file in a saved folder registers its own function when a test loads it in this process.
-    monkeypatch.setitem(AttentionInterface._global_mapping, "torch_varlen", modeling_varlen.varlen_attention_forward)
+    monkeypatch.setitem(
+        AttentionInterface._global_mapping, "torch_varlen", modeling_attention.varlen_attention_forward
+    )
     monkeypatch.setattr(modeling_packing, "VARLEN_DEVICES", ("cpu",))
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
-    monkeypatch.setattr(modeling_varlen, "VARLEN_TYPES", (torch.float32,))
-    monkeypatch.setattr(modeling_varlen, "HEAD_DIMS", (12,))
-    monkeypatch.setattr(modeling_varlen, "_kernel", lambda: reference_varlen_attn)
+    monkeypatch.setattr(modeling_attention, "VARLEN_TYPES", (torch.float32,))
+    monkeypatch.setattr(modeling_attention, "HEAD_DIMS", (12,))
+    monkeypatch.setattr(modeling_attention, "_kernel", lambda: reference_varlen_attn)
 
 
 def test_the_stand_in_takes_what_torchs_kernel_takes():
@@ -50,7 +52,7 @@ def test_the_stand_in_takes_what_torchs_kernel_takes():
     ours = inspect.signature(reference_varlen_attn).parameters
     assert [name for name in parameters if name in ours] == list(ours)
     assert all(parameters[name].kind == ours[name].kind for name in ours)
-    assert modeling_varlen._kernel() is varlen.varlen_attn
+    assert modeling_attention._kernel() is varlen.varlen_attn
 
 
 @pytest.mark.usefixtures("_on_gpu")
@@ -134,7 +136,7 @@ def test_generation_with_padding_on_the_left_writes_the_same_tokens():
 
 
 def test_on_a_device_without_the_kernel_it_is_sdpa(tmp_path, monkeypatch):
-    monkeypatch.setattr(modeling_varlen, "_kernel", None)
+    monkeypatch.setattr(modeling_attention, "_kernel", None)
     stock, ours = bert_cases.pair("ForSequenceClassification", tmp_path, attn_implementation="torch_varlen")
     this = bert_cases.case("ForSequenceClassification", holes=True)
     bert_cases.assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
@@ -150,7 +152,7 @@ def test_what_the_kernel_does_not_take_is_what_sdpa_computes(cases, lacking, tmp
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.25
     else:
-        monkeypatch.setattr(modeling_varlen, lacking, (lambda: None) if lacking == "_kernel" else ())
+        monkeypatch.setattr(modeling_attention, lacking, (lambda: None) if lacking == "_kernel" else ())
     for lengths in ([5, 9, 2], [9, 9, 9]):  # a batch with padding, and one without
         inputs, states = cases.batch(lengths), []
         for attention in ("sdpa", "torch_varlen"):
@@ -163,6 +165,6 @@ def test_what_the_kernel_does_not_take_is_what_sdpa_computes(cases, lacking, tmp
 
 def test_an_earlier_torch_has_no_such_kernel(monkeypatch):
     monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value, *boundaries, is_causal=False: query)
-    assert modeling_varlen._kernel.__wrapped__() is None
+    assert modeling_attention._kernel.__wrapped__() is None
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
-    assert modeling_varlen._kernel.__wrapped__() is None
+    assert modeling_attention._kernel.__wrapped__() is None

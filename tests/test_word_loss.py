@@ -6,7 +6,7 @@ import torch.nn as nn
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from modeling.shared import modeling_word_loss
-from modeling.shared.modeling_losses import IGNORED
+from modeling.shared.modeling_heads import IGNORED
 from modeling.shared.modeling_word_loss import language_loss, word_loss
 
 

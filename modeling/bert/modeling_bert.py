@@ -17,20 +17,18 @@ Section 3 describes the encoder, section 3.1 the masked LM and next-sentence hea
 fine-tuning heads; released code: google-research/bert, `modeling.py`. Parameter names are those of every published
 PyTorch checkpoint. The results are those of the released code; the way they are computed differs:
 
-- padding is not computed: the real tokens of a batch run as one row, and only attention separates the sequences
-  (modeling_layout.py);
+- padding is not computed: the real tokens of a batch run as a batch of one row (modeling_packing.py), and only
+  attention separates the sequences (modeling_attention.py);
 - with `skip_logits=True`, the masked LM head runs at the labelled positions only;
 - where only the state of [CLS] is read, the last layer computes only that state.
 
 With `config.is_decoder`, attention is from left to right, as in the paper's ablation "LTR & No NSP" (section 5.1); its
 language modeling head is in modeling_bert_decoder.py.
 
-Letters: B rows, T columns, N real tokens of a batch, S sequences, H hidden size, A heads, D = H / A, V vocabulary,
-C classes, P keys and values in front of a row (prefix tuning). Hidden states are (B, T, H), or (N, H) while packed;
-`(..., H)` stands for both.
+Letters: B rows, T columns, H hidden size, A heads, D = H / A, V vocabulary, C classes, Q queries, P keys and values in
+front of a row (prefix tuning). In a packed batch, B is 1 and T the number of real tokens.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +36,6 @@ import torch.nn as nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutputWithPastAndCrossAttentions,
@@ -57,20 +54,33 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
-from ..shared.modeling_cache import CACHE, cache_of_either_name, cached_tokens, check_places
-from ..shared.modeling_layout import ROWS_AND_COLUMNS, Layout, choose_layout, hooks_need_padding, states_of_token
-from ..shared.modeling_losses import IGNORED, class_loss, sequence_classification_loss, token_loss
-from ..shared.modeling_onednn import apply_linear
-from ..shared.modeling_packing import (
+from ..shared.modeling_attention import (
+    attend,
     attention_implementation,
+    create_mask,
+    eager_attention_forward,
+    mask_of_queries,
+    split_heads,
+)
+from ..shared.modeling_cache import CACHE, cache_of_either_name, cached_tokens, check_places
+from ..shared.modeling_heads import (
+    IGNORED,
     check_choices,
     check_shapes,
-    eager_attention_forward,
+    class_loss,
+    labels_need_padding,
+    sequence_classification_loss,
+    token_loss,
+)
+from ..shared.modeling_packing import (
+    Packing,
     find_positions,
     find_starts,
+    hooks_need_padding,
     is_recorded,
-    labels_need_padding,
-    split_heads,
+    make_plan,
+    states_at,
+    states_of_token,
 )
 from ..shared.modeling_static import is_opaque
 from .configuration_bert import NO_DECODER, ZooBertConfig
@@ -92,10 +102,10 @@ class ZooBertEmbeddings(nn.Module):
 
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,  # (B, T) or (N,)
+        input_ids: torch.Tensor | None = None,  # (B, T)
         token_type_ids: torch.Tensor | None = None,  # broadcasts against the ids; None: all in the first segment
         position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,  # (..., H), instead of input_ids
+        inputs_embeds: torch.Tensor | None = None,  # (B, T, H), instead of input_ids
         past_key_values_length: int = 0,  # P, from which positions count by default
     ) -> torch.Tensor:
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
@@ -105,7 +115,7 @@ class ZooBertEmbeddings(nn.Module):
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
         embeddings = words + self.token_type_embeddings(token_type_ids) + self.position_embeddings(position_ids)
-        return self.dropout(self.LayerNorm(embeddings))  # (..., H)
+        return self.dropout(self.LayerNorm(embeddings))  # (B, T, H)
 
 
 class ZooBertSelfAttention(nn.Module):
@@ -125,23 +135,24 @@ class ZooBertSelfAttention(nn.Module):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,  # (..., H)
+        hidden_states: torch.Tensor,  # (B, T, H)
         attention_mask: torch.Tensor | None = None,
-        queries: torch.Tensor | None = None,  # states of the tokens that attend; None: all
-        layout: Layout = ROWS_AND_COLUMNS,
+        read: torch.Tensor | None = None,  # (B, Q) the columns whose tokens attend; None: all
         cache: Cache | None = None,
         place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        query = split_heads(self.query(states_at(hidden_states, read)), self.head_dim)  # (B, A, Q, D)
+        key = split_heads(self.key(hidden_states), self.head_dim)  # (B, A, T, D)
+        value = split_heads(self.value(hidden_states), self.head_dim)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx if place is None else place)  # (B, A, P + T, D)
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            attention_implementation(self.config, hidden_states, kwargs), eager_attention_forward
+        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
+            attention_implementation(self.config, query, kwargs), eager_attention_forward
         )
-        queries = hidden_states if queries is None else queries
-        query = split_heads(apply_linear(self.query, queries), self.head_dim)  # (..., A, D)
-        key, value = (split_heads(apply_linear(each, hidden_states), self.head_dim) for each in (self.key, self.value))
-        # (..., H), and (B, A, T, P + T) if the implementation returns probabilities
-        return layout.attend(attention_interface, self, query, key, value, attention_mask, cache, place, **kwargs)
+        # (B, Q, H), and (B, A, Q, P + T) if the implementation returns probabilities
+        return attend(attention_interface, self, query, key, value, attention_mask, **kwargs)
 
 
 class ZooBertResidual(nn.Module):
@@ -154,7 +165,7 @@ class ZooBertResidual(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return self.LayerNorm(self.dropout(apply_linear(self.dense, hidden_states)) + residual)
+        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + residual)
 
 
 class ZooBertAttention(nn.Module):
@@ -165,15 +176,13 @@ class ZooBertAttention(nn.Module):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,  # (..., H)
+        hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        queries: torch.Tensor | None = None,
-        layout: Layout = ROWS_AND_COLUMNS,
-        cache: Cache | None = None,
+        read: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        attended, probabilities = self.self(hidden_states, attention_mask, queries, layout, cache, **kwargs)
-        return self.output(attended, hidden_states if queries is None else queries), probabilities
+        attended, probabilities = self.self(hidden_states, attention_mask, read, **kwargs)
+        return self.output(attended, states_at(hidden_states, read)), probabilities
 
 
 class ZooBertIntermediate(nn.Module):
@@ -183,7 +192,7 @@ class ZooBertIntermediate(nn.Module):
         self.activation = ACT2FN[config.hidden_act]  # the erf GELU, as released; GPT has the tanh approximation
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.activation(apply_linear(self.dense, hidden_states))
+        return self.activation(self.dense(hidden_states))
 
 
 class ZooBertLayer(GradientCheckpointingLayer):
@@ -199,62 +208,44 @@ class ZooBertLayer(GradientCheckpointingLayer):
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        layout: Layout = ROWS_AND_COLUMNS,
+        read: torch.Tensor | None = None,
         layer_past: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the first tokens are computed.
+        """(B, T, H) -> (B, T, H), or (B, Q, H) of the tokens in the (B, Q) columns `read`.
 
-        `kwargs` are those of the attention, such as `place`, the layer's place in the model.
+        `kwargs` are those of the attention: `packing`, and `place`, the layer's place in the model.
         """
-        queries = layout.queries(hidden_states)
-        attended, _ = self.attention(hidden_states, attention_mask, queries, layout, layer_past, **kwargs)
+        attended, _ = self.attention(hidden_states, attention_mask, read, cache=layer_past, **kwargs)
         return self.output(self.intermediate(attended), attended)
-
-
-class ZooBertHiddenStates(nn.Module):
-    """The module that `output_hidden_states` records: its input and output are a layer's states, never packed."""
-
-    def forward(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-        return after
 
 
 class ZooBertEncoder(nn.Module):
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.layer = nn.ModuleList([ZooBertLayer(config, index) for index in range(config.num_hidden_layers)])
-        self.hidden_states = ZooBertHiddenStates()
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
+        hidden_states: torch.Tensor,  # (B, T, H)
         attention_mask: torch.Tensor | None = None,  # over pairs of tokens, as transformers' functions create it
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
-        layout: Layout = ROWS_AND_COLUMNS,
-        record: bool = False,
+        read: torch.Tensor | None = None,  # (B, Q) the columns of the only tokens that the last layer computes
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """(B, T, H), or (N, H) while packed -> (B, T, H), or (B, 1, H) where only the first tokens are returned.
-
-        With `record`, the states leave the layout after each layer to be recorded, and then enter it again.
-        """
         if encoder_hidden_states is not None or encoder_attention_mask is not None:
             raise ValueError(f"encoder_hidden_states, encoder_attention_mask: {NO_DECODER}")
         cache = cache_of_either_name(cache, past_key_values)
-        states = layout.leave(hidden_states) if record else hidden_states
         check_places(cache, len(self.layer), "num_hidden_layers")
         for place, layer in enumerate(self.layer):
             if place == len(self.layer) - 1:
-                layout, attention_mask = layout.for_last_layer(attention_mask)
-            inputs = layout.enter(states) if record else states
-            output = layer(inputs, attention_mask, layout=layout, layer_past=cache, place=place, **kwargs)
-            states = self.hidden_states(states, layout.leave(output) if record else output)
-        states = states if record else layout.leave(states)
-        return BaseModelOutputWithPastAndCrossAttentions(states, **{CACHE: cache if use_cache else None})
+                attention_mask, kwargs["read"] = mask_of_queries(attention_mask, read)
+            hidden_states = layer(hidden_states, attention_mask, layer_past=cache, place=place, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(hidden_states, **{CACHE: cache if use_cache else None})
 
 
 class ZooBertPooler(nn.Module):
@@ -279,7 +270,7 @@ class ZooBertPredictionTransform(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.LayerNorm(self.activation(apply_linear(self.dense, hidden_states)))
+        return self.LayerNorm(self.activation(self.dense(hidden_states)))
 
 
 class ZooBertLMPredictionHead(nn.Module):
@@ -292,7 +283,7 @@ class ZooBertLMPredictionHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, named as in published files
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return apply_linear(self.decoder, self.transform(hidden_states))  # (..., H) -> (..., V)
+        return self.decoder(self.transform(hidden_states))  # (..., H) -> (..., V)
 
 
 class ZooBertPretrainingHeads(nn.Module):
@@ -323,7 +314,7 @@ class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
     _can_compile_fullgraph = True
     _no_split_modules = ["ZooBertEmbeddings", "ZooBertLayer"]
     _can_record_outputs = {
-        "hidden_states": OutputRecorder(ZooBertHiddenStates),
+        "hidden_states": ZooBertLayer,
         "attentions": ZooBertSelfAttention,
         # There is no such layer, so this is empty, as it is in transformers' encoder.
         "cross_attentions": OutputRecorder(ZooBertSelfAttention, index=1, layer_name="crossattention"),
@@ -364,8 +355,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
     def set_input_embeddings(self, value):
         self.embeddings.word_embeddings = value
 
+    @can_return_tuple
     @merge_with_config_defaults
-    @capture_outputs
     @auto_docstring
     def forward(
         self,
@@ -386,14 +377,13 @@ class ZooBertModel(ZooBertPreTrainedModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to compute the real tokens only. This applies where the mask shows padding, or
             `cu_seq_lens_q` or `seq_idx` that a row holds several sequences. Padding is computed all the same when
-            attentions are returned, when shapes must be static (a traced graph, XLA) and, unless `True` is passed,
-            when a module of the model has a hook. In all of these cases `last_hidden_state` is zero at padding. With
-            `False`, it holds the states of padding.
+            attentions are returned, or hidden states with gradients, when shapes must be static (a traced graph, XLA)
+            and, unless `True` is passed, when a module of the model has a hook. In all of these cases
+            `last_hidden_state` is zero at padding. With `False`, it holds the states of padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of the first token, or with `config.is_decoder` of the last real one:
-            `last_hidden_state` is then `(batch_size, 1, hidden_size)`. Has no effect when hidden states or attentions
-            are returned, with `config.unpad=False` unless `unpad` is passed, or when a module of the model has a hook
-            that may need all states.
+            `last_hidden_state` is then `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False` unless
+            `unpad` is passed, or when a module of the model has a hook that may need all states.
         cache (`Cache`, *optional*):
             Keys and values of P tokens in front of each row, as prefix tuning learns them. `attention_mask` then has
             P more columns, the positions of the tokens begin at P, and padding is computed and has states.
@@ -406,29 +396,55 @@ class ZooBertModel(ZooBertPreTrainedModel):
         position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
         starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
         position_ids = find_positions(inputs, position_ids, starts, cache, self.config.max_position_embeddings)
-        hidden, attentions = (is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
         token = "last" if self.config.is_decoder else "first"
-        layout = choose_layout(
+        plan = make_plan(
             self,
             inputs,
             attention_mask,
             starts,
             unpad=unpad,
-            token=token if first_token_only and not (hidden or attentions) else None,
+            token=token if first_token_only else None,
             uses_cache=cache is not None,
-            records=attentions,
+            hidden_states=is_recorded(self.config, "hidden_states", kwargs),
+            attentions=is_recorded(self.config, "attentions", kwargs),
         )
-        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids)
-        create_mask = create_causal_mask if self.config.is_decoder else create_bidirectional_mask
-        mask = layout.create_mask(create_mask, self.config, hidden_states, cache)
-        encoded = self.encoder(hidden_states, mask, layout=layout, record=hidden, cache=cache, **kwargs)
-        hidden_states = encoded.last_hidden_state  # (B, 1 or T, H)
+        tensors = [plan.enter(each) for each in (input_ids, token_type_ids, position_ids, inputs_embeds)]
+        encoded = self.encode(*tensors, attention_mask, starts, plan.packing, read=plan.read, cache=cache, **kwargs)
+        hidden_states = plan.leave(encoded.last_hidden_state)  # (B, 1 or T, H)
         pooled = None
         if self.pooler is not None:
             pooled = self.pooler(states_of_token(hidden_states, token, inputs, attention_mask).unsqueeze(1))  # (B, H)
+        hidden_states = plan.zero_padding(hidden_states)
         return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=layout.zero_padding(hidden_states), pooler_output=pooled
+            last_hidden_state=hidden_states,
+            pooler_output=pooled,
+            hidden_states=plan.leave_recorded(encoded.hidden_states, hidden_states),
+            attentions=encoded.attentions,
+            cross_attentions=encoded.cross_attentions,
         )
+
+    @capture_outputs
+    def encode(
+        self,
+        input_ids: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        inputs_embeds: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        starts: torch.Tensor | None,
+        packing: Packing | None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Section 3's encoder on a batch with its padding, (B, T), or on a packed one, (1, N): states of that shape.
+
+        The mask and the `starts` of sequences are of the batch with padding; in a packed one, `packing` replaces them.
+        """
+        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
+        mask = None
+        if packing is None:
+            is_causal = self.config.is_decoder
+            mask = create_mask(self.config, hidden_states, attention_mask, starts, kwargs["cache"], is_causal)
+        return self.encoder(hidden_states, mask, packing=packing, **kwargs)
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache, kwargs: dict):
         """Raises ValueError for inputs of wrong shapes, and for inputs of a decoder."""
@@ -439,11 +455,6 @@ class ZooBertModel(ZooBertPreTrainedModel):
         unsupported = [name for name in decoder_names if kwargs.get(name) is not None and kwargs[name] is not False]
         if unsupported:
             raise ValueError(f"{', '.join(unsupported)}: {NO_DECODER}")
-
-    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids) -> torch.Tensor:
-        """(B, T, H), or (N, H) of the real tokens."""
-        tensors = (input_ids, token_type_ids, position_ids, inputs_embeds)
-        return self.embeddings(*(layout.enter(tensor) for tensor in tensors))
 
 
 class ZooBertWordPredictor(ZooBertPreTrainedModel):

@@ -28,7 +28,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import as_class
-from ..shared.modeling_packing import check_shapes, predicts_from_padding, states_to_predict_from
+from ..shared.modeling_heads import check_shapes, predicts_from_padding, states_to_predict_from
 from ..shared.modeling_word_loss import language_loss
 from .configuration_bert import NO_DECODER, ZooBertConfig
 from .modeling_bert import ZooBertModel, ZooBertPretrainingHeads, ZooBertWordPredictor

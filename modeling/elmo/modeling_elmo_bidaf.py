@@ -34,7 +34,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
-from ..shared.modeling_losses import IGNORED, class_loss, is_possible
+from ..shared.modeling_heads import IGNORED, class_loss, is_possible
 from ..shared.modeling_onednn import weight_of
 from ..shared.modeling_recurrence import run_gru
 from .configuration_elmo import ElmoConfig

@@ -31,7 +31,7 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 
-from ..shared.modeling_losses import IGNORED
+from ..shared.modeling_heads import IGNORED
 from ..shared.modeling_onednn import compute_weights
 from ..shared.modeling_recurrence import Stepped, Tensors, scan
 from ..shared.modeling_static import is_transformed

@@ -28,7 +28,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
-from ..shared.modeling_losses import class_loss
+from ..shared.modeling_heads import class_loss
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_layers import BiLSTM, ElmoTaskModel
 from .modeling_elmo_pairs import across, attend, max_pool, mean_pool, read_apart, refuse_taglm, sentence_masks

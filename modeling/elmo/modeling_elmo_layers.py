@@ -31,7 +31,7 @@ from torch.nn.utils.rnn import PackedSequence
 from transformers.utils import auto_docstring
 from transformers.utils.import_utils import is_tracing
 
-from ..shared.modeling_losses import IGNORED
+from ..shared.modeling_heads import IGNORED
 from ..shared.modeling_onednn import is_faster, lacks_lstm, linear
 from ..shared.modeling_recurrence import rnn_weights, run_lstm, run_padded
 from ..shared.modeling_static import needs_static_shapes

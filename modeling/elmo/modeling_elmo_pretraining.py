@@ -33,7 +33,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
-from ..shared.modeling_losses import IGNORED
+from ..shared.modeling_heads import IGNORED
 from ..shared.modeling_onednn import compute_weights, linear
 from ..shared.modeling_static import is_opaque
 from .configuration_elmo import ElmoConfig

@@ -26,7 +26,7 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.import_utils import is_tracing
 
-from ..shared.modeling_losses import IGNORED, token_loss
+from ..shared.modeling_heads import IGNORED, token_loss
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_crf import ConditionalRandomField
 from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout

@@ -19,20 +19,19 @@ published PyTorch checkpoint. Apart from one softmax, the results are those of t
 in other ways:
 
 - generation keeps keys and values in a cache, which the released model does not have;
-- without a cache, padding is not computed: the real tokens of a batch run as one row (modeling_layout.py);
+- without a cache, padding is not computed: the real tokens of a batch run as a batch of one row (modeling_packing.py),
+  and only attention separates the sequences (modeling_attention.py);
 - where only the state of the last token is read, the last block computes only that state;
-- on the CPU, oneDNN computes matrix products where it is faster (modeling_onednn.py), and `generate` packs the weights
-  for it (modeling_kept_weights.py).
+- on the CPU, `generate` packs the weights for oneDNN (modeling_kept_weights.py).
 
 In the released code, one matrix holds the embeddings of words and positions, and the softmax over words includes the
 512 positions. Here, as in every other implementation, it is over the words only.
 
-Letters: B rows, T columns, P tokens in the cache, N real tokens of a batch, S sequences, H hidden size, A heads,
-D = H / A, V vocabulary. Hidden states are (B, T, H), or (N, H) while packed; `(..., H)` stands for both.
+Letters: B rows, T columns, P tokens in the cache, Q queries, H hidden size, A heads, D = H / A, V vocabulary. In a
+packed batch, B is 1 and T the number of real tokens.
 """
 
 import functools
-from collections.abc import Callable
 
 import torch
 import torch.nn as nn
@@ -40,7 +39,6 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import GenerationMixin
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -52,28 +50,27 @@ from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
+from ..shared.modeling_attention import (
+    attend,
+    attention_implementation,
+    create_mask,
+    eager_attention_forward,
+    mask_of_queries,
+    split_heads,
+)
 from ..shared.modeling_cache import (
+    ATTENTION_FILLS_PAGED_CACHE,
     CACHE,
     CACHE_NAMES,
     cache_of_either_name,
     cached_tokens,
     check_places,
+    is_paged,
     without_cache_by_default,
 )
+from ..shared.modeling_heads import IGNORED, check_shapes, predicts_from_padding, states_to_predict_from
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
-from ..shared.modeling_layout import HOOKS, ROWS_AND_COLUMNS, Layout, choose_layout
-from ..shared.modeling_losses import IGNORED
-from ..shared.modeling_packing import (
-    attention_implementation,
-    check_shapes,
-    eager_attention_forward,
-    find_positions,
-    find_starts,
-    is_recorded,
-    predicts_from_padding,
-    split_heads,
-    states_to_predict_from,
-)
+from ..shared.modeling_packing import HOOKS, Packing, find_positions, find_starts, is_recorded, make_plan, states_at
 from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import language_loss, word_loss
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
@@ -110,24 +107,38 @@ class ZooGPTAttention(nn.Module):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,  # (..., H)
+        hidden_states: torch.Tensor,  # (B, T, H)
         attention_mask: torch.Tensor | None = None,
+        read: torch.Tensor | None = None,  # (B, Q) the columns whose tokens attend; None: all
         cache: Cache | None = None,
-        layout: Layout = ROWS_AND_COLUMNS,
         place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        query, key, value = self.c_attn(hidden_states).chunk(3, -1)
+        query = split_heads(states_at(query, read), self.head_dim)  # (B, A, Q, D)
+        key, value = split_heads(key, self.head_dim), split_heads(value, self.head_dim)  # (B, A, T, D)
+        if is_paged(cache):
+            key, value = self.update_paged(cache, key, value, place, kwargs)
+        elif cache is not None:
+            key, value = cache.update(key, value, self.layer_idx if place is None else place)  # (B, A, P + T, D)
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            attention_implementation(self.config, hidden_states, kwargs, cache), eager_attention_forward
+        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
+            attention_implementation(self.config, query, kwargs), eager_attention_forward
         )
-        states = self.c_attn(hidden_states).chunk(3, -1)
-        query, key, value = (split_heads(state, self.head_dim) for state in states)  # (..., A, D)
-        query = layout.queries(query)
-        output, probabilities = layout.attend(
-            attention_interface, self, query, key, value, attention_mask, cache, place, **kwargs
-        )
-        return self.resid_dropout(self.c_proj(output)), probabilities  # (..., H), (B, A, T, P + T)
+        output, probabilities = attend(attention_interface, self, query, key, value, attention_mask, **kwargs)
+        return self.resid_dropout(self.c_proj(output)), probabilities  # (B, Q, H), (B, A, Q, P + T)
+
+    def update_paged(self, cache, key, value, place: int | None, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values for continuous batching. Its attention functions read the cache from `kwargs`."""
+        if self.layer_idx != place:
+            raise ValueError(
+                f"layer {place} of the model is numbered {self.layer_idx}, and continuous batching goes by "
+                "numbers: set layer_idx of layers that were copied, shared or moved, or call generate."
+            )
+        if ATTENTION_FILLS_PAGED_CACHE:
+            kwargs["cache"] = cache
+            return key, value
+        return cache.update(key, value, place, kwargs=kwargs)  # adds what flash reads
 
 
 class ZooGPTMLP(nn.Module):
@@ -159,15 +170,15 @@ class ZooGPTBlock(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         layer_past: Cache | None = None,
-        layout: Layout = ROWS_AND_COLUMNS,
+        read: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(..., H) -> (..., H), or (S, H) or (B, 1, H) where only the last tokens are computed.
+        """(B, T, H) -> (B, T, H), or (B, Q, H) of the tokens in the (B, Q) columns `read`.
 
-        `kwargs` are those of the attention, such as `place`, the layer's place in the model.
+        `kwargs` are those of the attention: `packing`, and `place`, the layer's place in the model.
         """
-        attended, _ = self.attn(hidden_states, attention_mask, layer_past, layout, **kwargs)
-        hidden_states = self.ln_1(layout.queries(hidden_states) + attended)
+        attended, _ = self.attn(hidden_states, attention_mask, read, layer_past, **kwargs)
+        hidden_states = self.ln_1(states_at(hidden_states, read) + attended)
         return self.ln_2(hidden_states + self.mlp(hidden_states))
 
 
@@ -227,8 +238,8 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         self.tokens_embed = value
 
     @without_cache_by_default
+    @can_return_tuple
     @merge_with_config_defaults
-    @capture_outputs(tie_last_hidden_states=False)  # record the last block's, even if only one token is returned
     @auto_docstring
     def forward(
         self,
@@ -254,12 +265,12 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to compute the real tokens only. This applies where the mask shows padding after them, or
             `cu_seq_lens_q` or `seq_idx` that a row holds several sequences; the states of padding are then zero.
-            Padding is computed all the same with a cache, when hidden states or attentions are returned and, unless
-            `True` is passed, when a module of the model has a hook.
+            Padding is computed all the same with a cache, when attentions are returned, or hidden states with
+            gradients, and, unless `True` is passed, when a module of the model has a hook.
         last_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of each row's last real token: `last_hidden_state` is then
-            `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False`, or when a module of the model has
-            a hook that may need all states.
+            `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False` unless `unpad` is passed, or when a
+            module of the model has a hook that may need all states.
         cache (`Cache`, *optional*):
             Keys and values of P tokens in front of each row. `attention_mask` then has P more columns.
         """
@@ -272,8 +283,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
         position_ids = find_positions(inputs, position_ids, starts, cache, self.config.n_positions)
         uses_cache = cache is not None or use_cache
-        recorded = any(is_recorded(self.config, name, kwargs) for name in ("hidden_states", "attentions"))
-        layout = choose_layout(
+        plan = make_plan(
             self,
             inputs,
             attention_mask,
@@ -281,24 +291,55 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             unpad=unpad,
             token="last" if last_token_only else None,
             uses_cache=uses_cache,
-            records=recorded,
+            hidden_states=is_recorded(self.config, "hidden_states", kwargs),
+            attentions=is_recorded(self.config, "attentions", kwargs),
         )
-        hidden_states = self._embed(layout, input_ids, inputs_embeds, token_type_ids, position_ids)
-        mask = layout.create_mask(create_causal_mask, self.config, hidden_states, cache)
         if uses_cache and cache is None:
             cache = DynamicCache()
+        tensors = [plan.enter(each) for each in (input_ids, token_type_ids, position_ids, inputs_embeds)]
+        decoded = self.decode(*tensors, attention_mask, starts, plan.packing, plan.read, cache, **kwargs)
+        hidden_states = plan.zero_padding(plan.leave(decoded.last_hidden_state))
+        return BaseModelOutputWithPast(
+            last_hidden_state=hidden_states,
+            **{CACHE: cache if use_cache else None},
+            hidden_states=plan.leave_recorded(decoded.hidden_states, hidden_states),
+            attentions=decoded.attentions,
+        )
+
+    @capture_outputs
+    def decode(
+        self,
+        input_ids: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        inputs_embeds: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        starts: torch.Tensor | None,
+        packing: Packing | None,
+        read: torch.Tensor | None,
+        cache: Cache | None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPast:
+        """Equation 2 on a batch with its padding, (B, T), or on a packed one, (1, N): states of that shape.
+
+        The mask and the `starts` of sequences are of the batch with padding; in a packed one, `packing` replaces them.
+        The last block computes only the tokens in the columns `read`.
+        """
+        words = self.tokens_embed(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden_states = words + self.positions_embed(position_ids)
+        if token_type_ids is not None:
+            hidden_states = hidden_states + self.tokens_embed(token_type_ids)
+        hidden_states, mask = self.drop(hidden_states), None
+        if packing is None:
+            mask = create_mask(self.config, hidden_states, attention_mask, starts, cache, is_causal=True)
         blocks = list(self.h)[: self.config.n_layer] if self.exits_early else list(self.h)
         check_places(cache, len(blocks), "n_layer")
+        kwargs["packing"] = packing
         for place, block in enumerate(blocks):
-            if place == len(blocks) - 1 and not recorded:
-                layout, mask = layout.for_last_layer(mask)
-            hidden_states = block(
-                hidden_states, attention_mask=mask, layer_past=cache, layout=layout, place=place, **kwargs
-            )
-        return BaseModelOutputWithPast(
-            last_hidden_state=layout.leave(layout.zero_padding(hidden_states)),
-            **{CACHE: cache if use_cache else None},
-        )
+            if place == len(blocks) - 1:
+                mask, kwargs["read"] = mask_of_queries(mask, read)
+            hidden_states = block(hidden_states, attention_mask=mask, layer_past=cache, place=place, **kwargs)
+        return BaseModelOutputWithPast(last_hidden_state=hidden_states)
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache):
         """Raises ValueError for inputs of wrong shapes."""
@@ -308,14 +349,6 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if torch.is_tensor(past):  # a static cache's; reading it would make the program wait for the device
             attention_mask, past = (None, past) if past.device.type != "cpu" else (attention_mask, int(past))
         check_shapes(inputs, attention_mask, token_type_ids, position_ids, past=past)
-
-    def _embed(self, layout: Layout, input_ids, inputs_embeds, token_type_ids, position_ids) -> torch.Tensor:
-        """(B, T, H), or (N, H) of the real tokens: the sum of word, position and, if given, type embeddings."""
-        words = layout.enter(inputs_embeds) if input_ids is None else self.tokens_embed(layout.enter(input_ids))
-        embeddings = words + self.positions_embed(layout.enter(position_ids))
-        if token_type_ids is not None:
-            embeddings = embeddings + self.tokens_embed(layout.enter(token_type_ids))
-        return self.drop(embeddings)
 
 
 @auto_docstring(custom_intro="GPT with its language modeling head, tied to the word embeddings.")

@@ -40,15 +40,18 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_cache import cache_of_either_name, cached_tokens
-from ..shared.modeling_layout import last_columns
-from ..shared.modeling_losses import class_loss, is_possible, sequence_classification_loss, token_loss
-from ..shared.modeling_onednn import linear
-from ..shared.modeling_packing import (
+from ..shared.modeling_heads import (
     check_choices,
     check_shapes,
+    class_loss,
+    is_possible,
     labels_need_padding,
     predicts_from_padding,
+    sequence_classification_loss,
+    token_loss,
 )
+from ..shared.modeling_onednn import linear
+from ..shared.modeling_packing import last_columns
 from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import language_loss, word_loss
 from .configuration_gpt import ZooGPTConfig

@@ -41,7 +41,7 @@ import torch.nn as nn
 from torch.nn.modules import module as torch_module
 from torch.utils.flop_counter import register_flop_formula
 
-from .modeling_static import is_transformed
+from .modeling_static import has_amx, is_transformed, product_type
 
 
 WORTH_PACKING = 24  # from this many products with the same weight on, packing it first saves time
@@ -170,13 +170,6 @@ def _setting() -> bool | None:
     return value == "1" if value else None
 
 
-@functools.cache
-def has_amx() -> bool:
-    """Whether the processor has AMX. Builds of torch that do not tell are taken to run on one without."""
-    tells = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return tells is not None and tells()
-
-
 def can_multiply(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether oneDNN can be used: plain CPU tensors of a type that it computes here, no tracing, no transforms."""
     return (
@@ -192,13 +185,6 @@ def can_multiply(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
         and not is_transformed()
         and _works(inputs.dtype)
     )
-
-
-def product_type(states: torch.Tensor) -> torch.dtype:
-    """The type in which products with these states are computed, with autocast or without."""
-    device = states.device.type
-    autocasts = device != "meta" and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if autocasts else states.dtype
 
 
 @functools.cache

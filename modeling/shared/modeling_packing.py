@@ -11,48 +11,50 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Attention without padding: the real tokens of a padded batch, packed into one row.
+"""A padded batch as one row of real tokens, and the attention that keeps the sequences of that row apart.
 
 The longest row of a batch determines its number of columns. With random lengths, half of the batch is padding, and
 every layer computes it. Only attention needs to know which token belongs to which sequence. So the real tokens of all
-rows are laid end to end, everything else runs on that one row, and attention runs within each sequence:
+rows are laid end to end (`Packing`), a model runs on them as on any batch of one row, and attention runs within each
+sequence (modeling_attention.py).
 
-- a flash kernel, or on a GPU torch's own (modeling_varlen.py), takes all sequences at once, with their boundaries;
-- on the CPU, sequences of equal length are computed together;
-- on other devices, where many small calls would cost more than they save, sequences are padded for attention only.
+`plan` decides once a call whether a batch is packed, and which token of each row is read. Rows that hold several
+sequences (`find_starts`) are separated in the same way.
 
-Rows that hold several sequences (`find_starts`) are separated in the same way.
-
-Letters: B rows, T columns, N real tokens, S sequences (S = B unless rows are packed), L the length of the longest,
-A heads, D dimensions of a head.
+Letters: B rows, T columns, N real tokens, S sequences (S = B unless rows hold several), L the length of the longest,
+Q queries, P tokens in a cache, A heads, D dimensions of a head.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
+from typing import Literal
 
 import torch
 import torch.nn as nn
+import torch.nn.modules.module as every_module
 from transformers.cache_utils import Cache
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import cached_tokens, is_paged
-from .modeling_losses import IGNORED
-from .modeling_onednn import has_amx, product_type
 from .modeling_static import is_opaque
-from .modeling_varlen import VARLEN, VARLEN_DEVICES, takes_varlen
 
 
 GROUPED_DEVICES = ("cpu",)
+VARLEN = "torch_varlen"  # an attention implementation, see modeling_attention.py
+VARLEN_DEVICES = ("cuda",)
+# Packages whose hooks take states of any shape: they record, place, gather or watch whole tensors.
+ANY_SHAPE = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
+NEEDS_PADDING = ("transformers.integrations.neftune",)  # scales its noise by the number of columns
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # attributes of a module
 
 
 @dataclass(frozen=True)
-class PackedSequences:
-    """The real tokens of a (B, T) batch, sorted by the length of their sequence, shortest first.
+class Packing:
+    """The real tokens of a (B, T) batch as one row, sorted by the length of their sequence, shortest first.
 
     Attributes:
         shape: (B, T) of the padded batch.
@@ -68,31 +70,30 @@ class PackedSequences:
     rows: torch.Tensor
     groups: list[tuple[int, int]]
 
-    def pack(self, padded: torch.Tensor) -> torch.Tensor:
-        """(B, T, ...) -> (N, ...)."""
-        return padded.flatten(0, 1).index_select(0, self.tokens.to(padded.device))
+    def pack(self, padded: torch.Tensor | None) -> torch.Tensor | None:
+        """(B or 1, T, ...) -> (1, N, ...); None -> None."""
+        if padded is None:
+            return None
+        tokens = padded.expand(*self.shape, *padded.shape[2:]).flatten(0, 1)
+        return tokens.index_select(0, self.tokens.to(padded.device)).unsqueeze(0)
 
-    def pad(self, packed: torch.Tensor) -> torch.Tensor:
-        """(N, ...) -> (B, T, ...), with zeros at padding."""
+    def unpack(self, packed: torch.Tensor) -> torch.Tensor:
+        """(1, N, ...) -> (B, T, ...), with zeros at padding."""
         rows, columns = self.shape
-        padded = packed.new_zeros(rows * columns, *packed.shape[1:])
-        return padded.index_copy(0, self.tokens.to(packed.device), packed).unflatten(0, (rows, columns))
+        padded = packed.new_zeros(rows * columns, *packed.shape[2:])
+        return padded.index_copy(0, self.tokens.to(packed.device), packed[0]).unflatten(0, (rows, columns))
 
-    def first_tokens(self, packed: torch.Tensor) -> torch.Tensor:
-        """(N, ...) -> (S, ...), the first token of each sequence."""
-        return packed.index_select(0, self.starts.to(packed.device))
+    def first_of_rows(self, states: torch.Tensor) -> torch.Tensor:
+        """(1, S, ...), one state per sequence -> (B, 1, ...), the state of the first sequence of each row."""
+        return states[0].index_select(0, self.rows.to(states.device)).unsqueeze(1)
 
-    def last_tokens(self, packed: torch.Tensor) -> torch.Tensor:
-        """(N, ...) -> (S, ...), the last token of each sequence."""
-        return packed.index_select(0, (self.boundaries[1:] - 1).to(packed.device))
-
-    def to_rows(self, states: torch.Tensor) -> torch.Tensor:
-        """(S, ...), one state per sequence -> (B, 1, ...), the state of the first sequence of each row."""
-        return states.index_select(0, self.rows.to(states.device)).unsqueeze(1)
+    def columns(self, token: Literal["first", "last"]) -> torch.Tensor:
+        """(1, S) where the first or the last token of each sequence is in the row."""
+        return (self.starts if token == "first" else self.boundaries[1:].long() - 1).unsqueeze(0)
 
     @property
     def has_packed_rows(self) -> bool:
-        """Whether some rows hold several sequences."""
+        """Whether some rows of the batch hold several sequences."""
         return len(self.starts) != self.shape[0]
 
     @property
@@ -100,21 +101,20 @@ class PackedSequences:
         return self.groups[-1][1]
 
     @cached_property
-    def mask(self) -> torch.Tensor:
-        """(S, L) booleans: whether the sequence has a token in that column."""
-        return torch.arange(self.longest, device=self.starts.device) < self.boundaries.diff().unsqueeze(1)
-
-    def grid_mask(self, module: nn.Module, one_query: bool) -> torch.Tensor:
-        """(S, 1, 1 or L, L) booleans: which tokens of its sequence each token of a layer sees."""
-        mask = self.mask[:, None, None, :]
-        if not module.is_causal or one_query:  # a single query is its sequence's last token, or sees all
-            return mask
-        return mask & torch.ones(self.longest, self.longest, dtype=torch.bool, device=mask.device).tril()
-
-    @cached_property
     def boundaries(self) -> torch.Tensor:
         """(S + 1,) where each sequence begins and where the last one ends, as flash kernels take it."""
         return nn.functional.pad(self.starts, (0, 1), value=len(self.tokens)).to(torch.int32)
+
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """(S, 1, 1, L) booleans: whether the sequence has a token in that column of a grid."""
+        mask = torch.arange(self.longest, device=self.starts.device) < self.boundaries.diff().unsqueeze(1)
+        return mask[:, None, None, :]
+
+    @cached_property
+    def causal_mask(self) -> torch.Tensor:
+        """(S, 1, L, L) booleans: as `mask`, for tokens that see none after them."""
+        return self.mask & torch.ones(self.longest, self.longest, dtype=torch.bool, device=self.mask.device).tril()
 
     @cached_property
     def cells(self) -> torch.Tensor:
@@ -122,6 +122,256 @@ class PackedSequences:
         lengths = torch.tensor([length for count, length in self.groups for _ in range(count)])
         mask = torch.arange(self.longest) < lengths.unsqueeze(1)  # as `mask`, on the CPU, which waits for no device
         return mask.flatten().nonzero().squeeze(1).to(self.starts.device)
+
+
+def find_sequences(
+    shape: tuple[int, int],
+    device: torch.device,
+    attention_mask: torch.Tensor | None,
+    starts: torch.Tensor | None = None,
+) -> Packing | None:
+    """The sequences of a batch, or None if packing would gain nothing: no padding and one sequence in each row.
+
+    None, too, for a batch with padding on the left, because poolers read the first token of each row.
+
+    Args:
+        attention_mask: (B, T), zero at padding, or None.
+        starts: (B or 1, T), True where a sequence begins, in column 0 among others; None if each row is one sequence.
+    """
+    rows, columns = shape
+    real = torch.ones(shape, dtype=torch.bool) if attention_mask is None else attention_mask.cpu().bool()
+    if (real.all() and starts is None) or not real[:, 0].all():
+        return None
+    # On the CPU: a GPU is waited for once, for the mask, and not for each count and each list below.
+    starts = (torch.arange(columns) == 0).unsqueeze(0) if starts is None else starts.cpu()
+    starts = starts.expand(shape)
+
+    sequence = starts.flatten().cumsum(0) - 1  # (B * T,)
+    tokens = real.flatten().nonzero().squeeze(1)  # (N,)
+    count = int(starts.sum())
+    lengths = torch.zeros(count, dtype=torch.long)
+    lengths = lengths.index_add(0, sequence[tokens], torch.ones_like(tokens))
+    lengths, order = lengths.sort(stable=True)
+    rank = torch.empty_like(order).index_copy(0, order, torch.arange(count))
+    tokens = tokens[rank[sequence[tokens]].argsort(stable=True)]
+    all_lengths = lengths.tolist()
+    empty = all_lengths.count(0)  # sequences of padding only, inside packed rows; sorted to the front
+    lengths = lengths[empty:]
+    return Packing(
+        shape=(rows, columns),
+        tokens=tokens.to(device),
+        starts=(lengths.cumsum(0) - lengths).to(device),
+        rows=(rank[sequence[::columns]] - empty).to(device),
+        groups=[(len(list(group)), length) for length, group in groupby(all_lengths[empty:])],
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one call of a model computes its batch, decided by `make_plan`.
+
+    Attributes:
+        packing: the real tokens as one row; None where the batch is computed as it is, with its padding.
+        token: the token of each row whose state alone is returned; None to return all states.
+        column: (B, 1) where `token` is in each row of the batch; None if all states are returned.
+        computes_all: whether the last layer computes all tokens even so, because states or attentions are recorded.
+        padding: (B, T) True at padding that is computed and whose states become zero, or None.
+    """
+
+    packing: Packing | None = None
+    token: Literal["first", "last"] | None = None
+    column: torch.Tensor | None = None
+    computes_all: bool = False
+    padding: torch.Tensor | None = None
+
+    @property
+    def read(self) -> torch.Tensor | None:
+        """(1, S) or (B, 1) the columns of the only tokens that the last layer has to compute, or None for all."""
+        if self.token is None or self.computes_all:
+            return None
+        if self.packing is None:
+            return self.column
+        if self.token == "last" and self.packing.has_packed_rows:  # `first_of_rows` takes the first sequence's
+            return None
+        return self.packing.columns(self.token)
+
+    def enter(self, padded: torch.Tensor | None) -> torch.Tensor | None:
+        """(B or 1, T, ...) -> the same, or (1, N, ...) if packed; None -> None."""
+        return padded if self.packing is None else self.packing.pack(padded)
+
+    def leave(self, states: torch.Tensor) -> torch.Tensor:
+        """(B, T, H), (1, N, H) or states of `read` -> (B, T, H), or (B, 1, H) of `token`; packed padding is zero."""
+        if self.packing is not None:
+            read = self.read
+            if read is not None:
+                return self.packing.first_of_rows(states)
+            states = self.packing.unpack(states)
+        return states if self.token is None or states.shape[1] == 1 else states_at(states, self.column)
+
+    def zero_padding(self, states: torch.Tensor) -> torch.Tensor:
+        """(B, T, H), or (B, 1, H) of `token` -> the same, with zeros at `padding`."""
+        if self.padding is None:
+            return states
+        padding = self.padding.to(states.device)
+        if states.shape[1] != padding.shape[1]:
+            padding = padding.gather(1, self.column.to(states.device))
+        return states.masked_fill(padding.unsqueeze(-1), 0)
+
+    def leave_recorded(
+        self, states: tuple[torch.Tensor | None, ...] | None, last: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...] | None:
+        """The states after each layer, (B, T, H), None for those that are not wanted; `last`, if all are in it, is the last."""
+        if states is None:
+            return None
+        if self.packing is not None:
+            states = [None if each is None else self.packing.unpack(each) for each in states]
+        if states[-1] is None:
+            return tuple(states)
+        return (*states[:-1], last if self.token is None else self.zero_padding(states[-1]))
+
+
+def states_at(states: torch.Tensor, columns: torch.Tensor | None) -> torch.Tensor:
+    """(B, T, H) -> (B, Q, H), the states in the (B, Q) columns; None: all of them."""
+    if columns is None:
+        return states
+    return states.gather(1, columns.to(states.device).unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+
+
+def make_plan(
+    model: PreTrainedModel,
+    inputs: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    starts: torch.Tensor | None,
+    unpad: bool | None,
+    token: Literal["first", "last"] | None,
+    uses_cache: bool,
+    hidden_states: bool,
+    attentions: bool,
+) -> Plan:
+    """Decides, once per call, whether padding is computed, and whether all states are returned or one of each row.
+
+    Args:
+        inputs: (B, T) token ids or (B, T, H) embeddings.
+        starts: (B or 1, T), True where a sequence of a row begins, or None if each row is one sequence.
+        unpad: the argument of `forward`. It takes precedence over the configuration and, if True, over hooks.
+        token: the token of each row that the caller reads. All states are returned nevertheless when a hook may need
+            them, and with `config.unpad=False` unless `unpad` is True.
+        uses_cache: whether keys and values are kept, or come from an earlier call. If so, padding is computed and its
+            states are returned.
+        hidden_states, attentions: whether they are recorded. Attentions have rows and columns, so padding is computed.
+            It is, too, for hidden states with gradients, which would not reach copies that are unpacked at the end.
+    """
+    may_skip_tokens = token is not None or not uses_cache  # no search for hooks in each step of generation
+    hooked = unpad is not True and may_skip_tokens and not is_tracing(inputs) and hooks_need_padding(model)
+    configured = getattr(model.config, "unpad", True)  # EncoderDecoderModel may set transformers' configuration
+    unpad = configured if unpad is None else unpad
+    if hooked or not (unpad or configured):
+        token = None
+    packing, column, padding = None, None, None
+    needs_padding = uses_cache or attentions or hooked or (hidden_states and torch.is_grad_enabled())
+    if unpad and not needs_padding:
+        packing = choose_packing(model.config, inputs, attention_mask, starts)
+    if token == "first":
+        column = torch.zeros(inputs.shape[0], 1, dtype=torch.long, device=inputs.device)
+    elif token == "last":
+        column = last_columns(inputs, attention_mask).unsqueeze(1)
+    if unpad and not uses_cache and packing is None and attention_mask is not None and attention_mask.dim() == 2:
+        padding = attention_mask[:, : inputs.shape[1]] == 0
+    return Plan(packing, token, column, hidden_states or attentions, padding)
+
+
+def choose_packing(
+    config, inputs: torch.Tensor, attention_mask: torch.Tensor | None, starts: torch.Tensor | None
+) -> Packing | None:
+    """The sequences to pack in this call, or None if it computes the whole batch.
+
+    The whole batch is computed in traced graphs (torch.compile, torch.export, ONNX), under `torch.vmap` over masks and
+    on XLA, which need static shapes; with a 4-D mask, which says more than where padding is; and with flex attention
+    or an attention function of the user, which get the batch and its mask.
+
+    Args:
+        inputs: (B, T) token ids or (B, T, H) embeddings.
+    """
+    if is_tracing(inputs) or is_opaque(attention_mask) or is_opaque(starts):
+        return None
+    if inputs.device.type in ("xla", "meta"):
+        return None
+    if attention_mask is not None and attention_mask.dim() != 2:
+        return None
+    # Only the packing depends on this; the backend itself is called through transformers' interface.
+    takes_groups = config._attn_implementation in ("eager", "sdpa", VARLEN)  # trf-ignore: TRF051
+    if not takes_groups and not is_flash_attention_requested(config):
+        return None
+    packing = find_sequences(inputs.shape[:2], inputs.device, attention_mask, starts)
+    if packing is not None and attends_on_a_grid(config, inputs.device):
+        rows, columns = packing.shape
+        if len(packing.starts) * packing.longest > 2 * rows * columns:  # short sequences next to a long one
+            return None
+    return packing
+
+
+def attends_by_boundaries(config, device: torch.device) -> bool:
+    """Whether the attention implementation takes all sequences at once, with their boundaries."""
+    varlen = config._attn_implementation == VARLEN and device.type in VARLEN_DEVICES  # trf-ignore: TRF051
+    return varlen or is_flash_attention_requested(config)
+
+
+def attends_on_a_grid(config, device: torch.device) -> bool:
+    """Whether attention pads the sequences to an (S, L) grid, and needs a mask for it."""
+    return not attends_by_boundaries(config, device) and device.type not in GROUPED_DEVICES
+
+
+def hooks_need_padding(model: nn.Module) -> bool:
+    """Whether a hook may rely on states inside the model having the shape (B, T, ...).
+
+    Hooks are those of the model, of its modules and of all modules of the process; a replaced `forward` of a module
+    counts as one. They can be added and removed at any time, so this is determined in each call.
+    """
+    hooks = [hook for name in HOOKS for hook in getattr(every_module, f"_global{name}").values()]
+    modules = [model]
+    for module in modules:  # the list grows in the loop
+        if module is None:
+            continue
+        if module._modules:
+            modules += module._modules.values()
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            hooks += [hook for name in HOOKS for hook in getattr(module, name).values()]
+        if "forward" in module.__dict__ and module is not model:  # the model's own `forward` sees nothing packed
+            hooks.append(module.forward)
+    return any(may_need_padding(hook) for hook in hooks)
+
+
+def may_need_padding(hook: Callable) -> bool:
+    """Whether a hook may rely on states of shape (B, T, ...), judged by the module that defines it."""
+    while isinstance(hook, partial):
+        hook = hook.func
+    origin = f"{getattr(hook, '__module__', None)}."
+    takes_any_shape = origin.startswith(tuple(f"{name}." for name in ANY_SHAPE))
+    return not takes_any_shape or origin.startswith(tuple(f"{name}." for name in NEEDS_PADDING))
+
+
+def is_recorded(config, name: str, kwargs: dict) -> bool:
+    """Whether the caller requests `hidden_states` or `attentions`, decided as `capture_outputs` does."""
+    requested = kwargs.get(f"output_{name}", getattr(config, f"output_{name}", False))
+    return requested is not None and requested is not False
+
+
+def last_columns(inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """(B,) the column of each row's last real token; without a (B, T) mask, the last column."""
+    rows, columns = inputs.shape[:2]
+    if attention_mask is None or attention_mask.dim() != 2:
+        return torch.full((rows,), columns - 1, device=inputs.device)
+    numbers = torch.arange(columns, device=inputs.device)
+    return ((attention_mask[:, -columns:].to(inputs.device) != 0) * numbers).argmax(-1)
+
+
+def states_of_token(
+    states: torch.Tensor, token: Literal["first", "last"], inputs: torch.Tensor, attention_mask: torch.Tensor | None
+) -> torch.Tensor:
+    """(B, T, H) -> (B, H), the state of each row's first or last real token; (B, 1, H) holds only that one."""
+    if token == "first" or states.shape[1] == 1:
+        return states[:, 0]
+    return states_at(states, last_columns(inputs, attention_mask).unsqueeze(1))[:, 0]
 
 
 def find_starts(
@@ -240,294 +490,3 @@ def find_positions(
             f"max_length={longest} to the tokenizer, cut the text into windows, or let generate make fewer new tokens."
         )
     return position_ids
-
-
-def find_sequences(
-    shape: tuple[int, int],
-    device: torch.device,
-    attention_mask: torch.Tensor | None,
-    starts: torch.Tensor | None = None,
-) -> PackedSequences | None:
-    """The sequences of a batch, or None if packing would gain nothing: no padding and one sequence in each row.
-
-    None, too, for a batch with padding on the left, because poolers read the first token of each row.
-
-    Args:
-        attention_mask: (B, T), zero at padding, or None.
-        starts: (B or 1, T), True where a sequence begins, in column 0 among others; None if each row is one sequence.
-    """
-    rows, columns = shape
-    real = torch.ones(shape, dtype=torch.bool) if attention_mask is None else attention_mask.cpu().bool()
-    if (real.all() and starts is None) or not real[:, 0].all():
-        return None
-    # On the CPU: a GPU is waited for once, for the mask, and not for each count and each list below.
-    starts = (torch.arange(columns) == 0).unsqueeze(0) if starts is None else starts.cpu()
-    starts = starts.expand(shape)
-
-    sequence = starts.flatten().cumsum(0) - 1  # (B * T,)
-    tokens = real.flatten().nonzero().squeeze(1)  # (N,)
-    count = int(starts.sum())
-    lengths = torch.zeros(count, dtype=torch.long)
-    lengths = lengths.index_add(0, sequence[tokens], torch.ones_like(tokens))
-    lengths, order = lengths.sort(stable=True)
-    rank = torch.empty_like(order).index_copy(0, order, torch.arange(count))
-    tokens = tokens[rank[sequence[tokens]].argsort(stable=True)]
-    all_lengths = lengths.tolist()
-    empty = all_lengths.count(0)  # sequences of padding only, inside packed rows; sorted to the front
-    lengths = lengths[empty:]
-    return PackedSequences(
-        shape=(rows, columns),
-        tokens=tokens.to(device),
-        starts=(lengths.cumsum(0) - lengths).to(device),
-        rows=(rank[sequence[::columns]] - empty).to(device),
-        groups=[(len(list(group)), length) for length, group in groupby(all_lengths[empty:])],
-    )
-
-
-def check_shapes(
-    inputs: torch.Tensor | None,
-    attention_mask: torch.Tensor | None = None,
-    token_type_ids: torch.Tensor | None = None,
-    position_ids: torch.Tensor | None = None,
-    labels: torch.Tensor | None = None,
-    past: int = 0,
-) -> None:
-    """Raises ValueError for inputs whose shapes do not fit the tokens.
-
-    Args:
-        inputs: (B, T) token ids or (B, T, H) embeddings.
-        attention_mask: (B, P + T). A mask that is not a tensor, or has four dimensions, is not checked.
-        token_type_ids, position_ids: of a shape that broadcasts against (B, T).
-        labels: (B, T).
-        past: P, the tokens that a cache holds.
-    """
-    if inputs is None or is_tracing(inputs):  # the model itself raises an error without inputs
-        return
-    tokens = tuple(inputs.shape[:2])
-    masks_pairs = attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() == 4)
-    shapes = {
-        "attention_mask": (None if masks_pairs else attention_mask, (tokens[0], past + tokens[1])),
-        "labels": (labels, tokens),
-        "token_type_ids": (token_type_ids, tokens),
-        "position_ids": (position_ids, tokens),
-    }
-    for name, (tensor, shape) in shapes.items():
-        if tensor is None or tensor.shape == shape or (name.endswith("_ids") and _broadcasts_to(tensor, shape)):
-            continue
-        cached = f", after {past} in the cache" if past else ""
-        raise ValueError(f"{name} is {tuple(tensor.shape)}, but must be {shape}: the tokens are {tokens}{cached}.")
-
-
-def _broadcasts_to(tensor: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether the tensor broadcasts against the shape without changing it."""
-    sizes = zip(reversed(tensor.shape), reversed(shape), strict=False)
-    return 0 < tensor.dim() <= len(shape) and all(size in (1, full_size) for size, full_size in sizes)
-
-
-def check_choices(inputs: torch.Tensor | None, **tensors: torch.Tensor | None) -> None:
-    """Raises ValueError for inputs that are not choices, and for a tensor of three dimensions that are not theirs.
-
-    Args:
-        inputs: (B, K, T) token ids or (B, K, T, H) embeddings.
-        tensors: (B, K, T).
-    """
-    if inputs is None:
-        raise ValueError("Give exactly one of input_ids and inputs_embeds.")
-    if inputs.dim() != 3 + inputs.is_floating_point():
-        raise ValueError(f"the inputs are {tuple(inputs.shape)}, but must be (rows, choices, tokens).")
-    choices = tuple(inputs.shape[:3])
-    for name, tensor in tensors.items():
-        if tensor is not None and tensor.dim() == 3 and tensor.shape != choices:
-            raise ValueError(
-                f"{name} is {tuple(tensor.shape)}, but must be {choices}, the shape of the choices' tokens."
-            )
-
-
-def is_recorded(config, name: str, kwargs: dict) -> bool:
-    """Whether the caller requests `hidden_states` or `attentions`, decided as `capture_outputs` does."""
-    requested = kwargs.get(f"output_{name}", getattr(config, f"output_{name}", False))
-    return requested is not None and requested is not False
-
-
-def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:
-    """Whether padding has a label, so that the loss needs its states; True if the values cannot be read."""
-    if labels is None or attention_mask is None or attention_mask.dim() != 2:
-        return False
-    mask = attention_mask[:, -labels.shape[1] :]  # without the columns of a cache
-    if mask.shape != labels.shape:
-        return False  # the model raises an error for it
-    return is_opaque(labels) or is_opaque(mask) or bool(((labels != IGNORED) & (mask == 0).to(labels.device)).any())
-
-
-def predicts_from_padding(
-    labels: torch.Tensor | None, shift_labels: torch.Tensor | None, attention_mask: torch.Tensor | None
-) -> bool:
-    """Whether a label is predicted from padding, so that the loss needs the states of padding."""
-    targets = labels if shift_labels is None else shift_labels
-    if targets is None or attention_mask is None or attention_mask.dim() != 2:
-        return False
-    mask = attention_mask[:, -targets.shape[1] :]  # without the columns of a cache
-    if shift_labels is None:  # each label is predicted from the token before it, the first one from none
-        mask = nn.functional.pad(mask[:, :-1], (1, 0), value=1)
-    return labels_need_padding(targets, mask)
-
-
-def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:
-    """Those of the (B, T, H) states for which a head computes logits.
-
-    logits_to_keep: how many at the end of each row (0: all), (N,) positions of all rows, (B, N) positions of each row,
-        or a (B, T) mask, which gives (number of true entries, H) states. transformers 5.23 has these forms, earlier
-        releases the first two.
-    """
-    if isinstance(logits_to_keep, int):
-        return states[:, -logits_to_keep:]
-    if logits_to_keep.dim() < 2:
-        return states[:, logits_to_keep]
-    if logits_to_keep.dtype == torch.bool:
-        return states[logits_to_keep]
-    return states.take_along_dim(logits_to_keep[..., None], dim=1)
-
-
-def attends_by_boundaries(config, device: torch.device) -> bool:
-    """Whether the attention implementation takes all sequences at once, with their boundaries."""
-    varlen = config._attn_implementation == VARLEN and device.type in VARLEN_DEVICES  # trf-ignore: TRF051
-    return varlen or is_flash_attention_requested(config)
-
-
-def attends_on_a_grid(config, device: torch.device) -> bool:
-    """Whether `packed_attention` pads the sequences to an (S, L) grid, and needs a mask for it."""
-    return not attends_by_boundaries(config, device) and device.type not in GROUPED_DEVICES
-
-
-def attention_implementation(config, states: torch.Tensor, kwargs: dict, cache: Cache | None = None) -> str:
-    """The name of the attention function: the configuration's, or "eager" where sdpa does not suit (..., H) states.
-
-    sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
-    query, as in a step of generation, with dropout, for which it computes in float32, and, on processors without AMX,
-    in its backward pass. The same holds for torch_varlen, which calls sdpa. A paged cache is updated by the
-    configuration's function alone. `kwargs` are those of the attention function. Raises ValueError if attentions are
-    requested and the configured implementation cannot return them.
-    """
-    implementation = config._attn_implementation
-    recorded = is_recorded(config, "attentions", kwargs)
-    if recorded and (is_flash_attention_requested(config) or implementation == "flex_attention"):  # trf-ignore: TRF051
-        raise ValueError(
-            f"output_attentions=True, but the attention {implementation!r} has none to show: call "
-            'model.set_attn_implementation("eager") or ("sdpa") first.'
-        )
-    if implementation not in ("sdpa", VARLEN) or is_paged(cache):  # trf-ignore: TRF051
-        return implementation
-    suits = not recorded and (is_tracing(states) or _is_for_sdpa(states, kwargs["dropout"]))
-    return implementation if suits else "eager"
-
-
-def _is_for_sdpa(states: torch.Tensor, dropout: float) -> bool:
-    slow = states.shape[-2] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx())
-    return states.numel() > 0 and not (slow and states.device.type == "cpu" and product_type(states) == torch.bfloat16)
-
-
-def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """(..., A * D) -> (..., A, D), also for an empty batch. Under tensor parallelism, A is a process's heads.
-
-    `unflatten` is not used, because it would write the traced sizes into TorchScript's ONNX graphs.
-    """
-    return states.reshape(*states.shape[:-1], states.shape[-1] // head_dim, head_dim)
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,  # (B, A, T, D)
-    key: torch.Tensor,  # (B, A, P + T, D), P of them from a cache
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # (B, 1, T, P + T), floats to add, or True where visible; None: no padding
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(QK' / sqrt(D)) V written out; the only implementation that returns its probabilities."""
-    scores = query @ key.transpose(2, 3) * scaling  # (B, A, T, P + T)
-    if attention_mask is None and module.is_causal and query.shape[2] > 1:
-        attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
-        scores = scores + attention_mask
-    probabilities = scores.softmax(-1)
-    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
-    return (probabilities @ value).transpose(1, 2).contiguous(), probabilities  # (B, T, A, D)
-
-
-def packed_attention(
-    attention_interface: Callable,
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    sequences: PackedSequences,
-    attention_mask: torch.Tensor | None,
-    **kwargs,
-) -> torch.Tensor:
-    """Attention within each sequence, and none across sequences.
-
-    Args:
-        query: (N, A, D), or (S, A, D) of one token of each sequence: any in an encoder, the last in a decoder.
-        key, value: (N, A, D).
-        attention_mask: the mask that transformers made of `sequences.mask`, if `attends_on_a_grid`.
-
-    Returns: (N or S, A * D), the heads of each token of `query` joined.
-    """
-    by_boundaries = attends_by_boundaries(module.config, query.device)
-    if by_boundaries and (is_flash_attention_requested(module.config) or takes_varlen(query, kwargs["dropout"])):
-        attend = _attend_by_boundaries
-    elif by_boundaries or attends_on_a_grid(module.config, query.device):
-        attend = _attend_on_a_grid
-        one_query = query.shape[0] != key.shape[0]
-        kwargs["attention_mask"] = sequences.grid_mask(module, one_query) if by_boundaries else attention_mask
-    else:
-        attend = _attend_in_groups
-    return attend(attention_interface, module, query, key, value, sequences, **kwargs)
-
-
-def _attend_in_groups(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
-    """One call for all sequences of the same length."""
-    one_query = query.shape[0] != key.shape[0]
-    keys = [count * length for count, length in sequences.groups]
-    queries = [count for count, _ in sequences.groups] if one_query else keys
-    parts = zip(sequences.groups, query.split(queries), key.split(keys), value.split(keys), strict=True)
-    outputs = []
-    for (count, _), *states in parts:
-        states = (state.unflatten(0, (count, -1)).transpose(1, 2) for state in states)  # (count, A, 1 or length, D)
-        output, _ = attention_interface(module, *states, None, **kwargs)  # (count, 1 or length, A, D)
-        outputs.append(output.flatten(2).flatten(0, 1))
-    return torch.cat(outputs)
-
-
-def _attend_on_a_grid(
-    attention_interface, module, query, key, value, sequences: PackedSequences, attention_mask, **kwargs
-):
-    """One call for all sequences, padded to the longest of them."""
-    shape, cells = sequences.mask.shape, sequences.cells.to(key.device)
-
-    def to_grid(states: torch.Tensor) -> torch.Tensor:
-        """(N, A, D) -> (S, A, L, D)."""
-        grid = states.new_zeros(shape[0] * shape[1], *states.shape[1:]).index_copy(0, cells, states)
-        return grid.unflatten(0, shape).transpose(1, 2)
-
-    one_query = query.shape[0] != key.shape[0]
-    query = query.unsqueeze(2) if one_query else to_grid(query)  # (S, A, 1 or L, D)
-    output, _ = attention_interface(module, query, to_grid(key), to_grid(value), attention_mask, **kwargs)
-    output = output.flatten(2).flatten(0, 1)  # (S or S * L, A * D)
-    return output if one_query else output.index_select(0, cells)
-
-
-def _attend_by_boundaries(attention_interface, module, query, key, value, sequences: PackedSequences, **kwargs):
-    """One call of a kernel that takes all sequences end to end, with their boundaries."""
-    boundaries, longest = sequences.boundaries.to(key.device), sequences.longest
-    query_boundaries, most_queries = boundaries, longest
-    if query.shape[0] != key.shape[0]:  # one query per sequence
-        query_boundaries, most_queries = torch.arange(len(boundaries), dtype=torch.int32, device=key.device), 1
-    kwargs |= {"cu_seq_lens_q": query_boundaries, "cu_seq_lens_k": boundaries}
-    kwargs |= {"max_length_q": most_queries, "max_length_k": longest}
-    states = (state.transpose(0, 1).unsqueeze(0) for state in (query, key, value))  # (1, A, N, D)
-    output, _ = attention_interface(module, *states, None, **kwargs)  # (1, N, A, D)
-    return output.flatten(2).squeeze(0)

@@ -11,7 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Which tensors need static shapes: operations whose shapes do not depend on the values of tensors."""
+"""What a computation may do with a tensor: read its values, differentiate in which way, multiply in which type."""
+
+import functools
 
 import torch
 from torch.autograd import forward_ad
@@ -44,3 +46,17 @@ def is_transformed() -> bool:
 def needs_static_shapes(tensor: torch.Tensor) -> bool:
     """Whether to compute with ordinary operations of static shapes: the tensor `is_opaque`, or is transformed."""
     return is_opaque(tensor) or is_transformed()
+
+
+@functools.cache
+def has_amx() -> bool:
+    """Whether the processor has AMX. Builds of torch that do not tell are taken to run on one without."""
+    tells = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return tells is not None and tells()
+
+
+def product_type(states: torch.Tensor) -> torch.dtype:
+    """The type in which products with these states are computed, with autocast or without."""
+    device = states.device.type
+    autocasts = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocasts else states.dtype

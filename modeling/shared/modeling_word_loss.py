@@ -26,7 +26,7 @@ import torch.nn as nn
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils.generic import maybe_autocast
 
-from .modeling_losses import IGNORED
+from .modeling_heads import IGNORED
 from .modeling_onednn import fill_up, linear, product_type
 from .modeling_static import is_transformed, needs_static_shapes
 

@@ -1,0 +1,332 @@
+# Copyright 2026 the authors of this model zoo.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Attention within each sequence of a batch, padded or packed (modeling_packing.py).
+
+`attend` is the one way from queries, keys and values to states. In a padded batch, a mask hides padding, and the
+configured function of transformers does the rest. In a packed row:
+
+- a flash kernel, or on a GPU torch's own, takes all sequences at once, with their boundaries;
+- on the CPU, sequences of equal length are computed together, without a mask;
+- on other devices, where many small calls would cost more than they save, sequences are padded for attention only.
+
+`attn_implementation="torch_varlen"` is sdpa, except that one call of `torch.nn.attention.varlen` computes all
+sequences of a packed row on a GPU. It ships with torch, so nothing has to be installed or downloaded. Batches without
+padding and steps of generation go to sdpa, and so does whatever the kernel does not take (`takes_varlen`): dropout,
+other types and sizes, other devices.
+
+Letters: as in modeling_packing.py.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn as nn
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import (
+    AttentionMaskInterface,
+    create_bidirectional_mask,
+    create_causal_mask,
+    packed_sequence_mask_function,
+    sdpa_mask,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import is_flash_attention_requested
+from transformers.utils.import_utils import is_tracing
+
+from .modeling_cache import CACHE, is_paged
+from .modeling_packing import VARLEN, Packing, attends_by_boundaries, attends_on_a_grid, is_recorded
+from .modeling_static import has_amx, is_opaque, product_type
+
+
+VARLEN_TYPES = (torch.bfloat16, torch.float16)
+HEAD_DIMS = range(8, 257, 8)
+EVERYTHING, EARLIER_TOKENS = (-1, -1), (-1, 0)  # how many tokens to the left and to the right a query sees; -1: all
+
+
+def attend(
+    function: Callable,
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any = None,
+    packing: Packing | None = None,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """softmax(QK' / sqrt(D)) V in each row, or in each sequence of a packed row.
+
+    Args:
+        function: what computes it, as transformers' `ALL_ATTENTION_FUNCTIONS` has it.
+        module: the attention layer, with `config` and `is_causal`.
+        query: (B, A, Q, D); packed, (1, A, N, D), or (1, A, S, D) of one token of each sequence: any in an encoder,
+            the last in a decoder.
+        key, value: (B, A, P + T, D); packed, (1, A, N, D).
+        attention_mask: as `create_mask` makes it; None if packed.
+        kwargs: what the function takes, `dropout` and `scaling` among others.
+
+    Returns: (B, Q, A * D), and probabilities (B, A, Q, P + T) if the implementation returns them.
+    """
+    if packing is None:
+        output, probabilities = function(module, query, key, value, attention_mask, **kwargs)
+        return output.flatten(2), probabilities
+    is_flash = is_flash_attention_requested(module.config)
+    by_boundaries = attends_by_boundaries(module.config, query.device)
+    if is_flash or (by_boundaries and takes_varlen(query, kwargs["dropout"])):
+        attend_to = _attend_by_boundaries
+    elif by_boundaries or attends_on_a_grid(module.config, query.device):
+        attend_to = _attend_on_a_grid
+    else:
+        attend_to = _attend_in_groups
+    return attend_to(function, module, query, key, value, packing, **kwargs).flatten(2), None
+
+
+def _attend_in_groups(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
+    """One call for all sequences of the same length: (1, N or S, A, D)."""
+    one_query = query.shape[2] != key.shape[2]
+    keys = [count * length for count, length in packing.groups]
+    queries = [count for count, _ in packing.groups] if one_query else keys
+    parts = zip(packing.groups, query.split(queries, 2), key.split(keys, 2), value.split(keys, 2), strict=True)
+    outputs = []
+    for (count, _), *states in parts:
+        # (1, A, count * length, D) -> (count, A, 1 or length, D)
+        states = (state[0].unflatten(1, (count, -1)).transpose(0, 1) for state in states)
+        output, _ = function(module, *states, None, **kwargs)  # (count, 1 or length, A, D)
+        outputs.append(output.flatten(0, 1))
+    return torch.cat(outputs).unsqueeze(0)
+
+
+def _attend_on_a_grid(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
+    """One call for all sequences, padded to the longest of them: (1, N or S, A, D)."""
+    shape, cells = (len(packing.starts), packing.longest), packing.cells.to(key.device)
+
+    def to_grid(states: torch.Tensor) -> torch.Tensor:
+        """(1, A, N, D) -> (S, A, L, D)."""
+        tokens = states[0].transpose(0, 1)  # (N, A, D)
+        grid = tokens.new_zeros(shape[0] * shape[1], *tokens.shape[1:]).index_copy(0, cells, tokens)
+        return grid.unflatten(0, shape).transpose(1, 2)
+
+    one_query = query.shape[2] != key.shape[2]  # which sees all of its sequence
+    mask = packing.causal_mask if module.is_causal and not one_query else packing.mask
+    query = query[0].transpose(0, 1).unsqueeze(2) if one_query else to_grid(query)  # (S, A, 1 or L, D)
+    output, _ = function(module, query, to_grid(key), to_grid(value), mask.to(key.device), **kwargs)
+    output = output.flatten(0, 1)  # (S or S * L, A, D)
+    return (output if one_query else output.index_select(0, cells)).unsqueeze(0)
+
+
+def _attend_by_boundaries(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
+    """One call of a kernel that takes all sequences end to end, with their boundaries: (1, N or S, A, D)."""
+    boundaries, longest = packing.boundaries.to(key.device), packing.longest
+    query_boundaries, most_queries = boundaries, longest
+    if query.shape[2] != key.shape[2]:  # one query per sequence
+        query_boundaries, most_queries = torch.arange(len(boundaries), dtype=torch.int32, device=key.device), 1
+    kwargs |= {"cu_seq_lens_q": query_boundaries, "cu_seq_lens_k": boundaries}
+    kwargs |= {"max_length_q": most_queries, "max_length_k": longest}
+    return function(module, query, key, value, None, **kwargs)[0]
+
+
+def attention_implementation(config, query: torch.Tensor, kwargs: dict) -> str:
+    """The attention function: the configuration's, or "eager" where sdpa does not suit the (B, A, Q, D) query.
+
+    sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
+    query, as in a step of generation, with dropout, for which it computes in float32, and, on processors without AMX,
+    in its backward pass. The same holds for torch_varlen, which calls sdpa. A paged cache is updated by the
+    configuration's function alone. `kwargs` are those of the attention function. Raises ValueError if attentions are
+    requested and the configured implementation cannot return them.
+    """
+    implementation = config._attn_implementation
+    recorded = is_recorded(config, "attentions", kwargs)
+    if recorded and (is_flash_attention_requested(config) or implementation == "flex_attention"):  # trf-ignore: TRF051
+        raise ValueError(
+            f"output_attentions=True, but the attention {implementation!r} has none to show: call "
+            'model.set_attn_implementation("eager") or ("sdpa") first.'
+        )
+    if implementation not in ("sdpa", VARLEN) or is_paged(kwargs.get("cache")):  # trf-ignore: TRF051
+        return implementation
+    suits = not recorded and (is_tracing(query) or _is_for_sdpa(query, kwargs["dropout"]))
+    return implementation if suits else "eager"
+
+
+def _is_for_sdpa(query: torch.Tensor, dropout: float) -> bool:
+    slow = query.shape[-2] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx())
+    return query.numel() > 0 and not (slow and query.device.type == "cpu" and product_type(query) == torch.bfloat16)
+
+
+def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """(B, T, A * D) -> (B, A, T, D), also for an empty batch. Under tensor parallelism, A is a process's heads.
+
+    `unflatten` is not used, because it would write the traced sizes into TorchScript's ONNX graphs.
+    """
+    return states.reshape(*states.shape[:-1], states.shape[-1] // head_dim, head_dim).transpose(1, 2)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,  # (B, A, T, D)
+    key: torch.Tensor,  # (B, A, P + T, D), P of them from a cache
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # (B, 1, T, P + T), floats to add, or True where visible; None: no padding
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(QK' / sqrt(D)) V written out; the only implementation that returns its probabilities."""
+    scores = query @ key.transpose(2, 3) * scaling  # (B, A, T, P + T)
+    if attention_mask is None and module.is_causal and query.shape[2] > 1:
+        attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    probabilities = scores.softmax(-1)
+    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
+    return (probabilities @ value).transpose(1, 2).contiguous(), probabilities  # (B, T, A, D)
+
+
+def varlen_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,  # (1, A, N or S, D) if there are boundaries
+    key: torch.Tensor,  # (1, A, N, D)
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    cu_seq_lens_q: torch.Tensor | None = None,  # (S + 1,), int32
+    cu_seq_lens_k: torch.Tensor | None = None,
+    max_length_q: int | None = None,
+    max_length_k: int | None = None,
+    **kwargs,
+) -> tuple[torch.Tensor, None]:
+    """Attention within the sequences that the boundaries separate: (1, N or S, A, D). Without boundaries: sdpa's."""
+    if cu_seq_lens_q is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+    # A single query of a causal layer is its sequence's last token, which sees all others.
+    window = EARLIER_TOKENS if module.is_causal and max_length_q > 1 else EVERYTHING
+    query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (N or S, A, D)
+    output = _kernel()(
+        query,
+        key,
+        value,
+        cu_seq_lens_q,
+        cu_seq_lens_k,
+        max_length_q,
+        max_length_k,
+        scale=scaling,
+        window_size=window,
+    )
+    return output.unsqueeze(0), None
+
+
+def takes_varlen(query: torch.Tensor, dropout: float) -> bool:
+    """Whether torch's kernel computes attention of (N, A, D) queries, with this dropout, on their GPU."""
+    if dropout > 0 or query.dtype not in VARLEN_TYPES or query.shape[-1] not in HEAD_DIMS:
+        return False
+    is_old = query.device.type == "cuda" and torch.cuda.get_device_capability(query.device) < (8, 0)
+    return not is_old and _kernel() is not None
+
+
+@functools.cache
+def _kernel() -> Callable | None:
+    """`torch.nn.attention.varlen.varlen_attn`, imported when it is first called, or None before torch 2.11."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn if "window_size" in inspect.signature(varlen_attn).parameters else None
+
+
+def create_mask(
+    config: PreTrainedConfig,
+    states: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    starts: torch.Tensor | None,
+    cache: Cache | None,
+    is_causal: bool,
+) -> Any:
+    """The mask for the attention function of a batch that is not packed, as transformers makes it, or None.
+
+    It hides padding, the other sequences of a row and, if `is_causal`, later tokens.
+
+    Args:
+        states: (B, T, H); only shape, type and device are used.
+        attention_mask: the user's mask: (B, P + T), zero at padding; or a mask over pairs of tokens; or None.
+        starts: (B or 1, T), True where a sequence of a row begins, or None if each row is one sequence.
+    """
+    overlay = None
+    if starts is not None:
+        overlay = _packed_rows_overlay(config, starts.expand(states.shape[:2]))
+    elif is_opaque(attention_mask) and not is_tracing(attention_mask):
+        overlay = _allow_all  # without an overlay, transformers would read the values of the mask
+    return (create_causal_mask if is_causal else create_bidirectional_mask)(
+        config=config,
+        inputs_embeds=states,
+        attention_mask=attention_mask,
+        and_mask_function=overlay,
+        **{CACHE: None if is_paged(cache) else cache},
+    )
+
+
+def mask_of_queries(mask: Any, read: torch.Tensor | None) -> tuple[Any, torch.Tensor | None]:
+    """The mask of a layer that computes only the tokens in the (B, 1) columns `read`, and these columns.
+
+    The masks of flash and flex attention cannot be cut down to some queries. The layer then computes all tokens.
+    """
+    if read is None or mask is None:
+        return mask, read
+    if not (torch.is_tensor(mask) and mask.dim() == 4):
+        return mask, None
+    columns = read[:, None, :, None].expand(-1, mask.shape[1], -1, mask.shape[3]).to(mask.device)
+    return mask.expand(read.shape[0], -1, -1, -1).gather(2, columns), read
+
+
+def keeps_packed_rows_apart(config) -> bool:
+    """Whether the attention implementation takes a mask over pairs of tokens."""
+    return config._attn_implementation in ("eager", "sdpa", VARLEN, "flex_attention")  # trf-ignore: TRF051
+
+
+def _packed_rows_overlay(config: PreTrainedConfig, starts: torch.Tensor) -> Callable:
+    """The mask function that separates the sequences of (B, T) packed rows.
+
+    Raises ValueError for an attention implementation without masks over pairs of tokens.
+    """
+    if not keeps_packed_rows_apart(config):
+        raise ValueError(
+            f"a row holds several sequences, and the attention {config._attn_implementation!r} keeps them "
+            "apart only where padding is not computed. Choose eager, sdpa or flex_attention, or keep "
+            "unpad=True, label no padding, and request no cache, hidden states or attentions."
+        )
+    if torch.jit.is_tracing():
+        raise ValueError(
+            "TorchScript cannot trace the masks that separate the sequences of a row, as positions of a batch of one "
+            "row may do: use torch.export, or torch.onnx.export with dynamo=True."
+        )
+    # torch_xla sums booleans to booleans.
+    return packed_sequence_mask_function(starts.int().cumsum(-1))
+
+
+def _allow_all(batch_idx, head_idx, q_idx, kv_idx) -> torch.Tensor:
+    """A mask function, as transformers calls it for pairs of tokens, that hides none of them."""
+    return q_idx >= 0
+
+
+AttentionInterface.register(VARLEN, varlen_attention_forward)
+AttentionMaskInterface.register(VARLEN, sdpa_mask)
