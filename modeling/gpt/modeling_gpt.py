@@ -69,7 +69,7 @@ from ..shared.modeling_cache import (
     without_cache_by_default,
 )
 from ..shared.modeling_heads import IGNORED, check_shapes, predicts_from_padding, states_to_predict_from
-from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
+from ..shared.modeling_kept_weights import keeping_packed_weights, product_in_steps
 from ..shared.modeling_packing import HOOKS, Packing, find_positions, find_starts, is_recorded, make_plan, states_at
 from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import language_loss, word_loss
@@ -80,14 +80,16 @@ class ZooGPTProjection(Conv1D):
     """xW + b with W stored as (in, out), as in published files: the released "1-D convolution" of width 1."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return linear_in_steps(states, self.weight, self.bias, transposed=True)  # (..., in) -> (..., out)
+        packed = product_in_steps(states, self.weight, self.bias, transposed=True)
+        return super().forward(states) if packed is None else packed  # (..., in) -> (..., out)
 
 
 class ZooGPTWordPredictor(nn.Linear):
     """The scores of all words: products with the word embeddings (equation 2)."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return linear_in_steps(states, self.weight)  # (..., H) -> (..., V)
+        packed = product_in_steps(states, self.weight)
+        return super().forward(states) if packed is None else packed  # (..., H) -> (..., V)
 
 
 class ZooGPTAttention(nn.Module):

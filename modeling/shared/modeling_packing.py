@@ -220,7 +220,7 @@ class Plan:
     def leave_recorded(
         self, states: tuple[torch.Tensor | None, ...] | None, last: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...] | None:
-        """The states after each layer, (B, T, H), None for those that are not wanted; `last`, if all are in it, is the last."""
+        """The states after each layer, (B, T, H), or None. If `last` holds the states of all tokens, it ends them."""
         if states is None:
             return None
         if self.packing is not None:
