@@ -10,6 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import torch
+from transformers import AttentionInterface
 
 from modeling.shared.modeling_attention import attend as attend_to
 from modeling.shared.modeling_attention import eager_attention_forward
@@ -93,7 +94,8 @@ def attend_packed(lengths_name: str) -> Build:
 
         def ours(states: list[torch.Tensor]) -> torch.Tensor:
             states = (state.transpose(1, 2) for state in states)  # (1, A, N, D)
-            return attend_to(layer, *states, packing=packing, scaling=size**-0.5, dropout=0.0)[0]
+            function = AttentionInterface()[VARLEN]
+            return attend_to(function, layer, *states, packing=packing, scaling=size**-0.5, dropout=0.0)[0]
 
         def real(states: torch.Tensor) -> torch.Tensor:
             """(B, T, ...) -> (1, N, ...), in the order of the packed tokens."""

@@ -32,11 +32,11 @@ def test_what_a_row_needs_is_what_torch_counts(row):
 @pytest.mark.parametrize("row", ["gpu-attention-sst2", "gpu-attention-squad"])
 @pytest.mark.parametrize("setting", ["fp32", "bf16"])
 def test_a_packed_row_stops_when_only_a_gradient_differs(row, setting, monkeypatch):
-    packed_attention = attention.packed_attention
+    attend_to = attention.attend_to
 
-    def changed(attend, layer, query, key, *rest, **options):
-        return packed_attention(attend, layer, query, key.detach() + 0 * key, *rest, **options)
+    def changed(function, layer, query, key, *rest, **options):
+        return attend_to(function, layer, query, key.detach() + 0 * key, *rest, **options)
 
-    monkeypatch.setattr(attention, "packed_attention", changed)
+    monkeypatch.setattr(attention, "attend_to", changed)
     with pytest.raises(DifferentResults, match="Nothing was timed"):
         main([row, "--size", "tiny", "--settings", setting])

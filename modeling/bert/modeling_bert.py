@@ -526,16 +526,9 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        outputs = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        unpad = False if labels_need_padding(labels, attention_mask) else unpad
+        outputs = self.bert(*inputs, unpad=unpad, return_dict=True, **kwargs)
         logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -600,16 +593,9 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        outputs = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        unpad = False if labels_need_padding(labels, attention_mask) else unpad
+        outputs = self.bert(*inputs, unpad=unpad, return_dict=True, **kwargs)
         prediction_logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         next_sentence_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         if next_sentence_label is not None:
@@ -624,59 +610,15 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         )
 
 
-@auto_docstring(custom_intro="BERT with a next sentence prediction head.")
-class ZooBertForNextSentencePrediction(ZooBertPreTrainedModel):
-    def __init__(self, config: ZooBertConfig):
-        super().__init__(config)
-        self.bert = ZooBertModel(self.config)
-        self.cls = ZooBertPretrainingHeads(config, masked_lm=False, next_sentence=True)
-        self.loss_function = class_loss
-        self.post_init()
+class ZooBertClassifier(ZooBertPreTrainedModel):
+    """The frame of the heads that score classes: `forward` runs the encoder, and a head computes `score`."""
 
-    @can_return_tuple
-    @auto_docstring
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        unpad: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | NextSentencePredictorOutput:
-        r"""
-        labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            0 where the second segment follows the first, 1 where it is a random one.
-        unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out; see `ZooBertModel.forward`.
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs = self.bert(*inputs, unpad=unpad, first_token_only=True, return_dict=True, **kwargs)
-        logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
-        loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
-        return NextSentencePredictorOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    output_type: type[ModelOutput]
+    reads_first_token = True  # whether `score` takes the pooled (B, H) state of [CLS], or else all (B, T, H) states
 
-
-def classifier_dropout(config: ZooBertConfig) -> nn.Dropout:
-    """The dropout before the linear layer that fine-tuning adds (section 4)."""
-    dropout = config.classifier_dropout
-    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
-
-
-@auto_docstring(custom_intro="BERT with a classifier, or a regression, on the pooled [CLS] state (GLUE).")
-class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
-    def __init__(self, config: ZooBertConfig):
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = ZooBertModel(self.config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.loss_function = sequence_classification_loss
-        self.post_init()
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        """(..., H) -> (..., C)."""
+        return self.classifier(self.dropout(states))
 
     @can_return_tuple
     @auto_docstring
@@ -692,26 +634,106 @@ class ZooBertForSequenceClassification(ZooBertPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
         r"""
-        labels (`torch.Tensor` of shape `(batch_size,)`, or `(batch_size, num_labels)`, *optional*):
-            Class indices, floats for regression, or rows of 0 and 1 for multi-label classification, as
-            `config.problem_type` says. If that is `None`, `num_labels=1` means regression; otherwise integers are
-            class indices and floats are multi-label rows.
+        labels (`torch.Tensor`, *optional*):
+            The right classes. The description of the model has their shape.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out; see `ZooBertModel.forward`.
+            Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs = self.bert(*inputs, unpad=unpad, first_token_only=True, return_dict=True, **kwargs)
-        logits = self.classifier(self.dropout(outputs.pooler_output))  # (B, C)
+        if not self.reads_first_token:
+            check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
+            unpad = False if labels_need_padding(labels, attention_mask) else unpad
+        outputs = self.bert(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            unpad=unpad,
+            first_token_only=self.reads_first_token,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.score(outputs.pooler_output if self.reads_first_token else outputs.last_hidden_state)
         loss = None
         if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
-        return SequenceClassifierOutput(
+            scores = {"logits": logits, "pooled_logits": logits}  # transformers' two names
+            loss = self.loss_function(labels=labels, config=self.config, **scores, **kwargs)
+        return self.output_type(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
+@auto_docstring(
+    custom_intro="""
+    BERT with a next sentence prediction head. `labels` are `(batch_size,)`: 0 where the second segment follows the
+    first, 1 where it is a random one.
+    """
+)
+class ZooBertForNextSentencePrediction(ZooBertClassifier):
+    output_type = NextSentencePredictorOutput
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.bert = ZooBertModel(self.config)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=False, next_sentence=True)
+        self.loss_function = class_loss
+        self.post_init()
+
+    def score(self, states: torch.Tensor) -> torch.Tensor:
+        return self.cls.seq_relationship(states)  # (B, H) -> (B, 2)
+
+
+def classifier_dropout(config: ZooBertConfig) -> nn.Dropout:
+    """The dropout before the linear layer that fine-tuning adds (section 4)."""
+    dropout = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+
+
+@auto_docstring(
+    custom_intro="""
+    BERT with a classifier, or a regression, on the pooled [CLS] state (GLUE). `labels` are `(batch_size,)` class
+    indices or floats, or `(batch_size, num_labels)` rows of 0 and 1 for multi-label classification, as
+    `config.problem_type` says. If that is `None`, `num_labels=1` means regression; otherwise integers are class
+    indices and floats are multi-label rows.
+    """
+)
+class ZooBertForSequenceClassification(ZooBertClassifier):
+    output_type = SequenceClassifierOutput
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = ZooBertModel(self.config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.loss_function = sequence_classification_loss
+        self.post_init()
+
+
+@auto_docstring(
+    custom_intro="""
+    BERT with a classifier on every token (named entities). `labels` are `(batch_size, sequence_length)` classes; -100
+    for tokens that do not count.
+    """
+)
+class ZooBertForTokenClassification(ZooBertClassifier):
+    output_type = TokenClassifierOutput
+    reads_first_token = False
+
+    def __init__(self, config: ZooBertConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = ZooBertModel(self.config, add_pooling_layer=False)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.loss_function = token_loss
+        self.post_init()
+
+
 @auto_docstring(custom_intro="BERT with one score per choice, from the pooled state of [CLS] (SWAG).")
-class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
+class ZooBertForMultipleChoice(ZooBertClassifier):
+    output_type = MultipleChoiceModelOutput
+
     def __init__(self, config: ZooBertConfig):
         super().__init__(config)
         self.bert = ZooBertModel(self.config)
@@ -748,67 +770,18 @@ class ZooBertForMultipleChoice(ZooBertPreTrainedModel):
             Whether to leave padding out; see `ZooBertModel.forward`.
         """
         inputs = input_ids if input_ids is not None else inputs_embeds
-        flat = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
-        check_choices(inputs, **flat)
-        flat["input_ids"] = input_ids
-        for name, tensor in flat.items():  # (B, choices, T) -> (B * choices, T)
-            flat[name] = tensor.reshape(-1, tensor.shape[-1]) if tensor is not None else None
+        others = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
+        check_choices(inputs, **others)
+        flat = {  # (B, choices, T) -> (B * choices, T)
+            name: None if tensor is None else tensor.reshape(-1, tensor.shape[-1])
+            for name, tensor in {"input_ids": input_ids, **others}.items()
+        }
         if inputs_embeds is not None:
-            inputs_embeds = inputs_embeds.flatten(0, 1)
-        outputs = self.bert(
-            **flat, inputs_embeds=inputs_embeds, unpad=unpad, first_token_only=True, return_dict=True, **kwargs
-        )
-        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, inputs.shape[1])  # (B, choices)
+            flat["inputs_embeds"] = inputs_embeds.flatten(0, 1)
+        outputs = super().forward(**flat, unpad=unpad, return_dict=True, **kwargs)
+        logits = outputs.logits.view(-1, inputs.shape[1])  # (B, choices)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return MultipleChoiceModelOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-@auto_docstring(custom_intro="BERT with a classifier on every token (named entities).")
-class ZooBertForTokenClassification(ZooBertPreTrainedModel):
-    def __init__(self, config: ZooBertConfig):
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = ZooBertModel(self.config, add_pooling_layer=False)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.loss_function = token_loss
-        self.post_init()
-
-    @can_return_tuple
-    @auto_docstring
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        unpad: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | TokenClassifierOutput:
-        r"""
-        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
-            The class of each token; -100 for tokens that do not count.
-        unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
-        """
-        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        outputs = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
-            return_dict=True,
-            **kwargs,
-        )
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))  # (B, T, C)
-        loss = None if labels is None else self.loss_function(logits, labels, config=self.config, **kwargs)
-        return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
@@ -845,16 +818,8 @@ class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
         with_loss = start_positions is not None and end_positions is not None
-        outputs = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=False if with_loss else unpad,
-            return_dict=True,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*inputs, unpad=False if with_loss else unpad, return_dict=True, **kwargs)
         logits = self.qa_outputs(outputs.last_hidden_state)  # (B, T, 2)
         loss = self.loss_function(*logits.unbind(-1), start_positions, end_positions, **kwargs) if with_loss else None
         if attention_mask is not None and attention_mask.dim() == 2:

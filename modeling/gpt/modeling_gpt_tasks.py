@@ -462,16 +462,9 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
             raise ValueError(f"mc_token_ids are {tuple(mc_token_ids.shape)}, not {tuple(shape)}: one column a choice")
         inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, -3)
         check_shapes(input_ids if inputs_embeds is None else inputs_embeds, attention_mask, labels=labels)
-        outputs = self.transformer(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=False if predicts_from_padding(labels, None, attention_mask) else unpad,
-            return_dict=True,
-            **kwargs | {"use_cache": False},
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        unpad = False if predicts_from_padding(labels, None, attention_mask) else unpad
+        outputs = self.transformer(*inputs, unpad=unpad, return_dict=True, **kwargs | {"use_cache": False})
         states = outputs.last_hidden_state  # (B * K, T, H)
         logits = self.lm_head(states)
         columns = last_columns(states, attention_mask) if mc_token_ids is None else mc_token_ids.flatten()
@@ -526,16 +519,9 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
             position_ids = positions_of_real_tokens(
                 input_ids if input_ids is not None else inputs_embeds, attention_mask
             )
-        outputs = self.transformer(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
-            return_dict=True,
-            **kwargs | {"use_cache": False},
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        unpad = False if labels_need_padding(labels, attention_mask) else unpad
+        outputs = self.transformer(*inputs, unpad=unpad, return_dict=True, **kwargs | {"use_cache": False})
         logits = self.classifier(self.dropout(outputs.last_hidden_state))  # (B, T, C)
         loss = None
         if labels is not None:
@@ -583,16 +569,8 @@ class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
             position_ids = positions_of_real_tokens(
                 input_ids if input_ids is not None else inputs_embeds, attention_mask
             )
-        outputs = self.transformer(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            unpad=unpad,
-            return_dict=True,
-            **kwargs | {"use_cache": False},
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.transformer(*inputs, unpad=unpad, return_dict=True, **kwargs | {"use_cache": False})
         logits = self.qa_outputs(outputs.last_hidden_state)  # (B, T, 2)
         if attention_mask is not None and attention_mask.dim() == 2:
             padding = (attention_mask == 0).unsqueeze(-1).to(logits.device)

@@ -167,7 +167,7 @@ def find_sequences(
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan:  # trf-ignore: TRF031 a decision, no output of a model
     """How one call of a model computes its batch, decided by `make_plan`.
 
     Attributes:
