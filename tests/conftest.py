@@ -38,6 +38,13 @@ def _process_as_it_was():
 
 
 @pytest.fixture
+def _without_compiler():
+    """What a library compiles is computed as it stands: flex attention's code takes the compiler half a minute."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@pytest.fixture
 def data() -> Path:
     """The folder of real data sets: $ZOO_DATA, or ../shared/data beside the checkout."""
     folder = Path(os.environ.get("ZOO_DATA", ROOT.parent / "shared" / "data"))

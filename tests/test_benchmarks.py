@@ -62,7 +62,10 @@ def _no_process_and_no_compiler(monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
 
 
-EVERY = [(row, setting) for row in ROWS for setting in SETTINGS if row not in gpu.ROWS or setting == "bf16"]
+# Each row with the models in both types; the switches of torch, which are the same for all rows, with one row a model.
+SWITCHED = ("base-sst2", "elmo-small", "gpt-sst2", "attention-24")
+EVERY = [(row, setting) for row in SWITCHED for setting in SETTINGS if setting not in ("fp32", "bf16")]
+EVERY += [(row, setting) for row in ROWS for setting in ("fp32", "bf16") if row not in gpu.ROWS or setting == "bf16"]
 
 
 @pytest.mark.usefixtures("_no_process_and_no_compiler")

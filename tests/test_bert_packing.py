@@ -199,6 +199,7 @@ def flattened(inputs):
     return flat | {"token_type_ids": segments.unsqueeze(0)}
 
 
+@pytest.mark.usefixtures("_without_compiler")
 @pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
 @pytest.mark.parametrize("way", ["in groups", "on a grid", "padded"])
 def test_packed_rows_do_not_leak_into_each_other(attention, way, tmp_path, monkeypatch):

@@ -288,7 +288,7 @@ def test_an_attention_function_of_the_users_own_gets_the_whole_batch(monkeypatch
     assert shapes == [(ROWS, 3, inputs["input_ids"].shape[1], 12)] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("_without_compiler")
 def test_flex_attention_keeps_packed_rows_apart_and_finds_the_last_token(tmp_path):
     stock, ours = pair("Model", tmp_path, "flex_attention")
     inputs = batch(UNEVEN)

@@ -328,7 +328,7 @@ def test_attentions_are_given_whatever_the_attention_function_was(cases, head, t
     assert ours(**case.inputs).get("attentions") is None
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("_without_compiler")
 @EACH_FAMILY
 def test_attention_that_has_none_to_show_says_what_to_do(cases, head, tmp_path):
     model = cases.pair(head, tmp_path)[1]
