@@ -68,6 +68,7 @@ from ..shared.modeling_heads import (
     check_choices,
     check_shapes,
     class_loss,
+    fill_up,
     labels_need_padding,
     sequence_classification_loss,
     token_loss,
@@ -78,9 +79,9 @@ from ..shared.modeling_packing import (
     find_starts,
     hooks_need_padding,
     is_recorded,
+    last_columns,
     make_plan,
     states_at,
-    states_of_token,
 )
 from ..shared.modeling_static import is_opaque
 from .configuration_bert import NO_DECODER, ZooBertConfig
@@ -241,10 +242,10 @@ class ZooBertEncoder(nn.Module):
             raise ValueError(f"encoder_hidden_states, encoder_attention_mask: {NO_DECODER}")
         cache = cache_of_either_name(cache, past_key_values)
         check_places(cache, len(self.layer), "num_hidden_layers")
+        last, (last_mask, read) = len(self.layer) - 1, mask_of_queries(attention_mask, read)
         for place, layer in enumerate(self.layer):
-            if place == len(self.layer) - 1:
-                attention_mask, kwargs["read"] = mask_of_queries(attention_mask, read)
-            hidden_states = layer(hidden_states, attention_mask, layer_past=cache, place=place, **kwargs)
+            mask, columns = (attention_mask, None) if place < last else (last_mask, read)
+            hidden_states = layer(hidden_states, mask, columns, layer_past=cache, place=place, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(hidden_states, **{CACHE: cache if use_cache else None})
 
 
@@ -409,22 +410,26 @@ class ZooBertModel(ZooBertPreTrainedModel):
             attentions=is_recorded(self.config, "attentions", kwargs),
         )
         tensors = [plan.enter(each) for each in (input_ids, token_type_ids, position_ids, inputs_embeds)]
-        encoded = self.encode(*tensors, attention_mask, starts, plan.packing, read=plan.read, cache=cache, **kwargs)
+        encoded = self._encode(
+            *tensors, attention_mask, starts, plan.packing, plan.read, cache, return_dict=True, **kwargs
+        )
         hidden_states = plan.leave(encoded.last_hidden_state)  # (B, 1 or T, H)
         pooled = None
-        if self.pooler is not None:
-            pooled = self.pooler(states_of_token(hidden_states, token, inputs, attention_mask).unsqueeze(1))  # (B, H)
-        hidden_states = plan.zero_padding(hidden_states)
+        if self.pooler is not None:  # before padding is zero: a row may begin with it
+            states = hidden_states
+            if self.config.is_decoder and states.shape[1] > 1:
+                states = states_at(states, last_columns(inputs, attention_mask).unsqueeze(1))
+            pooled = self.pooler(states)  # (B, H)
         return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_states,
+            last_hidden_state=plan.zero_padding(hidden_states),
             pooler_output=pooled,
-            hidden_states=plan.leave_recorded(encoded.hidden_states, hidden_states),
+            hidden_states=plan.leave_recorded(encoded.hidden_states),
             attentions=encoded.attentions,
             cross_attentions=encoded.cross_attentions,
         )
 
     @capture_outputs
-    def encode(
+    def _encode(
         self,
         input_ids: torch.Tensor | None,
         token_type_ids: torch.Tensor | None,
@@ -433,18 +438,20 @@ class ZooBertModel(ZooBertPreTrainedModel):
         attention_mask: torch.Tensor | None,
         starts: torch.Tensor | None,
         packing: Packing | None,
+        read: torch.Tensor | None,
+        cache: Cache | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Section 3's encoder on a batch with its padding, (B, T), or on a packed one, (1, N): states of that shape.
 
         The mask and the `starts` of sequences are of the batch with padding; in a packed one, `packing` replaces them.
+        The last layer computes only the tokens in the columns `read`.
         """
         hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = None
         if packing is None:
-            is_causal = self.config.is_decoder
-            mask = create_mask(self.config, hidden_states, attention_mask, starts, kwargs["cache"], is_causal)
-        return self.encoder(hidden_states, mask, packing=packing, **kwargs)
+            mask = create_mask(self.config, hidden_states, attention_mask, starts, cache, self.config.is_decoder)
+        return self.encoder(hidden_states, mask, packing=packing, read=read, cache=cache, **kwargs)
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache, kwargs: dict):
         """Raises ValueError for inputs of wrong shapes, and for inputs of a decoder."""
@@ -488,7 +495,7 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         labels = labels.to(hidden_states.device)
         if skip_logits and not (is_opaque(labels) or hooks_need_padding(self.cls)):
             labelled = labels != IGNORED  # (B, T), n of them true
-            hidden_states, labels = hidden_states[labelled], labels[labelled]  # (n, H), (n,)
+            hidden_states, labels = fill_up(hidden_states[labelled], labels[labelled])  # (n, H), (n,)
         logits = self.cls.predictions(hidden_states)
         loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return None if skip_logits else logits, loss
@@ -610,6 +617,12 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         )
 
 
+def classifier_dropout(config: ZooBertConfig) -> nn.Dropout:
+    """The dropout before the linear layer that fine-tuning adds (section 4)."""
+    dropout = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+
+
 class ZooBertClassifier(ZooBertPreTrainedModel):
     """The frame of the heads that score classes: `forward` runs the encoder, and a head computes `score`."""
 
@@ -619,6 +632,9 @@ class ZooBertClassifier(ZooBertPreTrainedModel):
     def score(self, states: torch.Tensor) -> torch.Tensor:
         """(..., H) -> (..., C)."""
         return self.classifier(self.dropout(states))
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
+        return self.loss_function(logits=logits, labels=labels, **kwargs)
 
     @can_return_tuple
     @auto_docstring
@@ -656,8 +672,7 @@ class ZooBertClassifier(ZooBertPreTrainedModel):
         logits = self.score(outputs.pooler_output if self.reads_first_token else outputs.last_hidden_state)
         loss = None
         if labels is not None:
-            scores = {"logits": logits, "pooled_logits": logits}  # transformers' two names
-            loss = self.loss_function(labels=labels, config=self.config, **scores, **kwargs)
+            loss = self.loss(logits, labels, **kwargs)
         return self.output_type(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -683,12 +698,6 @@ class ZooBertForNextSentencePrediction(ZooBertClassifier):
         return self.cls.seq_relationship(states)  # (B, H) -> (B, 2)
 
 
-def classifier_dropout(config: ZooBertConfig) -> nn.Dropout:
-    """The dropout before the linear layer that fine-tuning adds (section 4)."""
-    dropout = config.classifier_dropout
-    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
-
-
 @auto_docstring(
     custom_intro="""
     BERT with a classifier, or a regression, on the pooled [CLS] state (GLUE). `labels` are `(batch_size,)` class
@@ -708,6 +717,9 @@ class ZooBertForSequenceClassification(ZooBertClassifier):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.loss_function = sequence_classification_loss
         self.post_init()
+
+    def loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
+        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
 
 
 @auto_docstring(

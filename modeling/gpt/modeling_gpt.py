@@ -125,7 +125,7 @@ class ZooGPTAttention(nn.Module):
             key, value = cache.update(key, value, self.layer_idx if place is None else place)  # (B, A, P + T, D)
         kwargs |= {"dropout": self.attn_dropout.p if self.training else 0.0, "scaling": self.scaling}
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
-            attention_implementation(self.config, query, kwargs), eager_attention_forward
+            attention_implementation(self.config, query, kwargs, cache), eager_attention_forward
         )
         output, probabilities = attend(attention_interface, self, query, key, value, attention_mask, **kwargs)
         return self.resid_dropout(self.c_proj(output)), probabilities  # (B, Q, H), (B, A, Q, P + T)
@@ -299,17 +299,18 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if uses_cache and cache is None:
             cache = DynamicCache()
         tensors = [plan.enter(each) for each in (input_ids, token_type_ids, position_ids, inputs_embeds)]
-        decoded = self.decode(*tensors, attention_mask, starts, plan.packing, plan.read, cache, **kwargs)
-        hidden_states = plan.zero_padding(plan.leave(decoded.last_hidden_state))
+        decoded = self._decode(
+            *tensors, attention_mask, starts, plan.packing, plan.read, cache, return_dict=True, **kwargs
+        )
         return BaseModelOutputWithPast(
-            last_hidden_state=hidden_states,
+            last_hidden_state=plan.leave(plan.zero_padding(decoded.last_hidden_state)),
             **{CACHE: cache if use_cache else None},
-            hidden_states=plan.leave_recorded(decoded.hidden_states, hidden_states),
+            hidden_states=plan.leave_recorded(decoded.hidden_states),
             attentions=decoded.attentions,
         )
 
     @capture_outputs
-    def decode(
+    def _decode(
         self,
         input_ids: torch.Tensor | None,
         token_type_ids: torch.Tensor | None,
@@ -336,11 +337,12 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             mask = create_mask(self.config, hidden_states, attention_mask, starts, cache, is_causal=True)
         blocks = list(self.h)[: self.config.n_layer] if self.exits_early else list(self.h)
         check_places(cache, len(blocks), "n_layer")
-        kwargs["packing"] = packing
+        last, (last_mask, read) = len(blocks) - 1, mask_of_queries(mask, read)
         for place, block in enumerate(blocks):
-            if place == len(blocks) - 1:
-                mask, kwargs["read"] = mask_of_queries(mask, read)
-            hidden_states = block(hidden_states, attention_mask=mask, layer_past=cache, place=place, **kwargs)
+            block_mask, columns = (mask, None) if place < last else (last_mask, read)
+            hidden_states = block(
+                hidden_states, block_mask, layer_past=cache, read=columns, place=place, packing=packing, **kwargs
+            )
         return BaseModelOutputWithPast(last_hidden_state=hidden_states)
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache):

@@ -41,11 +41,10 @@ import torch.nn as nn
 from torch.nn.modules import module as torch_module
 from torch.utils.flop_counter import register_flop_formula
 
-from .modeling_static import has_amx, is_transformed, product_type
+from .modeling_static import has_amx, is_transformed, missing_rows, product_type
 
 
 WORTH_PACKING = 24  # from this many products with the same weight on, packing it first saves time
-FEW_ROWS = 16  # fewer are not filled up
 VARIABLE = "ZOO_ONEDNN"
 # Of torch.nn.modules.module: hooks of all modules. Its function that asks for any of them is not in torch 2.6.
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
@@ -74,8 +73,6 @@ def _multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
 
 def multiply_rows(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`product` for any number of rows."""
-    if inputs.shape[:-1].numel() < FEW_ROWS:
-        return product(inputs, weight, bias)
     return _without_filling(product(fill_up(inputs), weight, bias), inputs.shape[:-1])
 
 
@@ -135,8 +132,7 @@ def _without_filling(rows: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 def fill_up(inputs: torch.Tensor) -> torch.Tensor:
     """(..., I) -> (N, I), with rows of zeros at the end up to one of the numbers of rows that are in use."""
     rows = inputs.flatten(0, -2)
-    step = 1 << max(0, len(rows).bit_length() - 4)  # an eighth of the power of two below
-    missing = -len(rows) % step
+    missing = missing_rows(len(rows))
     return nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 

@@ -11,24 +11,23 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A padded batch as one row of real tokens, and the attention that keeps the sequences of that row apart.
+"""A padded batch as one row of real tokens, and the plan of a call that says whether to compute it so.
 
 The longest row of a batch determines its number of columns. With random lengths, half of the batch is padding, and
 every layer computes it. Only attention needs to know which token belongs to which sequence. So the real tokens of all
 rows are laid end to end (`Packing`), a model runs on them as on any batch of one row, and attention runs within each
 sequence (modeling_attention.py).
 
-`plan` decides once a call whether a batch is packed, and which token of each row is read. Rows that hold several
+`make_plan` decides once a call whether a batch is packed, and which token of each row is read. Rows that hold several
 sequences (`find_starts`) are separated in the same way.
 
-Letters: B rows, T columns, N real tokens, S sequences (S = B unless rows hold several), L the length of the longest,
-Q queries, P tokens in a cache, A heads, D dimensions of a head.
+Letters: B rows, T columns, N tokens of a packed row, S sequences (S = B unless rows hold several), L the length of the
+longest, H hidden size, Q queries, P tokens in a cache.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import groupby
 from typing import Literal
 
 import torch
@@ -40,7 +39,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import cached_tokens, is_paged
-from .modeling_static import is_opaque
+from .modeling_static import is_opaque, missing_rows
 
 
 GROUPED_DEVICES = ("cpu",)
@@ -62,6 +61,7 @@ class Packing:
         starts: (S,) the index in `tokens` of each sequence's first token.
         rows: (B,) the first sequence of each row.
         groups: (number of sequences, their length) of each length, shortest first.
+        fillers: how many tokens at the end stand for none of the batch, see `filled_up`.
     """
 
     shape: tuple[int, int]
@@ -69,6 +69,7 @@ class Packing:
     starts: torch.Tensor
     rows: torch.Tensor
     groups: list[tuple[int, int]]
+    fillers: int = 0
 
     def pack(self, padded: torch.Tensor | None) -> torch.Tensor | None:
         """(B or 1, T, ...) -> (1, N, ...); None -> None."""
@@ -80,25 +81,47 @@ class Packing:
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
         """(1, N, ...) -> (B, T, ...), with zeros at padding."""
         rows, columns = self.shape
+        tokens = self.tokens[: len(self.tokens) - self.fillers].to(packed.device)
         padded = packed.new_zeros(rows * columns, *packed.shape[2:])
-        return padded.index_copy(0, self.tokens.to(packed.device), packed[0]).unflatten(0, (rows, columns))
+        return padded.index_copy(0, tokens, packed[0, : len(tokens)]).unflatten(0, (rows, columns))
 
     def first_of_rows(self, states: torch.Tensor) -> torch.Tensor:
         """(1, S, ...), one state per sequence -> (B, 1, ...), the state of the first sequence of each row."""
         return states[0].index_select(0, self.rows.to(states.device)).unsqueeze(1)
 
-    def columns(self, token: Literal["first", "last"]) -> torch.Tensor:
-        """(1, S) where the first or the last token of each sequence is in the row."""
-        return (self.starts if token == "first" else self.boundaries[1:].long() - 1).unsqueeze(0)
+    def columns(self, token: Literal["first", "last"]) -> torch.Tensor | None:
+        """(1, S) where the first or the last token of each sequence is in the row.
 
-    @property
-    def has_packed_rows(self) -> bool:
-        """Whether some rows of the batch hold several sequences."""
-        return len(self.starts) != self.shape[0]
+        None for the last tokens of rows that hold several sequences, because `first_of_rows` takes the first one's.
+        """
+        if token == "first":
+            return self.starts.unsqueeze(0)
+        holds_several = len(self.starts) - self.fillers != self.shape[0]
+        return None if holds_several else self.boundaries[1:].long().unsqueeze(0) - 1
+
+    def filled_up(self) -> "Packing":
+        """The packing with so many tokens more that the row has one of the few lengths in use.
+
+        oneDNN compiles a program for each number of rows that it multiplies, which takes milliseconds and a megabyte,
+        and nearly every batch has another number of real tokens. The fillers are copies of the first token. Each is a
+        sequence of its own at the end of the row, and `unpack` leaves them out.
+        """
+        count = len(self.tokens)
+        fillers = missing_rows(count)
+        if not fillers:
+            return self
+        ends = torch.arange(count, count + fillers, device=self.starts.device)
+        return replace(
+            self,
+            tokens=torch.cat([self.tokens, self.tokens[:1].expand(fillers)]),
+            starts=torch.cat([self.starts, ends]),
+            groups=[*self.groups, (fillers, 1)],
+            fillers=fillers,
+        )
 
     @property
     def longest(self) -> int:
-        return self.groups[-1][1]
+        return max(length for _, length in self.groups)
 
     @cached_property
     def boundaries(self) -> torch.Tensor:
@@ -148,21 +171,18 @@ def find_sequences(
 
     sequence = starts.flatten().cumsum(0) - 1  # (B * T,)
     tokens = real.flatten().nonzero().squeeze(1)  # (N,)
-    count = int(starts.sum())
-    lengths = torch.zeros(count, dtype=torch.long)
-    lengths = lengths.index_add(0, sequence[tokens], torch.ones_like(tokens))
+    lengths = torch.bincount(sequence[tokens], minlength=int(starts.sum()))
+    tokens = tokens[lengths[sequence[tokens]].argsort(stable=True)]
     lengths, order = lengths.sort(stable=True)
-    rank = torch.empty_like(order).index_copy(0, order, torch.arange(count))
-    tokens = tokens[rank[sequence[tokens]].argsort(stable=True)]
-    all_lengths = lengths.tolist()
-    empty = all_lengths.count(0)  # sequences of padding only, inside packed rows; sorted to the front
+    empty = int((lengths == 0).sum())  # sequences of padding only, inside rows that hold several; sorted to the front
     lengths = lengths[empty:]
+    of_group, counts = lengths.unique_consecutive(return_counts=True)
     return Packing(
         shape=(rows, columns),
         tokens=tokens.to(device),
         starts=(lengths.cumsum(0) - lengths).to(device),
-        rows=(rank[sequence[::columns]] - empty).to(device),
-        groups=[(len(list(group)), length) for length, group in groupby(all_lengths[empty:])],
+        rows=(order.argsort()[sequence[::columns]] - empty).to(device),
+        groups=list(zip(counts.tolist(), of_group.tolist(), strict=True)),
     )
 
 
@@ -174,60 +194,42 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
         packing: the real tokens as one row; None where the batch is computed as it is, with its padding.
         token: the token of each row whose state alone is returned; None to return all states.
         column: (B, 1) where `token` is in each row of the batch; None if all states are returned.
-        computes_all: whether the last layer computes all tokens even so, because states or attentions are recorded.
+        read: (B, 1) or, packed, (1, S) the columns of the only tokens that the last layer has to compute; None: all.
         padding: (B, T) True at padding that is computed and whose states become zero, or None.
     """
 
     packing: Packing | None = None
     token: Literal["first", "last"] | None = None
     column: torch.Tensor | None = None
-    computes_all: bool = False
+    read: torch.Tensor | None = None
     padding: torch.Tensor | None = None
-
-    @property
-    def read(self) -> torch.Tensor | None:
-        """(1, S) or (B, 1) the columns of the only tokens that the last layer has to compute, or None for all."""
-        if self.token is None or self.computes_all:
-            return None
-        if self.packing is None:
-            return self.column
-        if self.token == "last" and self.packing.has_packed_rows:  # `first_of_rows` takes the first sequence's
-            return None
-        return self.packing.columns(self.token)
 
     def enter(self, padded: torch.Tensor | None) -> torch.Tensor | None:
         """(B or 1, T, ...) -> the same, or (1, N, ...) if packed; None -> None."""
         return padded if self.packing is None else self.packing.pack(padded)
 
     def leave(self, states: torch.Tensor) -> torch.Tensor:
-        """(B, T, H), (1, N, H) or states of `read` -> (B, T, H), or (B, 1, H) of `token`; packed padding is zero."""
+        """(B, T, H), (1, N, H) or states of `read` -> (B, T, H), or (B, 1, H) of `token`; packed padding is zero.
+
+        The last layer may have computed all tokens where `read` names some: a layer that skips, or no layer at all.
+        """
         if self.packing is not None:
-            read = self.read
-            if read is not None:
+            if states.shape[1] != len(self.packing.tokens):
                 return self.packing.first_of_rows(states)
             states = self.packing.unpack(states)
         return states if self.token is None or states.shape[1] == 1 else states_at(states, self.column)
 
-    def zero_padding(self, states: torch.Tensor) -> torch.Tensor:
-        """(B, T, H), or (B, 1, H) of `token` -> the same, with zeros at `padding`."""
-        if self.padding is None:
+    def leave_recorded(self, states: tuple[torch.Tensor | None, ...] | None) -> tuple[torch.Tensor | None, ...] | None:
+        """The states after each layer, (B, T, H) or (1, N, H), as (B, T, H); None where they are not wanted."""
+        if states is None or self.packing is None:
             return states
-        padding = self.padding.to(states.device)
-        if states.shape[1] != padding.shape[1]:
-            padding = padding.gather(1, self.column.to(states.device))
-        return states.masked_fill(padding.unsqueeze(-1), 0)
+        return tuple(None if each is None else self.packing.unpack(each) for each in states)
 
-    def leave_recorded(
-        self, states: tuple[torch.Tensor | None, ...] | None, last: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...] | None:
-        """The states after each layer, (B, T, H), or None. If `last` holds the states of all tokens, it ends them."""
-        if states is None:
-            return None
-        if self.packing is not None:
-            states = [None if each is None else self.packing.unpack(each) for each in states]
-        if states[-1] is None:
-            return tuple(states)
-        return (*states[:-1], last if self.token is None else self.zero_padding(states[-1]))
+    def zero_padding(self, states: torch.Tensor) -> torch.Tensor:
+        """(B, T, H), or (B, 1, H) of `token` -> the same, with zeros at `padding`. A last token is no padding."""
+        if self.padding is None or self.token == "last":
+            return states
+        return states.masked_fill(self.padding[:, : states.shape[1], None].to(states.device), 0)
 
 
 def states_at(states: torch.Tensor, columns: torch.Tensor | None) -> torch.Tensor:
@@ -267,7 +269,7 @@ def make_plan(
     unpad = configured if unpad is None else unpad
     if hooked or not (unpad or configured):
         token = None
-    packing, column, padding = None, None, None
+    packing, column, read, padding = None, None, None, None
     needs_padding = uses_cache or attentions or hooked or (hidden_states and torch.is_grad_enabled())
     if unpad and not needs_padding:
         packing = choose_packing(model.config, inputs, attention_mask, starts)
@@ -275,9 +277,11 @@ def make_plan(
         column = torch.zeros(inputs.shape[0], 1, dtype=torch.long, device=inputs.device)
     elif token == "last":
         column = last_columns(inputs, attention_mask).unsqueeze(1)
+    if token is not None and not (hidden_states or attentions):
+        read = column if packing is None else packing.columns(token)
     if unpad and not uses_cache and packing is None and attention_mask is not None and attention_mask.dim() == 2:
         padding = attention_mask[:, : inputs.shape[1]] == 0
-    return Plan(packing, token, column, hidden_states or attentions, padding)
+    return Plan(packing, token, column, read, padding)
 
 
 def choose_packing(
@@ -303,10 +307,11 @@ def choose_packing(
     if not takes_groups and not is_flash_attention_requested(config):
         return None
     packing = find_sequences(inputs.shape[:2], inputs.device, attention_mask, starts)
-    if packing is not None and attends_on_a_grid(config, inputs.device):
-        rows, columns = packing.shape
-        if len(packing.starts) * packing.longest > 2 * rows * columns:  # short sequences next to a long one
-            return None
+    if packing is None or inputs.device.type in GROUPED_DEVICES:
+        return packing and packing.filled_up()
+    rows, columns = packing.shape
+    if attends_on_a_grid(config, inputs.device) and len(packing.starts) * packing.longest > 2 * rows * columns:
+        return None  # short sequences next to a long one
     return packing
 
 
@@ -353,7 +358,7 @@ def may_need_padding(hook: Callable) -> bool:
 def is_recorded(config, name: str, kwargs: dict) -> bool:
     """Whether the caller requests `hidden_states` or `attentions`, decided as `capture_outputs` does."""
     requested = kwargs.get(f"output_{name}", getattr(config, f"output_{name}", False))
-    return requested is not None and requested is not False
+    return bool(requested)  # 0 and [] ask for nothing
 
 
 def last_columns(inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -363,15 +368,6 @@ def last_columns(inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> t
         return torch.full((rows,), columns - 1, device=inputs.device)
     numbers = torch.arange(columns, device=inputs.device)
     return ((attention_mask[:, -columns:].to(inputs.device) != 0) * numbers).argmax(-1)
-
-
-def states_of_token(
-    states: torch.Tensor, token: Literal["first", "last"], inputs: torch.Tensor, attention_mask: torch.Tensor | None
-) -> torch.Tensor:
-    """(B, T, H) -> (B, H), the state of each row's first or last real token; (B, 1, H) holds only that one."""
-    if token == "first" or states.shape[1] == 1:
-        return states[:, 0]
-    return states_at(states, last_columns(inputs, attention_mask).unsqueeze(1))[:, 0]
 
 
 def find_starts(
