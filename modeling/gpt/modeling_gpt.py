@@ -80,16 +80,16 @@ class ZooGPTProjection(Conv1D):
     """xW + b with W stored as (in, out), as in published files: the released "1-D convolution" of width 1."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        packed = product_in_steps(states, self.weight, self.bias, transposed=True)
-        return super().forward(states) if packed is None else packed  # (..., in) -> (..., out)
+        product = product_in_steps(states, self.weight, self.bias, transposed=True)
+        return super().forward(states) if product is None else product  # (..., in) -> (..., out)
 
 
 class ZooGPTWordPredictor(nn.Linear):
     """The scores of all words: products with the word embeddings (equation 2)."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        packed = product_in_steps(states, self.weight)
-        return super().forward(states) if packed is None else packed  # (..., H) -> (..., V)
+        product = product_in_steps(states, self.weight)
+        return super().forward(states) if product is None else product  # (..., H) -> (..., V)
 
 
 class ZooGPTAttention(nn.Module):

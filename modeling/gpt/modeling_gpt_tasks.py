@@ -50,8 +50,7 @@ from ..shared.modeling_heads import (
     sequence_classification_loss,
     token_loss,
 )
-from ..shared.modeling_onednn import linear
-from ..shared.modeling_packing import last_columns
+from ..shared.modeling_packing import last_columns, states_at
 from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import language_loss, word_loss
 from .configuration_gpt import ZooGPTConfig
@@ -174,12 +173,11 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         states = outputs.last_hidden_state  # (R, 1 or T, H)
         if not with_lm_loss and states.shape[1] == 1:
             return outputs, states[:, 0], None
-        last = last_columns(inputs, attention_mask).to(states.device)
-        rows = last.shape[0]
-        last_states = states[torch.arange(rows, device=states.device), last]
+        last_states = states_at(states, last_columns(inputs, attention_mask).unsqueeze(1))[:, 0]
         if not with_lm_loss:
             return outputs, last_states, None
         lm_loss = self.lm_loss(states, input_ids, attention_mask)
+        rows = len(states)
         lm_loss = lm_loss / (rows if num_items_in_batch is None else rows * num_items_in_batch / labels.numel())
         return outputs, last_states, self.config.lm_loss_weight * lm_loss
 
@@ -195,7 +193,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         weights = counted / counted.sum(-1, keepdim=True).clamp(min=1)  # (R, T - 1), float32
         states, words = hidden_states[:, :-1], self.word_table()
         if is_opaque(counted):
-            logits = linear(states, words).float().transpose(1, 2)  # (R, V, T - 1)
+            logits = nn.functional.linear(states, words).float().transpose(1, 2)  # (R, V, T - 1)
             return (nn.functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
         return word_loss(states[counted], words, targets[counted], weights[counted])
 

@@ -52,7 +52,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import CACHE, is_paged
-from .modeling_packing import VARLEN, Packing, attends_by_boundaries, attends_on_a_grid, is_recorded
+from .modeling_packing import GROUPED_DEVICES, VARLEN, Packing, attends_by_varlen, is_recorded
 from .modeling_static import has_amx, is_opaque, product_type
 
 
@@ -88,11 +88,10 @@ def attend(
     if packing is None:
         output, probabilities = function(module, query, key, value, attention_mask, **kwargs)
         return output.flatten(2), probabilities
-    is_flash = is_flash_attention_requested(module.config)
-    by_boundaries = attends_by_boundaries(module.config, query.device)
-    if is_flash or (by_boundaries and takes_varlen(query, kwargs["dropout"])):
+    varlen = attends_by_varlen(module.config, query.device)
+    if is_flash_attention_requested(module.config) or (varlen and takes_varlen(query, kwargs["dropout"])):
         attend_to = _attend_by_boundaries
-    elif by_boundaries or attends_on_a_grid(module.config, query.device):
+    elif varlen or query.device.type not in GROUPED_DEVICES:
         attend_to = _attend_on_a_grid
     else:
         attend_to = _attend_in_groups

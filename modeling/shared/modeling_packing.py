@@ -309,21 +309,16 @@ def choose_packing(
     packing = find_sequences(inputs.shape[:2], inputs.device, attention_mask, starts)
     if packing is None or inputs.device.type in GROUPED_DEVICES:
         return packing and packing.filled_up()
+    takes_boundaries = is_flash_attention_requested(config) or attends_by_varlen(config, inputs.device)
     rows, columns = packing.shape
-    if attends_on_a_grid(config, inputs.device) and len(packing.starts) * packing.longest > 2 * rows * columns:
-        return None  # short sequences next to a long one
+    if not takes_boundaries and len(packing.starts) * packing.longest > 2 * rows * columns:
+        return None  # a grid of short sequences next to a long one
     return packing
 
 
-def attends_by_boundaries(config, device: torch.device) -> bool:
-    """Whether the attention implementation takes all sequences at once, with their boundaries."""
-    varlen = config._attn_implementation == VARLEN and device.type in VARLEN_DEVICES  # trf-ignore: TRF051
-    return varlen or is_flash_attention_requested(config)
-
-
-def attends_on_a_grid(config, device: torch.device) -> bool:
-    """Whether attention pads the sequences to an (S, L) grid, and needs a mask for it."""
-    return not attends_by_boundaries(config, device) and device.type not in GROUPED_DEVICES
+def attends_by_varlen(config, device: torch.device) -> bool:
+    """Whether torch's own attention for sequences of different lengths is configured, on a device that has it."""
+    return config._attn_implementation == VARLEN and device.type in VARLEN_DEVICES  # trf-ignore: TRF051
 
 
 def hooks_need_padding(model: nn.Module) -> bool:
