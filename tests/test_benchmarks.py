@@ -10,6 +10,7 @@ import os
 import statistics
 import subprocess
 import time
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from transformers import BertTokenizerFast, OpenAIGPTTokenizer
 from transformers.cache_utils import DynamicLayer
 
 import modeling.bert.modeling_bert
-from benchmarks import bert, elmo, gpt, gpu, growth, measure, precision, profile, scripts, squad, start
-from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, SETTINGS, main
+from benchmarks import bert, elmo, gpt, gpu, growth, measure, precision, scripts, squad, start
+from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, main
 from benchmarks.measure import Contest, DifferentResults, Side
 from elmo_gpt_bert.tasks.squad.features import make_windows
 from elmo_gpt_bert.training.arguments import ModelSource
@@ -63,13 +64,12 @@ def _no_process_and_no_compiler(monkeypatch):
 
 
 # Each row with the models in both types; the switches of torch, which are the same for all rows, with one row a model.
-SWITCHED = ("base-sst2", "elmo-small", "gpt-sst2", "attention-24")
-EVERY = [(row, setting) for row in SWITCHED for setting in SETTINGS if setting not in ("fp32", "bf16")]
-EVERY += [(row, setting) for row in ROWS for setting in ("fp32", "bf16") if row not in gpu.ROWS or setting == "bf16"]
+SWITCHED = product(("base-sst2", "elmo-small", "gpt-sst2", "attention-24"), ("portable", "medium", "mixed"))
+PLAIN = ((row, setting) for row in ROWS for setting in ("fp32", "bf16") if row not in gpu.ROWS or setting == "bf16")
 
 
 @pytest.mark.usefixtures("_no_process_and_no_compiler")
-@pytest.mark.parametrize(("row", "setting"), EVERY)
+@pytest.mark.parametrize(("row", "setting"), [*SWITCHED, *PLAIN])
 def test_every_row_runs_in_every_setting(row, setting):
     result = tiny_run(row, "--settings", setting)
     assert result.setting == setting and result.difference <= result.tolerance
@@ -648,38 +648,3 @@ def test_a_row_of_squad_that_does_not_exist_is_an_error(capsys):
     with pytest.raises(SystemExit):
         squad.main(["nothing"])
     assert "no row is called nothing" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("kind", "work"),
-    [
-        ("products", lambda numbers: numbers @ numbers),
-        ("copies", lambda numbers: numbers.T.contiguous()),
-        ("zeros", lambda numbers: numbers.zero_()),
-        ("random numbers", lambda numbers: numbers.bernoulli_(0.5)),
-        ("random numbers", lambda numbers: numbers.uniform_()),
-        ("other operations", lambda numbers: numbers.exp_()),
-    ],
-)
-def test_a_profile_tells_what_takes_the_time(kind, work):
-    numbers = torch.rand(1000, 1000)
-    milliseconds, shares = profile.shares(Side("one", lambda index: work(numbers), dict), runs=3)
-    assert milliseconds > 0 and sum(shares.values()) == pytest.approx(1)
-    # Making a tensor for the result is another operation.
-    assert {kind} <= {name for name, share in shares.items() if share > 0} <= {kind, "other operations", "calls"}
-
-
-def test_a_profile_counts_both_passes_of_a_convolution_as_products():
-    convolution, numbers = torch.nn.Conv1d(16, 256, 3), torch.rand(200, 16, 50)
-    shares = profile.shares(Side("one", lambda index: convolution(numbers).sum().backward(), dict), runs=3)[1]
-    assert shares["products"] > shares["other operations"]
-
-
-def test_a_profile_has_a_line_for_each_side_and_setting(tmp_path, capsys):
-    path = tmp_path / "shares.json"
-    lines = profile.main(["masked-lm", "elmo-training", "--settings", "fp32", "--size", "tiny", "--json", str(path)])
-    sides = [("masked-lm", "zoo"), ("masked-lm", "transformers"), ("elmo-training", "zoo"), ("elmo-training", "plain")]
-    assert [(line["row"], line["side"]) for line in lines] == sides
-    assert all(line["products"] > 0 and line["ms"] > 0 for line in lines)
-    assert json.loads(path.read_text(encoding="utf-8"))["results"] == lines
-    assert capsys.readouterr().out.count("\n| ") == 2 + len(lines)

@@ -52,7 +52,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import CACHE, is_paged
-from .modeling_packing import GROUPED_DEVICES, VARLEN, Packing, attends_by_varlen, is_recorded
+from .modeling_packing import VARLEN, Packing, attends_by_varlen, attends_in_groups, is_recorded
 from .modeling_static import has_amx, is_opaque, product_type
 
 
@@ -91,7 +91,7 @@ def attend(
     varlen = attends_by_varlen(module.config, query.device)
     if is_flash_attention_requested(module.config) or (varlen and takes_varlen(query, kwargs["dropout"])):
         attend_to = _attend_by_boundaries
-    elif varlen or query.device.type not in GROUPED_DEVICES:
+    elif varlen or not attends_in_groups(query.device):
         attend_to = _attend_on_a_grid
     else:
         attend_to = _attend_in_groups

@@ -307,13 +307,18 @@ def choose_packing(
     if not takes_groups and not is_flash_attention_requested(config):
         return None
     packing = find_sequences(inputs.shape[:2], inputs.device, attention_mask, starts)
-    if packing is None or inputs.device.type in GROUPED_DEVICES:
+    if packing is None or attends_in_groups(inputs.device):
         return packing and packing.filled_up()
     takes_boundaries = is_flash_attention_requested(config) or attends_by_varlen(config, inputs.device)
     rows, columns = packing.shape
     if not takes_boundaries and len(packing.starts) * packing.longest > 2 * rows * columns:
         return None  # a grid of short sequences next to a long one
     return packing
+
+
+def attends_in_groups(device: torch.device) -> bool:
+    """Whether sequences of equal length are attended to together, because many small calls cost little there."""
+    return device.type in GROUPED_DEVICES
 
 
 def attends_by_varlen(config, device: torch.device) -> bool:
