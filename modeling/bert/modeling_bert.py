@@ -384,7 +384,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of the first token, or with `config.is_decoder` of the last real one:
             `last_hidden_state` is then `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False` unless
-            `unpad` is passed, or when a module of the model has a hook that may need all states.
+            `unpad=True` is passed, or when a module of the model has a hook that may need all states.
         cache (`Cache`, *optional*):
             Keys and values of P tokens in front of each row, as prefix tuning learns them. `attention_mask` then has
             P more columns, the positions of the tokens begin at P, and padding is computed and has states.

@@ -271,8 +271,8 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             gradients, and, unless `True` is passed, when a module of the model has a hook.
         last_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of each row's last real token: `last_hidden_state` is then
-            `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False` unless `unpad` is passed, or when a
-            module of the model has a hook that may need all states.
+            `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False` unless `unpad=True` is passed,
+            or when a module of the model has a hook that may need all states.
         cache (`Cache`, *optional*):
             Keys and values of P tokens in front of each row. `attention_mask` then has P more columns.
         """
