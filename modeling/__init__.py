@@ -8,7 +8,7 @@ the zoo; `modeling.unregister()` reverts that. Models that transformers does not
 
 from collections import UserDict
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import transformers
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer
@@ -56,7 +56,6 @@ if TYPE_CHECKING:  # at run time, `__getattr__` imports them
         ZooGPTForSequenceClassification,
         ZooGPTForTokenClassification,
     )
-    from .matmul import enable_fast_cpu_matmul
 
 # One row per model: its configuration, the map of its classes, its tokenizer; None: the tokenizer of its encoder.
 MODELS = (
@@ -65,13 +64,12 @@ MODELS = (
     (ElmoConfig, configuration_elmo.AUTO_MAP, ElmoTokenizer),
     (FeatureTaggerConfig, configuration_features.AUTO_MAP, None),
 )
-# The module of each class or function that is imported when it is first used. `register_model` adds the models.
+# The module of each class that is imported when it is first used. `register_model` adds the models of `MODELS`.
 MODULES = {
     "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
     "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",
     "ZooGPTDoubleHeadsModel": "modeling.gpt.modeling_gpt_tasks",
     "ZooGPTPreTrainedModel": "modeling.gpt.modeling_gpt",
-    "enable_fast_cpu_matmul": "modeling.matmul",
 }
 # Tokenizers of transformers that a model folder may name, and the zoo's, which replace them after `register()`.
 TOKENIZERS = {"OpenAIGPTTokenizer": ZooGPTTokenizer}
@@ -113,8 +111,8 @@ for _config, _auto_map, _tokenizer in MODELS:
 
 if not TYPE_CHECKING:  # type checkers would otherwise accept any name
 
-    def __getattr__(name: str) -> Any:
-        """Imports a class, or a function, when it is first used."""
+    def __getattr__(name: str) -> type:
+        """Imports a class when it is first used."""
         if name not in MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = import_class(name)
@@ -179,7 +177,6 @@ __all__ = [
     "ZooGPTModel",
     "ZooGPTPreTrainedModel",
     "ZooGPTTokenizer",
-    "enable_fast_cpu_matmul",
     "register",
     "unregister",
 ]

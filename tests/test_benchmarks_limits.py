@@ -17,7 +17,6 @@ from benchmarks.__main__ import QUICK_SECONDS, ROWS, Report, header, main, print
 from benchmarks.measure import CPU, Contest, Need, Seconds, Side
 from benchmarks.reporting import describe_machine, extensions
 from modeling import ElmoForPreTraining, ElmoModel
-from modeling.shared import modeling_packing
 
 
 pytestmark = pytest.mark.slow
@@ -56,8 +55,7 @@ def need_of(row: str) -> float:
         ("gpu-base-mlm-512", "ForMaskedLM", lambda: bert.make_masked_batches(True), True),
     ],
 )
-def test_the_need_of_a_row_of_bert_is_what_torch_counts_in_our_model(row, head, batches, train, monkeypatch):
-    monkeypatch.setattr(modeling_packing, "missing_rows", lambda count: 0)  # fillers are not needed
+def test_the_need_of_a_row_of_bert_is_what_torch_counts_in_our_model(row, head, batches, train):
     model = bert.make_models(head, "small", True, dropout=0.0)[bert.OURS]
     assert need_of(row) == flop_of(model, batches().batches[0], train)
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn as nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import modeling
 from modeling.shared import modeling_onednn as onednn
 
 
@@ -235,3 +236,18 @@ def test_a_layer_that_someone_replaced_or_watches_is_called(monkeypatch):
         assert seen == [name]
     monkeypatch.setattr(layer, "forward", lambda inputs: "patched")
     assert onednn.apply_linear(layer, inputs) == "patched"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_layers_that_get_the_plain_type_are_quantized():
+    """torch's old quantization asks for the type itself."""
+    model = modeling.ZooBertModel(modeling.ZooBertConfig(vocab_size=61, hidden_size=24, num_attention_heads=3)).eval()
+    ids = torch.randint(1, 61, (2, 7))
+    expected = model(ids).last_hidden_state
+    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    for layer in layers:
+        layer.__class__ = torch.nn.Linear
+    torch.testing.assert_close(model(ids).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+    small = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
+    assert not any(type(layer) is torch.nn.Linear for layer in small.modules())
+    assert 0 < (small(ids).last_hidden_state - expected).abs().max() < 0.5

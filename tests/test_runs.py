@@ -241,14 +241,11 @@ def test_a_tracker_that_is_not_installed_is_an_error(run, monkeypatch):
         launching.make_accelerator(run(report_to="wandb"))
 
 
-@pytest.mark.parametrize("rounds", [True, False])
-def test_products_round_only_when_asked(rounds, run, monkeypatch):
-    monkeypatch.setattr("modeling.matmul.rounds_on_cpu", lambda: rounds)
+def test_matmul_precision_changes_only_when_asked(run):
     launching.make_accelerator(run())
-    assert torch.get_float32_matmul_precision() == ("highest" if rounds else "medium")
-    for precision in ("highest", "high", "medium"):
-        launching.make_accelerator(run(matmul_precision=precision))
-        assert torch.get_float32_matmul_precision() == precision
+    assert torch.get_float32_matmul_precision() == "highest"
+    launching.make_accelerator(run(matmul_precision="medium"))
+    assert torch.get_float32_matmul_precision() == "medium"
 
 
 def test_the_time_of_a_run_is_split_without_gaps(flags, tmp_path, monkeypatch):

@@ -271,7 +271,7 @@ def test_states_are_computed_once_for_all_task_networks_on_them(cached, monkeypa
     assert calls == [4, 4, 3, 4, 4, 3, 4, 1]
 
 
-@pytest.mark.parametrize("changes", [{"mixed_precision": "bf16"}, {"matmul_precision": "high"}])
+@pytest.mark.parametrize("changes", [{"mixed_precision": "bf16"}, {"matmul_precision": "medium"}])
 def test_states_of_another_precision_are_others(cached, monkeypatch, changes):
     model, calls = tagger(), computed(monkeypatch)
     cached(model)

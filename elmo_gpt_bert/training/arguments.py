@@ -199,10 +199,8 @@ class RunArguments:
     mixed_precision: Literal["no", "fp16", "bf16"] = HfArg(
         default="no", help="precision of most matrix products; weights stay in float32"
     )
-    matmul_precision: Literal["highest", "high", "medium"] | None = HfArg(
-        default=None,
-        help="precision of float32 matrix products; below highest they may use TF32 or bfloat16; default: highest, "
-        "or on a CPU medium, if that is only faster there and rounds nothing",
+    matmul_precision: Literal["highest", "high", "medium"] = HfArg(
+        default="highest", help="precision of float32 matrix products; below highest they may use TF32 or bfloat16"
     )
     gradient_checkpointing: bool = HfArg(default=False, help="recompute activations: less memory, more time")
     group_by_length: bool = HfArg(default=False, help="train on batches of similar length: less padding")

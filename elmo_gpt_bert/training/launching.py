@@ -168,10 +168,8 @@ def make_accelerator(args: RunArguments) -> Accelerator:
     transformers.utils.logging.set_verbosity_error()
     # It would warn of each tied weight that a checkpoint holds once.
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
-    torch.set_float32_matmul_precision(args.matmul_precision or "highest")
+    torch.set_float32_matmul_precision(args.matmul_precision)
     accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=_trackers(args) or None)
-    if args.matmul_precision is None and accelerator.device.type == "cpu":
-        importlib.import_module("modeling").enable_fast_cpu_matmul()
     _check_launcher(args, accelerator)
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         # With ZeRO-3, transformers would make empty weights, whose shapes do not tell which of them decay. DeepSpeed

@@ -20,6 +20,7 @@ PyTorch checkpoint. The results are those of the released code; the way they are
 - padding is not computed: the real tokens of a batch run as a batch of one row (modeling_packing.py), and only
   attention separates the sequences (modeling_attention.py);
 - with `skip_logits=True`, the masked LM head runs at the labelled positions only;
+- on the CPU, oneDNN computes matrix products where it is faster (modeling_onednn.py);
 - where only the state of [CLS] is read, the last layer computes only that state.
 
 With `config.is_decoder`, attention is from left to right, as in the paper's ablation "LTR & No NSP" (section 5.1); its
@@ -68,11 +69,11 @@ from ..shared.modeling_heads import (
     check_choices,
     check_shapes,
     class_loss,
-    fill_up,
     labels_need_padding,
     sequence_classification_loss,
     token_loss,
 )
+from ..shared.modeling_onednn import Linear
 from ..shared.modeling_packing import (
     Packing,
     find_positions,
@@ -129,9 +130,9 @@ class ZooBertSelfAttention(nn.Module):
         self.is_causal = config.is_decoder
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.scaling = self.head_dim**-0.5
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query = Linear(config.hidden_size, config.hidden_size)
+        self.key = Linear(config.hidden_size, config.hidden_size)
+        self.value = Linear(config.hidden_size, config.hidden_size)
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(
@@ -161,7 +162,7 @@ class ZooBertResidual(nn.Module):
 
     def __init__(self, config: ZooBertConfig, in_features: int):
         super().__init__()
-        self.dense = nn.Linear(in_features, config.hidden_size)
+        self.dense = Linear(in_features, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -189,7 +190,7 @@ class ZooBertAttention(nn.Module):
 class ZooBertIntermediate(nn.Module):
     def __init__(self, config: ZooBertConfig):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.dense = Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]  # the erf GELU, as released; GPT has the tanh approximation
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -266,7 +267,7 @@ class ZooBertPooler(nn.Module):
 class ZooBertPredictionTransform(nn.Module):
     def __init__(self, config: ZooBertConfig):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACT2FN[config.hidden_act]
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
@@ -280,7 +281,7 @@ class ZooBertLMPredictionHead(nn.Module):
     def __init__(self, config: ZooBertConfig):
         super().__init__()
         self.transform = ZooBertPredictionTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.decoder = Linear(config.hidden_size, config.vocab_size)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # the decoder's, named as in published files
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -495,7 +496,7 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         labels = labels.to(hidden_states.device)
         if skip_logits and not (is_opaque(labels) or hooks_need_padding(self.cls)):
             labelled = labels != IGNORED  # (B, T), n of them true
-            hidden_states, labels = fill_up(hidden_states[labelled], labels[labelled])  # (n, H), (n,)
+            hidden_states, labels = hidden_states[labelled], labels[labelled]  # (n, H), (n,)
         logits = self.cls.predictions(hidden_states)
         loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return None if skip_logits else logits, loss

@@ -22,7 +22,8 @@ in other ways:
 - without a cache, padding is not computed: the real tokens of a batch run as a batch of one row (modeling_packing.py),
   and only attention separates the sequences (modeling_attention.py);
 - where only the state of the last token is read, the last block computes only that state;
-- on the CPU, `generate` packs the weights for oneDNN (modeling_kept_weights.py).
+- on the CPU, oneDNN computes matrix products where it is faster (modeling_onednn.py), and `generate` packs the weights
+  for it (modeling_kept_weights.py).
 
 In the released code, one matrix holds the embeddings of words and positions, and the softmax over words includes the
 512 positions. Here, as in every other implementation, it is over the words only.
@@ -69,7 +70,7 @@ from ..shared.modeling_cache import (
     without_cache_by_default,
 )
 from ..shared.modeling_heads import IGNORED, check_shapes, predicts_from_padding, states_to_predict_from
-from ..shared.modeling_kept_weights import keeping_packed_weights, product_in_steps
+from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
 from ..shared.modeling_packing import HOOKS, Packing, find_positions, find_starts, is_recorded, make_plan, states_at
 from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import language_loss, word_loss
@@ -80,16 +81,14 @@ class ZooGPTProjection(Conv1D):
     """xW + b with W stored as (in, out), as in published files: the released "1-D convolution" of width 1."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        product = product_in_steps(states, self.weight, self.bias, transposed=True)
-        return super().forward(states) if product is None else product  # (..., in) -> (..., out)
+        return linear_in_steps(states, self.weight, self.bias, transposed=True)  # (..., in) -> (..., out)
 
 
 class ZooGPTWordPredictor(nn.Linear):
     """The scores of all words: products with the word embeddings (equation 2)."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        product = product_in_steps(states, self.weight)
-        return super().forward(states) if product is None else product  # (..., H) -> (..., V)
+        return linear_in_steps(states, self.weight)  # (..., H) -> (..., V)
 
 
 class ZooGPTAttention(nn.Module):

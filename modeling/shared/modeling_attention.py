@@ -58,7 +58,6 @@ from .modeling_static import has_amx, is_opaque, product_type
 
 VARLEN_TYPES = (torch.bfloat16, torch.float16)
 HEAD_DIMS = range(8, 257, 8)
-SHORT = 128  # tokens
 EVERYTHING, EARLIER_TOKENS = (-1, -1), (-1, 0)  # how many tokens to the left and to the right a query sees; -1: all
 
 
@@ -147,10 +146,8 @@ def attention_implementation(config, query: torch.Tensor, kwargs: dict, cache: C
 
     sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
     query, as in a step of generation, with dropout, for which it computes in float32, and, on processors without AMX,
-    in its backward pass. In float32 it is slower for short sequences where torch takes oneDNN's products (matmul.py),
-    because it multiplies many small matrices one by one: 2 to 8 times for 20 to 40 tokens, on an AMD EPYC with
-    AVX-512. The same holds for torch_varlen, which calls sdpa. A paged cache is updated by the configuration's
-    function alone. `kwargs` are those of the attention function and `packing`. Raises ValueError if attentions are
+    in its backward pass. The same holds for torch_varlen, which calls sdpa. A paged cache is updated by the
+    configuration's function alone. `kwargs` are those of the attention function. Raises ValueError if attentions are
     requested and the configured implementation cannot return them.
     """
     implementation = config._attn_implementation
@@ -162,25 +159,13 @@ def attention_implementation(config, query: torch.Tensor, kwargs: dict, cache: C
         )
     if implementation not in ("sdpa", VARLEN) or is_paged(cache):  # trf-ignore: TRF051
         return implementation
-    packing = kwargs.get("packing")
-    length = query.shape[2] if packing is None else packing.longest
-    suits = not recorded and (is_tracing(query) or _is_for_sdpa(query, kwargs["dropout"], length))
+    suits = not recorded and (is_tracing(query) or _is_for_sdpa(query, kwargs["dropout"]))
     return implementation if suits else "eager"
 
 
-def _is_for_sdpa(query: torch.Tensor, dropout: float, length: int) -> bool:
-    """Whether sdpa computes the (B, A, Q, D) query at all, and on a CPU, whether it is faster there."""
-    if query.numel() == 0 or query.device.type != "cpu":
-        return query.numel() > 0
-    if product_type(query) == torch.bfloat16:
-        return not (query.shape[2] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx()))
-    return length > SHORT or product_type(query) != torch.float32 or not products_are_onednns()
-
-
-def products_are_onednns() -> bool:
-    """Whether torch's float32 products on the CPU are oneDNN's, as `torch.set_float32_matmul_precision` sets it."""
-    setting = getattr(torch.backends.mkldnn, "matmul", None)  # since torch 2.9
-    return torch.get_float32_matmul_precision() == "medium" if setting is None else setting.fp32_precision == "bf16"
+def _is_for_sdpa(query: torch.Tensor, dropout: float) -> bool:
+    slow = query.shape[2] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx())
+    return query.numel() > 0 and not (slow and query.device.type == "cpu" and product_type(query) == torch.bfloat16)
 
 
 def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -23,7 +23,7 @@ import torch.nn as nn
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils.import_utils import is_tracing
 
-from .modeling_static import is_opaque, missing_rows
+from .modeling_static import is_opaque
 
 
 IGNORED = -100  # the label of what no loss counts
@@ -125,13 +125,6 @@ def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Ten
     if logits_to_keep.dtype == torch.bool:
         return states[logits_to_keep]
     return states.take_along_dim(logits_to_keep[..., None], dim=1)
-
-
-def fill_up(states: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(n, H) states and their (n,) labels; on a CPU, with so many rows that do not count as `missing_rows` says."""
-    missing = missing_rows(len(labels)) if states.device.type == "cpu" else 0
-    padded = nn.functional.pad(states, (0, 0, 0, missing)), nn.functional.pad(labels, (0, missing), value=IGNORED)
-    return padded if missing else (states, labels)
 
 
 def check_labels(labels: torch.Tensor, count: int, shape: tuple[int, ...]) -> None:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .modeling_onednn import WORTH_PACKING, is_faster, multiply_rows, packed
+from .modeling_onednn import WORTH_PACKING, is_faster, linear, multiply_rows, packed
 
 
 PRODUCTS_BEFORE_PACKING = 12  # with the same weight, within one text
@@ -57,7 +57,7 @@ _kept: ContextVar[dict[int, KeptWeight] | None] = ContextVar("kept", default=Non
 
 
 def keeping_packed_weights(generate: Callable) -> Callable:
-    """`generate`, during which `product_in_steps` packs weights. A call inside it, of an assistant, shares them."""
+    """`generate`, during which `linear_in_steps` packs weights. A call inside it, of an assistant, shares them."""
 
     @functools.wraps(generate)
     def generate_with_packed_weights(*args, **kwargs):
@@ -73,17 +73,15 @@ def keeping_packed_weights(generate: Callable) -> Callable:
     return generate_with_packed_weights
 
 
-def product_in_steps(
+def linear_in_steps(
     inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, transposed: bool = False
-) -> torch.Tensor | None:
-    """inputs (..., I) @ weight (O, I)' + bias (O) -> (..., O), or None where the weight is not packed.
-
-    The weight is (I, O) if it is `transposed`.
-    """
-    if torch.compiler.is_compiling() or _kept.get() is None or torch.is_grad_enabled():
-        return None
-    copy = _packed_copy(_kept.get(), inputs, weight, transposed)
-    return None if copy is None else multiply_rows(inputs, copy, bias)
+) -> torch.Tensor:
+    """inputs (..., I) @ weight (O, I)' + bias (O) -> (..., O); the weight is (I, O) if it is `transposed`."""
+    if not torch.compiler.is_compiling() and _kept.get() is not None and not torch.is_grad_enabled():
+        copy = _packed_copy(_kept.get(), inputs, weight, transposed)
+        if copy is not None:
+            return multiply_rows(inputs, copy, bias)
+    return linear(inputs, weight.T if transposed else weight, bias)
 
 
 def _packed_copy(

@@ -41,7 +41,7 @@ import torch.nn as nn
 from torch.nn.modules import module as torch_module
 from torch.utils.flop_counter import register_flop_formula
 
-from .modeling_static import has_amx, is_transformed, missing_rows, product_type
+from .modeling_static import has_amx, is_transformed, product_type
 
 
 WORTH_PACKING = 24  # from this many products with the same weight on, packing it first saves time
@@ -74,6 +74,13 @@ def _multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
 def multiply_rows(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`product` for any number of rows."""
     return _without_filling(product(fill_up(inputs), weight, bias), inputs.shape[:-1])
+
+
+class Linear(nn.Linear):
+    """nn.Linear, computed as by `linear`."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return linear(inputs, self.weight, self.bias)  # (..., I) -> (..., O)
 
 
 def apply_linear(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -132,7 +139,8 @@ def _without_filling(rows: torch.Tensor, shape: torch.Size) -> torch.Tensor:
 def fill_up(inputs: torch.Tensor) -> torch.Tensor:
     """(..., I) -> (N, I), with rows of zeros at the end up to one of the numbers of rows that are in use."""
     rows = inputs.flatten(0, -2)
-    missing = missing_rows(len(rows))
+    step = 1 << max(0, len(rows).bit_length() - 4)  # an eighth of the power of two below
+    missing = -len(rows) % step
     return nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 

@@ -26,7 +26,7 @@ longest, H hidden size, Q queries, P tokens in a cache.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
 
@@ -39,7 +39,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import cached_tokens, is_paged
-from .modeling_static import is_opaque, missing_rows
+from .modeling_static import is_opaque
 
 
 GROUPED_DEVICES = ("cpu",)
@@ -61,7 +61,6 @@ class Packing:
         starts: (S,) the index in `tokens` of each sequence's first token.
         rows: (B,) the first sequence of each row.
         groups: (number of sequences, their length) of each length, shortest first.
-        fillers: how many tokens at the end stand for none of the batch, see `filled_up`.
     """
 
     shape: tuple[int, int]
@@ -69,7 +68,6 @@ class Packing:
     starts: torch.Tensor
     rows: torch.Tensor
     groups: list[tuple[int, int]]
-    fillers: int = 0
 
     def pack(self, padded: torch.Tensor | None) -> torch.Tensor | None:
         """(B or 1, T, ...) -> (1, N, ...); None -> None."""
@@ -81,9 +79,8 @@ class Packing:
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
         """(1, N, ...) -> (B, T, ...), with zeros at padding."""
         rows, columns = self.shape
-        tokens = self.tokens[: len(self.tokens) - self.fillers].to(packed.device)
         padded = packed.new_zeros(rows * columns, *packed.shape[2:])
-        return padded.index_copy(0, tokens, packed[0, : len(tokens)]).unflatten(0, (rows, columns))
+        return padded.index_copy(0, self.tokens.to(packed.device), packed[0]).unflatten(0, (rows, columns))
 
     def first_of_rows(self, states: torch.Tensor) -> torch.Tensor:
         """(1, S, ...), one state per sequence -> (B, 1, ...), the state of the first sequence of each row."""
@@ -96,32 +93,12 @@ class Packing:
         """
         if token == "first":
             return self.starts.unsqueeze(0)
-        holds_several = len(self.starts) - self.fillers != self.shape[0]
+        holds_several = len(self.starts) != self.shape[0]
         return None if holds_several else self.boundaries[1:].long().unsqueeze(0) - 1
-
-    def filled_up(self) -> "Packing":
-        """The packing with so many tokens more that the row has one of the few lengths in use.
-
-        oneDNN compiles a program for each number of rows that it multiplies, which takes milliseconds and a megabyte,
-        and nearly every batch has another number of real tokens. The fillers are copies of the first token. Each is a
-        sequence of its own at the end of the row, and `unpack` leaves them out.
-        """
-        count = len(self.tokens)
-        fillers = missing_rows(count)
-        if not fillers:
-            return self
-        ends = torch.arange(count, count + fillers, device=self.starts.device)
-        return replace(
-            self,
-            tokens=torch.cat([self.tokens, self.tokens[:1].expand(fillers)]),
-            starts=torch.cat([self.starts, ends]),
-            groups=[*self.groups, (fillers, 1)],
-            fillers=fillers,
-        )
 
     @property
     def longest(self) -> int:
-        return max(length for _, length in self.groups)
+        return self.groups[-1][1]
 
     @cached_property
     def boundaries(self) -> torch.Tensor:
@@ -308,7 +285,7 @@ def choose_packing(
         return None
     packing = find_sequences(inputs.shape[:2], inputs.device, attention_mask, starts)
     if packing is None or attends_in_groups(inputs.device):
-        return packing and packing.filled_up()
+        return packing
     takes_boundaries = is_flash_attention_requested(config) or attends_by_varlen(config, inputs.device)
     rows, columns = packing.shape
     if not takes_boundaries and len(packing.starts) * packing.longest > 2 * rows * columns:

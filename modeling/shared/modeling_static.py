@@ -35,14 +35,6 @@ def is_opaque(tensor: torch.Tensor | None) -> bool:
     return tensor.device.type in ("xla", "meta")
 
 
-def missing_rows(count: int) -> int:
-    """How many rows to add to so many, so that their number is one of eight between each power of two and the next.
-
-    oneDNN compiles code for each number of rows that it multiplies. Fewer than 16 rows are left as they are.
-    """
-    return -count % (1 << max(0, count.bit_length() - 4))  # an eighth of the power of two below
-
-
 def is_transformed() -> bool:
     """Whether `torch.func` (grad, vmap, jvp, ...) or forward-mode differentiation is active.
 
