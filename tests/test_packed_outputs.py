@@ -1,4 +1,4 @@
-"""What a model returns of a packed batch, for BERT and GPT, and what its layers see of it."""
+"""What a model returns of a packed batch, for BERT and GPT."""
 
 import pytest
 import torch
@@ -49,3 +49,17 @@ def test_one_token_of_a_model_without_layers_is_that_of_its_embeddings(cases, tm
     columns = torch.zeros_like(last) if cases is bert_cases else last
     one = model(**inputs, **{only: True}).last_hidden_state
     torch.testing.assert_close(one[:, 0], every[torch.arange(3), columns])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("hidden", [False, True], ids=["alone", "beside all states"])
+def test_the_last_token_of_a_row_of_several_sequences_is_that_of_all_tokens(hidden, tmp_path):
+    _, model = gpt_cases.pair("Model", tmp_path)
+    inputs = gpt_cases.batch([8, 12, 5])
+    inputs["seq_idx"] = torch.tensor([[0] * 5 + [1] * 7, [0] * 4 + [1] * 3 + [2] * 5, [0] * 3 + [1] * 4 + [2] * 5])
+    last = inputs["attention_mask"].sum(1) - 1  # in the third row, the last sequence is padding only
+    every = model(**inputs).last_hidden_state[torch.arange(3), last]
+    one = model(**inputs, last_token_only=True, output_hidden_states=hidden).last_hidden_state
+    assert one.shape[1] == 1
+    torch.testing.assert_close(one[:, 0], every)
+    torch.testing.assert_close(model(**inputs, unpad=False).last_hidden_state[torch.arange(3), last], every)

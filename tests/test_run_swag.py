@@ -241,7 +241,7 @@ def test_a_length_that_the_model_or_its_special_tokens_do_not_fit_is_an_error(fl
 MODELS = {
     "bert": write_model,
     "gpt": write_gpt_model,
-    "esim with elmo": lambda folder: write_elmo(folder, num_word_vectors=0, hidden_size=32),
+    "esim with elmo": lambda folder: write_elmo(folder, num_word_vectors=0, hidden_size=20),
     "esim with word vectors": lambda folder: write_elmo(folder, use_elmo=False),
 }
 

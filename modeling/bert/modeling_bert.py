@@ -75,11 +75,8 @@ from ..shared.modeling_heads import (
 )
 from ..shared.modeling_onednn import Linear
 from ..shared.modeling_packing import (
-    Packing,
-    find_positions,
-    find_starts,
+    Plan,
     hooks_need_padding,
-    is_recorded,
     last_columns,
     make_plan,
     states_at,
@@ -395,25 +392,11 @@ class ZooBertModel(ZooBertPreTrainedModel):
         inputs = input_ids if input_ids is not None else inputs_embeds
         cache = cache_of_either_name(cache, past_key_values)
         self._check(inputs, attention_mask, token_type_ids, position_ids, cache, kwargs)
-        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
-        starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
-        position_ids = find_positions(inputs, position_ids, starts, cache, self.config.max_position_embeddings)
-        token = "last" if self.config.is_decoder else "first"
-        plan = make_plan(
-            self,
-            inputs,
-            attention_mask,
-            starts,
-            unpad=unpad,
-            token=token if first_token_only else None,
-            uses_cache=cache is not None,
-            hidden_states=is_recorded(self.config, "hidden_states", kwargs),
-            attentions=is_recorded(self.config, "attentions", kwargs),
-        )
-        tensors = [plan.enter(each) for each in (input_ids, token_type_ids, position_ids, inputs_embeds)]
-        encoded = self._encode(
-            *tensors, attention_mask, starts, plan.packing, plan.read, cache, return_dict=True, **kwargs
-        )
+        token, longest = "last" if self.config.is_decoder else "first", self.config.max_position_embeddings
+        token = token if first_token_only else None
+        plan = make_plan(self, inputs, attention_mask, position_ids, cache, kwargs, unpad, token, longest)
+        tensors = [plan.enter(each) for each in (input_ids, token_type_ids, plan.positions, inputs_embeds)]
+        encoded = self._encode(*tensors, plan, cache, return_dict=True, **kwargs)
         hidden_states = plan.leave(encoded.last_hidden_state)  # (B, 1 or T, H)
         pooled = None
         if self.pooler is not None:  # before padding is zero: a row may begin with it
@@ -436,23 +419,14 @@ class ZooBertModel(ZooBertPreTrainedModel):
         token_type_ids: torch.Tensor | None,
         position_ids: torch.Tensor,
         inputs_embeds: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-        starts: torch.Tensor | None,
-        packing: Packing | None,
-        read: torch.Tensor | None,
+        plan: Plan,
         cache: Cache | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Section 3's encoder on a batch with its padding, (B, T), or on a packed one, (1, N): states of that shape.
-
-        The mask and the `starts` of sequences are of the batch with padding; in a packed one, `packing` replaces them.
-        The last layer computes only the tokens in the columns `read`.
-        """
+        """The encoder on a batch with its padding, (B, T), or on a packed one, (1, N); states of that shape."""
         hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        mask = None
-        if packing is None:
-            mask = create_mask(self.config, hidden_states, attention_mask, starts, cache, self.config.is_decoder)
-        return self.encoder(hidden_states, mask, packing=packing, read=read, cache=cache, **kwargs)
+        mask = create_mask(self.config, hidden_states, plan, cache, self.config.is_decoder)
+        return self.encoder(hidden_states, mask, packing=plan.packing, read=plan.read, cache=cache, **kwargs)
 
     def _check(self, inputs, attention_mask, token_type_ids, position_ids, cache, kwargs: dict):
         """Raises ValueError for inputs of wrong shapes, and for inputs of a decoder."""

@@ -71,7 +71,7 @@ from ..shared.modeling_cache import (
 )
 from ..shared.modeling_heads import IGNORED, check_shapes, predicts_from_padding, states_to_predict_from
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
-from ..shared.modeling_packing import HOOKS, Packing, find_positions, find_starts, is_recorded, make_plan, states_at
+from ..shared.modeling_packing import HOOKS, Plan, make_plan, states_at
 from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import language_loss, word_loss
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
@@ -280,27 +280,12 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         inputs = input_ids if input_ids is not None else inputs_embeds
         cache = cache_of_either_name(cache, past_key_values)
         self._check(inputs, attention_mask, token_type_ids, position_ids, cache)
-        position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
-        starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
-        position_ids = find_positions(inputs, position_ids, starts, cache, self.config.n_positions)
-        uses_cache = cache is not None or use_cache
-        plan = make_plan(
-            self,
-            inputs,
-            attention_mask,
-            starts,
-            unpad=unpad,
-            token="last" if last_token_only else None,
-            uses_cache=uses_cache,
-            hidden_states=is_recorded(self.config, "hidden_states", kwargs),
-            attentions=is_recorded(self.config, "attentions", kwargs),
-        )
-        if uses_cache and cache is None:
+        if cache is None and use_cache:
             cache = DynamicCache()
-        tensors = [plan.enter(each) for each in (input_ids, token_type_ids, position_ids, inputs_embeds)]
-        decoded = self._decode(
-            *tensors, attention_mask, starts, plan.packing, plan.read, cache, return_dict=True, **kwargs
-        )
+        token, longest = "last" if last_token_only else None, self.config.n_positions
+        plan = make_plan(self, inputs, attention_mask, position_ids, cache, kwargs, unpad, token, longest)
+        tensors = [plan.enter(each) for each in (input_ids, token_type_ids, plan.positions, inputs_embeds)]
+        decoded = self._decode(*tensors, plan, cache, return_dict=True, **kwargs)
         return BaseModelOutputWithPast(
             last_hidden_state=plan.leave(plan.zero_padding(decoded.last_hidden_state)),
             **{CACHE: cache if use_cache else None},
@@ -315,32 +300,24 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         token_type_ids: torch.Tensor | None,
         position_ids: torch.Tensor,
         inputs_embeds: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-        starts: torch.Tensor | None,
-        packing: Packing | None,
-        read: torch.Tensor | None,
+        plan: Plan,
         cache: Cache | None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPast:
-        """Equation 2 on a batch with its padding, (B, T), or on a packed one, (1, N): states of that shape.
-
-        The mask and the `starts` of sequences are of the batch with padding; in a packed one, `packing` replaces them.
-        The last block computes only the tokens in the columns `read`.
-        """
+        """Equation 2 on a batch with its padding, (B, T), or on a packed one, (1, N): states of that shape."""
         words = self.tokens_embed(input_ids) if inputs_embeds is None else inputs_embeds
         hidden_states = words + self.positions_embed(position_ids)
         if token_type_ids is not None:
             hidden_states = hidden_states + self.tokens_embed(token_type_ids)
-        hidden_states, mask = self.drop(hidden_states), None
-        if packing is None:
-            mask = create_mask(self.config, hidden_states, attention_mask, starts, cache, is_causal=True)
+        hidden_states = self.drop(hidden_states)
+        mask = create_mask(self.config, hidden_states, plan, cache, is_causal=True)
         blocks = list(self.h)[: self.config.n_layer] if self.exits_early else list(self.h)
         check_places(cache, len(blocks), "n_layer")
-        last, (last_mask, read) = len(blocks) - 1, mask_of_queries(mask, read)
+        last, (last_mask, read) = len(blocks) - 1, mask_of_queries(mask, plan.read)
         for place, block in enumerate(blocks):
             block_mask, columns = (mask, None) if place < last else (last_mask, read)
             hidden_states = block(
-                hidden_states, block_mask, layer_past=cache, read=columns, place=place, packing=packing, **kwargs
+                hidden_states, block_mask, layer_past=cache, read=columns, place=place, packing=plan.packing, **kwargs
             )
         return BaseModelOutputWithPast(last_hidden_state=hidden_states)
 

@@ -52,7 +52,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import CACHE, is_paged
-from .modeling_packing import VARLEN, Packing, attends_by_varlen, attends_in_groups, is_recorded
+from .modeling_packing import VARLEN, Packing, Plan, attends_by_varlen, attends_in_groups, is_recorded
 from .modeling_static import has_amx, is_opaque, product_type
 
 
@@ -254,31 +254,26 @@ def _kernel() -> Callable | None:
 
 
 def create_mask(
-    config: PreTrainedConfig,
-    states: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    starts: torch.Tensor | None,
-    cache: Cache | None,
-    is_causal: bool,
+    config: PreTrainedConfig, states: torch.Tensor, plan: Plan, cache: Cache | None, is_causal: bool
 ) -> Any:
-    """The mask for the attention function of a batch that is not packed, as transformers makes it, or None.
+    """The mask for the attention function of a batch, as transformers makes it, or None; None for a packed batch.
 
     It hides padding, the other sequences of a row and, if `is_causal`, later tokens.
 
     Args:
         states: (B, T, H); only shape, type and device are used.
-        attention_mask: the user's mask: (B, P + T), zero at padding; or a mask over pairs of tokens; or None.
-        starts: (B or 1, T), True where a sequence of a row begins, or None if each row is one sequence.
     """
+    if plan.packing is not None:
+        return None
     overlay = None
-    if starts is not None:
-        overlay = _packed_rows_overlay(config, starts.expand(states.shape[:2]))
-    elif is_opaque(attention_mask) and not is_tracing(attention_mask):
+    if plan.starts is not None:
+        overlay = _packed_rows_overlay(config, plan.starts.expand(states.shape[:2]))
+    elif is_opaque(plan.attention_mask) and not is_tracing(plan.attention_mask):
         overlay = _allow_all  # without an overlay, transformers would read the values of the mask
     return (create_causal_mask if is_causal else create_bidirectional_mask)(
         config=config,
         inputs_embeds=states,
-        attention_mask=attention_mask,
+        attention_mask=plan.attention_mask,
         and_mask_function=overlay,
         **{CACHE: None if is_paged(cache) else cache},
     )

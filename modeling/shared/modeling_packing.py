@@ -48,6 +48,7 @@ VARLEN_DEVICES = ("cuda",)
 # Packages whose hooks take states of any shape: they record, place, gather or watch whole tensors.
 ANY_SHAPE = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
 NEEDS_PADDING = ("transformers.integrations.neftune",)  # scales its noise by the number of columns
+Token = Literal["first", "last"]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # attributes of a module
 
 
@@ -59,7 +60,7 @@ class Packing:
         shape: (B, T) of the padded batch.
         tokens: (N,) the index of each real token in the flattened batch.
         starts: (S,) the index in `tokens` of each sequence's first token.
-        rows: (B,) the first sequence of each row.
+        rows, last_rows: (B,) the first sequence of each row, and the one of its last real token.
         groups: (number of sequences, their length) of each length, shortest first.
     """
 
@@ -67,6 +68,7 @@ class Packing:
     tokens: torch.Tensor
     starts: torch.Tensor
     rows: torch.Tensor
+    last_rows: torch.Tensor
     groups: list[tuple[int, int]]
 
     def pack(self, padded: torch.Tensor | None) -> torch.Tensor | None:
@@ -82,19 +84,14 @@ class Packing:
         padded = packed.new_zeros(rows * columns, *packed.shape[2:])
         return padded.index_copy(0, self.tokens.to(packed.device), packed[0]).unflatten(0, (rows, columns))
 
-    def first_of_rows(self, states: torch.Tensor) -> torch.Tensor:
-        """(1, S, ...), one state per sequence -> (B, 1, ...), the state of the first sequence of each row."""
-        return states[0].index_select(0, self.rows.to(states.device)).unsqueeze(1)
+    def columns(self, token: Token) -> torch.Tensor:
+        """(1, S) where the first or the last token of each sequence is in the row."""
+        return (self.starts if token == "first" else self.boundaries[1:].long() - 1).unsqueeze(0)
 
-    def columns(self, token: Literal["first", "last"]) -> torch.Tensor | None:
-        """(1, S) where the first or the last token of each sequence is in the row.
-
-        None for the last tokens of rows that hold several sequences, because `first_of_rows` takes the first one's.
-        """
-        if token == "first":
-            return self.starts.unsqueeze(0)
-        holds_several = len(self.starts) != self.shape[0]
-        return None if holds_several else self.boundaries[1:].long().unsqueeze(0) - 1
+    def to_rows(self, states: torch.Tensor, token: Token) -> torch.Tensor:
+        """(1, S, ...), one state per sequence -> (B, 1, ...), the state of each row's first or last sequence."""
+        rows = self.rows if token == "first" else self.last_rows
+        return states[0].index_select(0, rows.to(states.device)).unsqueeze(1)
 
     @property
     def longest(self) -> int:
@@ -153,12 +150,14 @@ def find_sequences(
     lengths, order = lengths.sort(stable=True)
     empty = int((lengths == 0).sum())  # sequences of padding only, inside rows that hold several; sorted to the front
     lengths = lengths[empty:]
+    rank, last = order.argsort(), last_columns(real, real).unsqueeze(1)
     of_group, counts = lengths.unique_consecutive(return_counts=True)
     return Packing(
         shape=(rows, columns),
         tokens=tokens.to(device),
         starts=(lengths.cumsum(0) - lengths).to(device),
-        rows=(order.argsort()[sequence[::columns]] - empty).to(device),
+        rows=(rank[sequence[::columns]] - empty).to(device),
+        last_rows=(rank[sequence.view(shape).gather(1, last)].squeeze(1) - empty).to(device),
         groups=list(zip(counts.tolist(), of_group.tolist(), strict=True)),
     )
 
@@ -168,15 +167,21 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
     """How one call of a model computes its batch, decided by `make_plan`.
 
     Attributes:
+        attention_mask: the user's: (B, P + T), zero at padding; or a mask over pairs of tokens; or None.
+        starts: (B or 1, T), True where a sequence of a row begins, or None if each row is one sequence.
+        positions: (B or 1, T) of the tokens.
         packing: the real tokens as one row; None where the batch is computed as it is, with its padding.
         token: the token of each row whose state alone is returned; None to return all states.
-        column: (B, 1) where `token` is in each row of the batch; None if all states are returned.
+        column: (B, 1) where `token` is in each row of a batch that is not packed.
         read: (B, 1) or, packed, (1, S) the columns of the only tokens that the last layer has to compute; None: all.
         padding: (B, T) True at padding that is computed and whose states become zero, or None.
     """
 
+    attention_mask: torch.Tensor | None
+    starts: torch.Tensor | None
+    positions: torch.Tensor
     packing: Packing | None = None
-    token: Literal["first", "last"] | None = None
+    token: Token | None = None
     column: torch.Tensor | None = None
     read: torch.Tensor | None = None
     padding: torch.Tensor | None = None
@@ -190,11 +195,13 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
 
         The last layer may have computed all tokens where `read` names some: a layer that skips, or no layer at all.
         """
-        if self.packing is not None:
-            if states.shape[1] != len(self.packing.tokens):
-                return self.packing.first_of_rows(states)
-            states = self.packing.unpack(states)
-        return states if self.token is None or states.shape[1] == 1 else states_at(states, self.column)
+        if self.token is None:
+            return states if self.packing is None else self.packing.unpack(states)
+        if self.packing is None:
+            return states if states.shape[1] == 1 else states_at(states, self.column)
+        if states.shape[1] == len(self.packing.tokens):
+            states = states_at(states, self.packing.columns(self.token))
+        return self.packing.to_rows(states, self.token)
 
     def leave_recorded(self, states: tuple[torch.Tensor | None, ...] | None) -> tuple[torch.Tensor | None, ...] | None:
         """The states after each layer, (B, T, H) or (1, N, H), as (B, T, H); None where they are not wanted."""
@@ -220,45 +227,50 @@ def make_plan(
     model: PreTrainedModel,
     inputs: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    starts: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    cache: Cache | None,
+    kwargs: dict,
     unpad: bool | None,
-    token: Literal["first", "last"] | None,
-    uses_cache: bool,
-    hidden_states: bool,
-    attentions: bool,
+    token: Token | None,
+    longest: int,
 ) -> Plan:
     """Decides, once per call, whether padding is computed, and whether all states are returned or one of each row.
 
+    With a cache, padding is computed and its states are returned. Padding is also computed for recorded attentions,
+    which have rows and columns, and for recorded hidden states with gradients, which would not reach copies that are
+    unpacked at the end.
+
     Args:
         inputs: (B, T) token ids or (B, T, H) embeddings.
-        starts: (B or 1, T), True where a sequence of a row begins, or None if each row is one sequence.
+        position_ids: the user's, which broadcast against (B, T), or None.
+        kwargs: of `forward`, from which the boundaries of sequences are taken out (`find_starts`).
         unpad: the argument of `forward`. It takes precedence over the configuration and, if True, over hooks.
         token: the token of each row that the caller reads. All states are returned nevertheless when a hook may need
             them, and with `config.unpad=False` unless `unpad` is True.
-        uses_cache: whether keys and values are kept, or come from an earlier call. If so, padding is computed and its
-            states are returned.
-        hidden_states, attentions: whether they are recorded. Attentions have rows and columns, so padding is computed.
-            It is, too, for hidden states with gradients, which would not reach copies that are unpacked at the end.
+        longest: the number of the model's positions.
     """
-    may_skip_tokens = token is not None or not uses_cache  # no search for hooks in each step of generation
+    position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
+    starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
+    positions = find_positions(inputs, position_ids, starts, cache, longest)
+    hidden_states, attentions = (is_recorded(model.config, name, kwargs) for name in ("hidden_states", "attentions"))
+    may_skip_tokens = token is not None or cache is None  # no search for hooks in each step of generation
     hooked = unpad is not True and may_skip_tokens and not is_tracing(inputs) and hooks_need_padding(model)
     configured = getattr(model.config, "unpad", True)  # EncoderDecoderModel may set transformers' configuration
     unpad = configured if unpad is None else unpad
     if hooked or not (unpad or configured):
         token = None
     packing, column, read, padding = None, None, None, None
-    needs_padding = uses_cache or attentions or hooked or (hidden_states and torch.is_grad_enabled())
-    if unpad and not needs_padding:
+    if unpad and not (hooked or attentions or cache is not None or (hidden_states and torch.is_grad_enabled())):
         packing = choose_packing(model.config, inputs, attention_mask, starts)
-    if token == "first":
+    if packing is None and token == "first":
         column = torch.zeros(inputs.shape[0], 1, dtype=torch.long, device=inputs.device)
-    elif token == "last":
+    elif packing is None and token == "last":
         column = last_columns(inputs, attention_mask).unsqueeze(1)
     if token is not None and not (hidden_states or attentions):
         read = column if packing is None else packing.columns(token)
-    if unpad and not uses_cache and packing is None and attention_mask is not None and attention_mask.dim() == 2:
+    if packing is None and unpad and cache is None and attention_mask is not None and attention_mask.dim() == 2:
         padding = attention_mask[:, : inputs.shape[1]] == 0
-    return Plan(packing, token, column, read, padding)
+    return Plan(attention_mask, starts, positions, packing, token, column, read, padding)
 
 
 def choose_packing(
