@@ -1,8 +1,6 @@
-"""The work of a step against formulas, without a change to its results; the machine's limit; counters of energy."""
+"""The work of a step against formulas, without a change to its results; the machine's limit."""
 
 import copy
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -182,9 +180,6 @@ class FakeThroughput:
         step()
         return 42
 
-    def energy(self) -> float:
-        return 9.0
-
 
 def test_the_log_has_the_tokens_of_all_processes_since_its_last_line_and_their_share_of_the_peak():
     speed = Speed(3.0, False, None, SimpleNamespace(num_processes=2))
@@ -193,70 +188,6 @@ def test_the_log_has_the_tokens_of_all_processes_since_its_last_line_and_their_s
     assert speed.measure(padded, lambda: "a loss") == "a loss"
     assert speed.measure({"input_ids": torch.zeros(2, 3, 5)}, lambda: "another") == "another"
     values = speed.values(5.0)  # 12 tokens of this process in two seconds, 7 operations each
-    assert values == {"tokens_per_second": 12.0, "peak_share": pytest.approx(0.42), "joules": 9.0}
+    assert values == {"tokens_per_second": 12.0, "peak_share": pytest.approx(0.42)}
     speed.measure(padded, lambda: None)
     assert speed.values(8.0)["tokens_per_second"] == 4.0
-
-
-# Energy
-
-COUNTERS = {  # folder -> its name and its counter
-    "intel-rapl:0": ("package-0", 900_000),
-    "intel-rapl:0:0": ("core", 5),
-    "intel-rapl:0:1": ("dram", 100_000),
-    "intel-rapl:1": ("psys", 7),
-    "intel-rapl-mmio:0": ("package-0", 900_000),
-}
-
-
-@pytest.fixture
-def powercap(tmp_path) -> Path:
-    for folder, (name, value) in COUNTERS.items():
-        (tmp_path / folder).mkdir()
-        for file, text in [("name", name), ("energy_uj", value), ("max_energy_range_uj", 999_999)]:
-            (tmp_path / folder / file).write_text(f"{text}\n")
-    return tmp_path
-
-
-def test_energy_is_that_of_processors_and_memory_once_each_also_after_a_return_to_zero(powercap):
-    throughput = Throughput(CPU, "no", powercap)
-    assert throughput.energy() == 0
-    (powercap / "intel-rapl:0:1" / "energy_uj").write_text("350000\n")
-    assert throughput.energy() == pytest.approx(0.25)
-    (powercap / "intel-rapl:0" / "energy_uj").write_text("100000\n")
-    assert throughput.energy() == pytest.approx(0.45)
-    (powercap / "intel-rapl:0" / "energy_uj").write_text("99999\n")  # almost a whole round
-    assert throughput.energy() == pytest.approx(1.449999)
-
-
-def test_without_counters_that_can_be_read_there_is_no_energy(powercap):
-    assert Throughput(CPU, "no", powercap / "absent").energy() is None
-    (powercap / "intel-rapl:0" / "energy_uj").unlink()  # as PermissionError, an OSError
-    assert Throughput(CPU, "no", powercap).energy() is None
-
-
-class FakeError(Exception):
-    """NVML's."""
-
-
-def test_the_energy_of_a_gpu_is_nvmls_for_the_device_with_its_identifier(monkeypatch):
-    readings = iter([5_000, 7_500])
-    nvml = SimpleNamespace(
-        NVMLError=FakeError,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID={"GPU-3f-b": "handle"}.get,
-        nvmlDeviceGetTotalEnergyConsumption=lambda handle: {"handle": readings}[handle].__next__(),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="3f-b"))
-    assert Throughput(torch.device("cuda", 1), "bf16").energy() == 2.5
-
-
-def test_a_gpu_without_a_counter_or_without_nvml_has_no_energy(monkeypatch):
-    def fail() -> None:
-        raise FakeError
-
-    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(NVMLError=FakeError, nvmlInit=fail))
-    assert Throughput(torch.device("cuda", 0), "no").energy() is None
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert Throughput(torch.device("cuda", 0), "no").energy() is None

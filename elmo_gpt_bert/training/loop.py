@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 
 STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
-LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f"}
-LOG_FORMATS |= {"peak_share": ".3f", "joules": ",.0f"}  # others have four digits
+# Other values have four digits.
+LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f", "peak_share": ".3f"}
 SAVE_STEPS = 500  # updates between two checkpoints with --save_strategy steps alone
 LOSSES_IN_MEAN = 20  # losses, one for each update, whose mean is compared with the lowest such mean so far
 

@@ -1,4 +1,4 @@
-"""How fast a run trains: tokens a second, the share of the device's matrix-product peak, and energy."""
+"""How fast a run trains: tokens a second, and the share of the device's matrix-product peak."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -20,7 +20,7 @@ class Speed:
     def __init__(self, seconds: float, measures_peak: bool, args: RunArguments, accelerator: Accelerator) -> None:
         """
         seconds: that the run has spent on training before
-        measures_peak: whether `values` has `peak_share` and, where the system tells it, `joules`
+        measures_peak: whether `values` has `peak_share`
         """
         self.seconds, self.tokens, self.processes = seconds, 0, accelerator.num_processes
         self.throughput = Throughput(accelerator.device, args.mixed_precision) if measures_peak else None
@@ -42,10 +42,6 @@ class Speed:
         passed, self.seconds = max(seconds - self.seconds, 1e-9), seconds
         rate, self.tokens = self.tokens / passed, 0
         values = {"tokens_per_second": rate * self.processes}
-        if self.throughput is not None and self.operations_per_token is not None:
-            if self.throughput.peak:
-                values["peak_share"] = rate * self.operations_per_token / self.throughput.peak
-            joules = self.throughput.energy()
-            if joules is not None:
-                values["joules"] = joules
+        if self.operations_per_token is not None and self.throughput.peak:
+            values["peak_share"] = rate * self.operations_per_token / self.throughput.peak
         return values

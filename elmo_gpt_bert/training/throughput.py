@@ -1,4 +1,4 @@
-"""What a run gets out of its machine: the share of the limit of its matrix products, and the energy it takes.
+"""What a run gets out of its machine: the share of the limit of its matrix products.
 
 All numbers are of one process and its device. A multiplication and an addition are two operations (FLOPs), both where
 they are counted and where the limit is measured.
@@ -8,8 +8,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
@@ -20,20 +18,17 @@ DTYPES = {"no": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}  #
 SECONDS = 0.15  # for which the limit is measured
 SHORT = 0.002  # seconds of a product that is too small to use the whole device
 SIZES = (512, 1024, 2048, 4096, 8192)  # rows of the matrices
-POWERCAP = Path("/sys/class/powercap")
 
 
 class Throughput:
-    """The limit of the device, the work of a step, and the energy since this object was made.
+    """The limit of the device, and the work of a step.
 
     Args:
         precision: --mixed_precision of the run.
-        powercap: the folder of Linux's counters of energy.
     """
 
-    def __init__(self, device: torch.device, precision: str, powercap: Path = POWERCAP) -> None:
+    def __init__(self, device: torch.device, precision: str) -> None:
         self.device, self.precision = device, precision
-        self.counters = gpu_counters(device) if device.type == "cuda" else processor_counters(powercap)
 
     @property
     def peak(self) -> float | None:
@@ -62,14 +57,6 @@ class Throughput:
         with counter:
             step()
         return counter.get_total_flops()
-
-    def energy(self) -> float | None:
-        """Joules of the GPU, or of all processors with their memory if the device is the CPU; None if not measured.
-
-        They include what other programs use. The counters of processors begin again at zero, some after a few minutes:
-        call this more often than that.
-        """
-        return sum(counter.joules() for counter in self.counters) if self.counters else None
 
 
 class _NoModules(contextlib.nullcontext):
@@ -132,63 +119,3 @@ def _time_product(factors: torch.Tensor) -> float:
     if factors.device.type != "cpu":
         torch.accelerator.synchronize(factors.device)
     return time.perf_counter() - before
-
-
-@dataclass
-class Counter:
-    """A counter of energy, which begins again at zero after its last value.
-
-    Attributes:
-        read: returns the counter's value.
-        unit: joules of one step of the counter.
-        values: the number of different values.
-    """
-
-    read: Callable[[], int]
-    unit: float
-    values: int
-
-    def __post_init__(self) -> None:
-        self.last, self.steps = self.read(), 0
-
-    def joules(self) -> float:
-        """The energy since this object was made. At most one return to zero is noticed between two calls."""
-        value = self.read()
-        self.steps += (value - self.last) % self.values
-        self.last = value
-        return self.steps * self.unit
-
-
-def processor_counters(powercap: Path) -> list[Counter]:
-    """The counters of all packages and their memory; none if the system has none or shows them to root only.
-
-    A package's energy includes that of its parts `core` and `uncore`; `psys` is the whole machine.
-    """
-    counters = []
-    for folder in sorted(powercap.glob("intel-rapl:*")):  # of AMD's processors, too
-        try:
-            if (folder / "name").read_text().startswith(("package", "dram")):
-                last = int((folder / "max_energy_range_uj").read_text())
-                counters.append(Counter(functools.partial(_read_number, folder / "energy_uj"), 1e-6, last + 1))
-        except OSError:
-            return []
-    return counters
-
-
-def _read_number(path: Path) -> int:
-    return int(path.read_text())
-
-
-def gpu_counters(device: torch.device) -> list[Counter]:
-    """The counter of an NVIDIA GPU of 2017 or later, in a list; none without the package nvidia-ml-py."""
-    try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-        # Not by number: NVML also counts devices that CUDA_VISIBLE_DEVICES hides.
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        return [Counter(functools.partial(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3, 2**64)]
-    except pynvml.NVMLError:
-        return []
