@@ -51,7 +51,6 @@ from elmo_gpt_bert.training.arguments import (
     NonNegativeFloat,
     NonNegativeInt,
     PathOrName,
-    PositiveFloat,
     PositiveInt,
     RunArguments,
     Share,
@@ -149,9 +148,6 @@ class PretrainingArguments(RunArguments):
     batch_ramp_steps: NonNegativeInt = HfArg(
         default=0, help="number of updates over which the batch rises to its full size"
     )
-    budget_minutes: PositiveFloat | None = HfArg(
-        default=None, help="minutes of training, instead of a number of updates; the learning rate follows the time"
-    )
     max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on the first rows only, this many")
 
     def __post_init__(self) -> None:
@@ -170,11 +166,6 @@ class PretrainingArguments(RunArguments):
         return Shares(self.mlm_probability, self.mask_share, self.random_share)
 
     def _check_length_of_run(self) -> None:
-        if self.budget_minutes is not None:
-            if self.max_steps > 0:
-                raise InputError("--budget_minutes and --max_steps both end the run: give one of them")
-            if self.warmup_steps:
-                raise InputError("with --budget_minutes the learning rate follows the time: give --warmup_ratio")
         if self.final_seq_length is not None and self.max_steps <= 0:
             raise InputError("--final_seq_length begins after a share of the updates: give their number, --max_steps")
         if self.final_seq_length is None and self.final_share != PretrainingArguments.final_share:
@@ -198,8 +189,7 @@ class LanguageModelling(Task):
         return {names[split]: corpus for split, corpus in self.data.items() if split in names}
 
     def build_plan(self, args: PretrainingArguments, accelerator: Accelerator) -> CorpusPlan:
-        seconds = None if args.budget_minutes is None else 60 * args.budget_minutes
-        return CorpusPlan(self.phases, args, accelerator, args.batch_ramp_steps, seconds)
+        return CorpusPlan(self.phases, args, accelerator, args.batch_ramp_steps)
 
     def build_compute(self, model: PreTrainedModel, args: PretrainingArguments, accelerator: Accelerator) -> Compute:
         return partial(

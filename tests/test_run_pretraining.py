@@ -19,7 +19,6 @@ import run_blimp
 import run_glue
 import run_pretraining
 from elmo_gpt_bert.training import history, loop
-from elmo_gpt_bert.training.command_line import Interrupted
 from elmo_gpt_bert.training.loading import positions
 from modeling import ElmoTokenizer
 from tests.glue_sample import write_task
@@ -254,25 +253,6 @@ def test_a_run_goes_on_to_another_length_if_its_longer_rows_have_not_begun(tmp_p
     assert_same_bits(tmp_path / "out", tmp_path / "whole")
 
 
-def test_a_run_ends_when_its_time_is_up_and_its_rate_has_fallen_to_zero(tmp_path):
-    argv = [*flags(tmp_path, "masked_lm"), "--budget_minutes", "0.05", "--warmup_ratio", "0.5", "--logging_steps", "1"]
-    metrics = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--do_eval", "false"])
-    rates = [line["learning_rate"] for line in read_log(tmp_path / "out")]
-    assert len(rates) == metrics["train_updates"] and rates[-1] == 0
-    top = int(np.argmax(rates))
-    assert 0.009 < rates[top] <= 0.01 and rates[:top] == sorted(rates[:top])
-    assert rates[top:] == sorted(rates[top:], reverse=True)
-    again = run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out"), "--do_eval", "false", "--resume"])
-    assert again["train_updates"] == metrics["train_updates"]
-
-
-def test_a_run_whose_time_is_limited_is_told_to_stop_and_names_no_last_update(tmp_path, monkeypatch):
-    argv = [*flags(tmp_path, "causal_lm"), "--budget_minutes", "5", "--do_eval", "false", "--report_to", "none"]
-    monkeypatch.setattr(loop._Training, "must_stop", lambda self: self.progress.update == 2)
-    with pytest.raises(Interrupted, match=r"^stopped at update 2\. .*checkpoint-2 is complete"):
-        run_pretraining.main([*argv, "--output_dir", str(tmp_path / "out")])
-
-
 def test_a_damaged_log_is_one_error_before_the_work(tmp_path):
     argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "1", "--output_dir", str(tmp_path / "out"), "--resume"]
     (tmp_path / "out").mkdir()
@@ -377,7 +357,6 @@ def test_a_vocabulary_that_the_bilm_has_no_room_for_is_one_line_before_the_work(
     ("more", "problem"),
     [
         (["--do_predict"], "unknown argument --do_predict; --help lists all flags"),
-        (["--budget_minutes", "1", "--max_steps", "3"], "--budget_minutes and --max_steps both end the run"),
         (["--final_seq_length", "31"], "give their number, --max_steps"),
         (["--final_share", "0.5"], "--final_share 0.5 is the share of --final_seq_length: give that"),
         (

@@ -550,8 +550,6 @@ def test_a_model_that_gives_no_numbers_is_an_error_that_names_the_example(run, d
         predict(model, data_set, collate, accelerator, batch_size=32)
 
 
-@pytest.mark.parametrize("seconds", [None, 120.0])
-def test_the_time_left_is_that_of_the_updates_or_of_the_budget_that_is_left(seconds):
-    training = SimpleNamespace(plan=SimpleNamespace(seconds=seconds), clock=SimpleNamespace(total=30.0), total=100)
-    training.progress, training.time_passed = SimpleNamespace(update=25), 0.25
+def test_the_time_left_is_what_the_updates_that_are_left_take_at_the_mean_speed_until_now():
+    training = SimpleNamespace(clock=SimpleNamespace(total=30.0), total=100, progress=SimpleNamespace(update=25))
     assert loop._Training.time_left(training) == "0:01:30 left"

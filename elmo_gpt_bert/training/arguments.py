@@ -53,7 +53,6 @@ LayerFactor = Annotated[float, POSITIVE, Allowed(lambda factor: factor <= 10, "m
 Epochs = Annotated[float, Allowed(lambda epochs: epochs <= 1e9, "must be at most 1e9, not {}")]
 NonNegativeInt = Annotated[int, NOT_NEGATIVE]
 NonNegativeFloat = Annotated[float, NOT_NEGATIVE]
-PositiveFloat = Annotated[float, POSITIVE]
 Decay = Annotated[float, Allowed(lambda rate: 0 <= rate < 1, "must be at least 0 and below 1, not {}")]
 Share = Annotated[float, Allowed(lambda share: 0 <= share <= 1, "must be between 0 and 1, not {}")]
 # numpy accepts twice as much; --seeds and processes add to it

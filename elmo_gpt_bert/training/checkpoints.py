@@ -100,7 +100,7 @@ class Progress:
     best_update: int | None = None
     best_scores: ScoresBySet = field(default_factory=dict)
     worse: int = 0  # evaluations in a row that were no better than the best
-    stopped: bool = False  # by early stopping, or by the time limit
+    stopped: bool = False  # by early stopping
     seconds: dict[str, float] = field(default_factory=dict)
 
     def note_scores(self, metric: str | None) -> bool:

@@ -49,8 +49,6 @@ OVERRIDDEN_KEYS = {
     "save_steps": "save_strategy",
     "save_strategy": "save_steps",
     "num_train_epochs": "max_steps",
-    "max_steps": "budget_minutes",
-    "budget_minutes": "max_steps",
     "train_file": "dataset_name",
 }
 # A flag and its value -> the keys of a recipe that are not used with it.

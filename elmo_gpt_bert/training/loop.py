@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-STEPS_OF_TIME = 10_000  # the schedule's steps in a run whose time is limited
 # Other values have four digits.
 LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f", "peak_share": ".3f"}
 SAVE_STEPS = 500  # updates between two checkpoints with --save_strategy steps alone
@@ -133,8 +132,7 @@ class _Training:
                 train_micro_batch_size_per_gpu=args.per_device_train_batch_size, gradient_clipping=args.max_grad_norm
             )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
-        steps = self.total if self.plan.seconds is None else STEPS_OF_TIME
-        self.scheduler = build_schedule(optimizer, args, steps)
+        self.scheduler = build_schedule(optimizer, args, self.total)
         circumstances = versions() | hardware(accelerator)
         self.checkpoints = Checkpoints(
             model, tokenizer, self.plan, task.compared_data, circumstances, args, accelerator
@@ -146,16 +144,14 @@ class _Training:
         self.clock = Clock(self.progress.seconds)
         self.unread: list[tuple[torch.Tensor, torch.Tensor]] = []  # (losses, items): reading waits for the device
         self.gradient_norm: torch.Tensor | None = None  # of the last update, if gradients are clipped
-        self.time_passed = 0.0  # the share of the plan's seconds, if it limits them
         self.speed = Speed(self.clock.seconds.get("train", 0.0), self.plan.measures_peak, args, accelerator)
         self.print_plan()
         if restored:
-            self.move_schedule()
+            move_schedule(self.scheduler, restored.update)
             accelerator.print(f"resumed from {self.checkpoints.path(restored.update)}")
         start_trackers(args, accelerator)
         remove_earlier_results(args, accelerator)
-        total = self.total if self.plan.seconds is None else None
-        self.bar = tqdm(initial=self.progress.update, total=total, desc="train", disable=not sys.stderr.isatty())
+        self.bar = tqdm(initial=self.progress.update, total=self.total, desc="train", disable=not sys.stderr.isatty())
 
     def print_plan(self) -> None:
         """What the run trains on, and a warm-up that it does not end."""
@@ -168,7 +164,7 @@ class _Training:
 
     @property
     def finished(self) -> bool:
-        return self.progress.stopped or self.progress.update >= self.total
+        return self.progress.stopped or self.is_last
 
     def run(self) -> Trained:
         progress = self.progress
@@ -253,28 +249,16 @@ class _Training:
             self.gradient_norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
         self.optimizer.step()
         self.progress.update += 1
-        if self.plan.seconds is None:
-            self.scheduler.step()
-        else:
-            self.move_schedule()
+        self.scheduler.step()
         self.optimizer.zero_grad()
         run_pending(self.accelerator)
         self.unread.append((losses, items))
         self.bar.update()
 
-    def move_schedule(self) -> None:
-        """Moves the learning rate to where the run is: by its updates or, if its time is limited, by its time."""
-        step = self.progress.update
-        if self.plan.seconds is not None:
-            passed = torch.tensor(self.clock.total / self.plan.seconds, device=self.accelerator.device)
-            self.time_passed = min(1.0, self.accelerator.reduce(passed, "mean").item())
-            step = int(self.time_passed * STEPS_OF_TIME)
-        move_schedule(self.scheduler, step)
-
     @property
     def is_last(self) -> bool:
-        """Whether the run ends with the update that was just made."""
-        return self.progress.update >= self.total or self.time_passed >= 1
+        """Whether all updates have been made."""
+        return self.progress.update >= self.total
 
     def between_updates(self) -> None:
         """Does what is due after an update: logs, evaluates, saves a checkpoint, or stops."""
@@ -288,14 +272,13 @@ class _Training:
         improved = self.evaluate() if self.task.evaluation_splits and evaluates else False
         if ends:
             self.end_epoch()
-        self.progress.stopped |= is_last and update < self.total
         stop = self.must_stop()
         saves = self.is_due(args.save_strategy, args.save_steps, ends)
         saves |= self.progress.stopped and args.save_strategy != "no"
         if saves or stop or (args.load_best_model_at_end and improved):
             self.save()
         if stop:
-            raise Interrupted(f"stopped at update {update}{self.of_total}. {self.checkpoints.how_to_resume()}")
+            raise Interrupted(f"stopped at update {update} of {self.total}. {self.checkpoints.how_to_resume()}")
 
     def is_due(self, strategy: str | None, steps: int | None, ends: bool) -> bool:
         """Whether to evaluate or save now by --X_strategy and --X_steps; ends: whether an epoch, or the run, does."""
@@ -343,7 +326,7 @@ class _Training:
             path = self.checkpoints.path(newest)
             last = f"{path} is the last good checkpoint, for --model_name_or_path of another run"
         raise DivergedError(
-            f"{problem}{self.of_total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
+            f"{problem} of {self.total}: lower --learning_rate (peak {self.args.learning_rate}), or use a "
             f"--mixed_precision with a wider range; {last}"
         )
 
@@ -377,20 +360,11 @@ class _Training:
     @property
     def position(self) -> str:
         """How far the run has come, as in "update 50/100"."""
-        total = "" if self.plan.seconds is not None else f"/{self.total}"
-        return f"update {self.progress.update}{total}"
-
-    @property
-    def of_total(self) -> str:
-        """For messages: the number of all updates, as in " of 100", unless the time limits them."""
-        return f" of {self.total}" if self.plan.seconds is None else ""
+        return f"update {self.progress.update}/{self.total}"
 
     def time_left(self) -> str:
-        """As in "0:02:10 left", from the run's mean speed until now or from its time limit."""
-        if self.plan.seconds is not None:
-            seconds = self.plan.seconds * (1 - self.time_passed)
-        else:
-            seconds = self.clock.total * (self.total / self.progress.update - 1)
+        """As in "0:02:10 left", from the run's mean speed until now."""
+        seconds = self.clock.total * (self.total / self.progress.update - 1)
         return f"{timedelta(seconds=round(seconds))} left"
 
     def print(self, line: str) -> None:
@@ -429,8 +403,8 @@ class _Training:
         plan, update, mean = self.plan, self.progress.update, self.progress.epoch.value
         if plan.ends_epoch(update):  # otherwise a longer run continues this epoch
             self.progress.epoch = Mean()
-        total = "" if plan.seconds is not None else f"/{math.ceil(plan.epochs(self.total))}"
-        self.print(f"epoch {math.ceil(plan.epochs(update))}{total}: train_loss {mean:.4f}")
+        epochs = math.ceil(plan.epochs(self.total))
+        self.print(f"epoch {math.ceil(plan.epochs(update))}/{epochs}: train_loss {mean:.4f}")
 
     def save(self) -> None:
         self.read_losses()

@@ -64,7 +64,6 @@ class Plan(ABC):
     with others.
 
     updates: their number in the whole run
-    seconds: the time after which the run ends, with the learning rate scheduled by time; None: no limit
     losses: the names of the losses that the model computes
     loss_weights: the training loss is the sum of the losses, multiplied by these
     gradient_scale: what the training loss is multiplied by for its gradient
@@ -73,7 +72,6 @@ class Plan(ABC):
     """
 
     updates: int
-    seconds: float | None = None
     losses: tuple[str, ...] = ("loss",)
     loss_weights: tuple[float, ...] = (1.0,)
     gradient_scale: float = 1.0

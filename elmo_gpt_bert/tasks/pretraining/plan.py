@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 STATE = "objective.safetensors"
-NO_LIMIT = 2**40  # updates of a run that its time limits
 ALL_SAMPLES = range(2**62)
 
 
@@ -88,14 +87,12 @@ class CorpusPlan(Plan):
         args: RunArguments,
         accelerator: Accelerator,
         ramp_updates: int = 0,
-        seconds: float | None = None,
     ) -> None:
         """
         phases: in their order; the first begins with update 0
         ramp_updates: in this many updates the batch rises to its size
-        seconds: as in `Plan`
         """
-        self.phases, self.args, self.accelerator, self.seconds = phases, args, accelerator, seconds
+        self.phases, self.args, self.accelerator = phases, args, accelerator
         self.micro_batch = args.per_device_train_batch_size * accelerator.num_processes
         self.ramp = Ramp(samples_of_update(args, accelerator.num_processes), ramp_updates)
         objective = phases[0].objective
@@ -103,12 +100,11 @@ class CorpusPlan(Plan):
         self.gradient_scale = objective.gradient_scale
         self.updates = args.max_steps
         if args.max_steps <= 0:
-            self.updates = NO_LIMIT if seconds else self.ramp.updates_for(objective.size * args.num_train_epochs)
+            self.updates = self.ramp.updates_for(objective.size * args.num_train_epochs)
 
     def __str__(self) -> str:
-        size = f"{self.phases[0].objective.size:,} samples an epoch, {self.ramp.size:,} an update"
-        limit = f"{self.updates:,} updates" if self.seconds is None else f"{self.seconds / 60:g} minutes"
-        return f"{size}, {limit}"
+        size = f"{self.phases[0].objective.size:,} samples an epoch"
+        return f"{size}, {self.ramp.size:,} an update, {self.updates:,} updates"
 
     def stretch(self, update: int) -> Stretch:
         phase, stop = self._phase(update)
