@@ -164,10 +164,6 @@ class RunArguments:
     warmup_steps: NonNegativeInt = HfArg(
         default=0, help="number of updates in which the learning rate rises, instead of --warmup_ratio"
     )
-    max_loss_rise: NonNegativeFloat = HfArg(
-        default=1.0,
-        help="stop if the loss (mean of 20 updates) exceeds its lowest value by this many times the first; 0: never",
-    )
     eval_strategy: Literal["no", "steps", "epoch"] | None = HfArg(
         default=None,
         help="when to evaluate, apart from the end; default: steps if --eval_steps is given, otherwise epoch",

@@ -93,9 +93,6 @@ class Progress:
     epoch: Mean = field(default_factory=Mean)  # training losses since the epoch began
     logged: Mean = field(default_factory=Mean)  # training losses since the last value was logged
     losses: dict[str, Mean] = field(default_factory=dict)  # the same, of each of the model's losses
-    recent: Mean = field(default_factory=Mean)  # training losses of the last few updates
-    first: float | None = None  # first value of `recent`
-    lowest: float | None = None  # lowest value of `recent`, which a diverging loss rises above
     scores: ScoresBySet = field(default_factory=dict)  # of the last evaluation
     best_update: int | None = None
     best_scores: ScoresBySet = field(default_factory=dict)

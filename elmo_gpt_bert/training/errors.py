@@ -103,7 +103,7 @@ class LaunchError(UserError, RuntimeError):
 
 
 class DivergedError(UserError, FloatingPointError):
-    """The loss, a weight or an output is not finite, or the loss keeps rising. A remedy has pieces of its own."""
+    """The loss, a weight or an output is not finite. A remedy has pieces of its own."""
 
     @property
     def problem(self) -> str:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 # Other values have four digits.
 LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f", "peak_share": ".3f"}
 SAVE_STEPS = 500  # updates between two checkpoints with --save_strategy steps alone
-LOSSES_IN_MEAN = 20  # losses, one for each update, whose mean is compared with the lowest such mean so far
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,9 @@ def train(
 
     The results hold the training loss, the number of updates, the seconds and the scores of the last evaluation. With
     --load_best_model_at_end they hold the scores of the best evaluation, and the model gets its weights.
-    Raises FloatingPointError if the loss is not finite or rises by more than --max_loss_rise, and Interrupted if the
-    user or the system stops the run; both name the checkpoint to continue from. Raises ValueError if the model does
-    not support --gradient_checkpointing, --reinit_layers or --freeze_layers.
+    Raises FloatingPointError if the loss is not finite, and Interrupted if the user or the system stops the run; both
+    name the checkpoint to continue from. Raises ValueError if the model does not support --gradient_checkpointing,
+    --reinit_layers or --freeze_layers.
     """
     reinitialize_layers(model, args.reinit_layers)
     freeze_layers(model, args.freeze_layers, args.reinit_layers)
@@ -287,7 +286,7 @@ class _Training:
         return ends and strategy != "no"
 
     def read_losses(self) -> None:
-        """Adds the losses of the latest updates to `progress`. Raises FloatingPointError if they have diverged."""
+        """Adds the losses of the latest updates to `progress`. Raises FloatingPointError if one is no number."""
         if not self.unread:
             return
         shares, items = (torch.stack(tensors) for tensors in zip(*self.unread, strict=True))
@@ -299,24 +298,10 @@ class _Training:
             loss = sum(each * weight for each, weight in zip(losses, weights, strict=True))
             if not math.isfinite(loss):
                 self.diverged(f"the training loss is {loss} at update {update}")
-            for mean in (progress.run, progress.epoch, progress.logged, progress.recent):
+            for mean in (progress.run, progress.epoch, progress.logged):
                 mean.add(loss, counts[0])
             for name, each, count in zip(self.plan.losses, losses, counts, strict=True):
                 progress.losses.setdefault(name, Mean()).add(each, count)
-            if progress.recent.updates == LOSSES_IN_MEAN:
-                self.check_rise(update)
-
-    def check_rise(self, update: int) -> None:
-        """Raises FloatingPointError if the mean of the latest losses is above the lowest by --max_loss_rise."""
-        progress, limit = self.progress, self.args.max_loss_rise
-        mean, progress.recent = progress.recent.value, Mean()
-        progress.first = mean if progress.first is None else progress.first
-        progress.lowest = mean if progress.lowest is None else min(mean, progress.lowest)
-        if limit and mean > progress.lowest + limit * max(progress.first, 0.1):  # a loss near 0 may double
-            self.diverged(
-                f"the training loss rose from {progress.lowest:.4g} to {mean:.4g}, more than --max_loss_rise {limit} "
-                f"times {progress.first:.4g}, in the {LOSSES_IN_MEAN} updates before {update}"
-            )
 
     def diverged(self, problem: str) -> None:
         """Raises FloatingPointError with the problem, its remedies and, if there is one, the last checkpoint."""
