@@ -61,7 +61,6 @@ from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, has_head, load_config, load_model, load_tokenizer, positions
-from elmo_gpt_bert.training.machines import in_turn
 from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.prediction import Outputs
 from elmo_gpt_bert.training.results import Results, Scores
@@ -260,7 +259,7 @@ def prepare_text(
         raise InputError(f"--do_lower_case false: {kind.__name__} always converts text to lower case, leave it out")
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
-    with in_turn(accelerator):
+    with accelerator.main_process_first():
         return prepare(corpus, args.text, config, tokenizer, lower_case, processes=processes)
 
 

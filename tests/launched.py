@@ -1,4 +1,4 @@
-"""A launcher, torchrun or `accelerate launch`, of processes that are killed: `python -m tests.launched torchrun ...`.
+"""torchrun, of processes that are killed: `python -m tests.launched --nproc-per-node 2 ... run_glue.py ...`.
 
 A server that has imported everything, and runs no thread, forks the processes, so that each of them starts at once.
 """
@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 
-from accelerate.commands import launch
 from torch.distributed import run as torchrun
 
 
@@ -36,8 +35,8 @@ def work(argv: list[str]) -> None:
     kill_after(UPDATES.get((os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"])), argv)
 
 
-def main(launcher: str, *words: str) -> None:
-    """What the launcher does with these words, of which the last ones are "run_glue.py" and the flags of the run."""
+def main(words: list[str]) -> None:
+    """What torchrun does with these words, of which the last ones are "run_glue.py" and the flags of the run."""
     multiprocessing.set_forkserver_preload(["run_glue"])
     read_arguments = torchrun.config_from_args
 
@@ -47,14 +46,11 @@ def main(launcher: str, *words: str) -> None:
         return config, work, (args.training_script_args,)
 
     torchrun.config_from_args = with_server
-    if launcher == "torchrun":
-        torchrun.main(words)
-    else:
-        launch.launch_command(launch.launch_command_parser().parse_args(words))
+    torchrun.main(words)
 
 
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())
     from tests.launched import main  # so that the processes find `work` by its name
 
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

@@ -34,7 +34,7 @@ LONGER_FILES = {"modeling/bert/modeling_bert.py": 596, "tests/test_convert_elmo.
 # The modules of elmo_gpt_bert/training, each of which imports only from those before it.
 ROOMS = ("errors", "recipes", "files", "checksums", "digests", "pickles", "clock", "memory", "environment")
 ROOMS += ("aliases", "output_folder", "arguments", "flags", "command_line", "samples", "results", "identity", "layers")
-ROOMS += ("optimization", "curves", "history", "rendezvous", "waiting", "xla", "machines", "global_batch")
+ROOMS += ("optimization", "curves", "history", "xla", "processes", "global_batch")
 ROOMS += ("launching", "folders", "loading", "hub")
 ROOMS += ("published", "batches", "plan", "prediction")
 ROOMS += ("throughput", "speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting")

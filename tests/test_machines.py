@@ -1,19 +1,15 @@
-"""Runs that go on with another number of processes, on machines that are lost or share no folder, and that wait."""
+"""Runs that go on with another number of processes, and on machines that are lost."""
 
 import contextlib
 import json
 import multiprocessing
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from functools import partial
 from multiprocessing.process import BaseProcess as Process
 from multiprocessing.synchronize import Barrier
@@ -24,13 +20,12 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.distributed import DistStoreError, TCPStore
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import run_glue
-from elmo_gpt_bert.training import checkpoints, global_batch, loop, rendezvous, waiting
-from elmo_gpt_bert.training.checksums import write_checksums
-from elmo_gpt_bert.training.errors import InputError, LaunchError
+from elmo_gpt_bert.training import checkpoints, global_batch, loop
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.output_folder import newest_checkpoint
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.launched import kill_after
@@ -145,7 +140,7 @@ def test_processes_that_cannot_share_an_update_are_refused(run, tmp_path, monkey
         global_batch.keep_global_batch(run(resume=True))
 
 
-def test_where_random_states_are_missing_draws_follow_from_seed_and_update(run, tmp_path):
+def test_where_random_states_are_missing_draws_follow_from_seed_and_update(run, tmp_path, capsys):
     accelerator, *_ = prepare(run())
 
     def draw(update: int, written_by: int, **changes: int) -> torch.Tensor:
@@ -156,6 +151,7 @@ def test_where_random_states_are_missing_draws_follow_from_seed_and_update(run, 
     first = draw(6, written_by=1)
     assert torch.equal(draw(6, written_by=2), first)
     assert not any(torch.equal(other, first) for other in (draw(7, written_by=1), draw(6, written_by=1, seed=1)))
+    assert "6 has no random states for 1 of the processes: each update keeps" in capsys.readouterr().out
 
 
 def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):
@@ -166,118 +162,24 @@ def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):
     args = run(gradient_accumulation_steps=2)  # eight examples in an update, of one process
     assert global_batch.with_batch_of(record(2, processes=4), args) == run(per_device_train_batch_size=2)
     assert global_batch.with_batch_of(record(2, processes=2), args) == args
-    assert global_batch.with_batch_of({"args": {}}, args) == args
 
 
-# Machines without a shared folder
+# Folders
 
 
 def as_on_two_machines(tmp_path: Path, argv: list[str]) -> None:
-    """What one of two processes does, each on a machine with a folder of its own, in which the runs' folders are."""
-    rank = int(os.environ["RANK"])
-    os.environ["LOCAL_RANK"] = "0"
-
-    def main(*more: str, folder: Path) -> None:
-        run_glue.main([*argv, *more, "--output_dir", str(folder / "out")])
-
-    machines = [tmp_path / "first", tmp_path / "second"]
-    main("--max_steps", "4", folder=machines[rank])
-    with pytest.raises(FileExistsError, match="--output_dir .*first/out exists and is not empty"):
-        main("--max_steps", "4", folder=machines[rank])
-    shutil.copytree(tmp_path / "first", tmp_path / f"of-{rank}")  # as it was
-    with pytest.raises(ValueError, match=r"checkpoint-4 is with .* \(process 1\), and the run would go on from what"):
-        main("--max_steps", "7", "--resume", folder=[tmp_path / "empty", tmp_path / "of-1"][rank])
-    main("--max_steps", "7", "--resume", folder=machines[rank])
-    main("--max_steps", "7", folder=tmp_path / "shared")
+    """What one of two processes does, each on a machine with a folder of its own."""
+    folder = tmp_path / os.environ["RANK"]
+    message = r"\(process 1\) sees no checkpoint in --output_dir .*\(process 0\) sees seed-3/checkpoint-10: give"
+    with pytest.raises(InputError, match=message):
+        run_glue.main([*argv, "--resume", "--output_dir", str(folder / "out")])
 
 
-def test_machines_without_a_shared_folder_save_and_resume_through_the_first(flags, tmp_path, capfd):
-    write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    run = partial(as_on_two_machines, tmp_path, [*flags, *with_batch(2)])
-    assert wait(fork(run, 2)) == [0, 0], capfd.readouterr().err
-    assert outcome(tmp_path / "first" / "out") == outcome(tmp_path / "shared" / "out")
-    assert not (tmp_path / "second").exists() and not (tmp_path / "empty" / "out").exists()
-    hidden = [path for path in tmp_path.rglob(".*") if path.name.startswith(".")]
-    assert hidden == []
-    said = capfd.readouterr().out
-    places = (
-        r"--output_dir \S+first/out of \S+ \(process 0\) is not shared: .* none with \S+ \(process 1\); to --resume"
-    )
-    assert len(re.findall(places, said)) == 2 and "shared/out of" not in said
-    assert "draws other numbers" not in said
-
-
-# Waiting
-
-
-def stopped_in_turn(tmp_path: Path, argv: list[str]) -> None:
-    """What one of two processes does: in the first run, each stops in one update; in the last, the second is lost."""
-    rank, update = int(os.environ["RANK"]), loop._Training.update
-    waiting.PATIENCE, waiting.PULSE = 1.0, 0.1
-
-    def update_and_stop(self, *parts):
-        update(self, *parts)
-        if self.progress.update == 1 + 2 * rank:
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-    def update_and_end(self, *parts):
-        update(self, *parts)
-        if self.progress.update == 2 and rank == 1:
-            os._exit(3)
-
-    loop._Training.update = update_and_stop
-    run_glue.main([*argv, "--output_dir", str(tmp_path / "stopped")])
-    group = torch.distributed.distributed_c10d._get_default_group()
-    assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=77)
-    loop._Training.update = update
-    run_glue.main([*argv, "--output_dir", str(tmp_path / "whole")])
-    loop._Training.update = update_and_end
-    with pytest.raises(LaunchError, match=r"process 0 lost another one, or waited for it for more than 77 s \(--ddp"):
-        run_glue.main([*argv, "--output_dir", str(tmp_path / "lost")])
-
-
-def test_a_process_that_waits_says_for_whom_and_goes_on_to_the_same_bits(flags, tmp_path, capfd):
-    argv = [*flags, *with_batch(2, "--max_steps", "5", "--ddp_timeout", "77")]
-    processes, said = fork(partial(stopped_in_turn, tmp_path, argv), 2), ""
-    # The first process keeps the store, and does not answer for it either.
-    for rank, which in enumerate(
-        (r", or its launcher, which does not answer at \S+", r" of \S+, which does not answer")
-    ):
-        waits = rf"process {1 - rank} of \S+ has been at update {1 + 2 * rank} for \d+ s: it waits for process {rank}"
-        while not re.search(rf"{waits}{which}\. It gives up after 77 s, --ddp_timeout\n", said):
-            assert [each.exitcode for each in processes] == [None, None], said
-            time.sleep(0.05)
-            said += capfd.readouterr().err
-        os.kill(processes[rank].pid, signal.SIGCONT)
-    assert wait(processes) == [0, 3]
-    said += capfd.readouterr().err
-    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
-    assert {*re.findall(r"process (\d) of \S+ goes on after \d+ s\n", said)} == {"0", "1"}
-    assert all(rank != peer for rank, peer in re.findall(r"process (\d) of .* it waits for process (\d)", said))
-
-
-# Checkpoints of another version
-
-
-def test_a_checkpoint_that_names_its_number_of_processes_goes_on(flags, tmp_path, capsys):
-    run_glue.main([*flags, *with_batch(4, "--max_steps", "2")])
-    path = tmp_path / "out" / "checkpoint-2" / "progress.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    identity = record["identity"]
-    assert identity.pop("samples of an update") == 4 and identity.pop("sharding") is None
-    identity |= {"processes": 1, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}
-    path.write_text(json.dumps(record | {"identity": identity | {"distribution": "NO"}}), encoding="utf-8")
-    write_checksums(path.parent)
-    run_glue.main([*flags, *with_batch(4, "--max_steps", "4", "--resume")])
-    assert "draws other numbers" not in capsys.readouterr().out
-    run_glue.main([*flags, *with_batch(4, "--max_steps", "4"), "--output_dir", str(tmp_path / "whole")])
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
-    with pytest.raises(ValueError, match="with samples of an update 4, not 3"):
-        run_glue.main([*flags, *with_batch(3, "--max_steps", "4", "--resume")])
-    (tmp_path / "out" / "checkpoint-4" / "random_states_0.pkl").unlink()  # of a machine without a shared folder
-    write_checksums(tmp_path / "out" / "checkpoint-4")
-    run_glue.main([*flags, *with_batch(2, "--max_steps", "4", "--resume", accumulated=2)])
-    assert "checkpoint-4 has no random states for 1 of the processes: each update" in capsys.readouterr().out
+def test_machines_that_do_not_see_the_same_checkpoint_are_refused(flags, tmp_path, capfd):
+    for name in ("0/out/checkpoint-2", "0/out/seed-3/checkpoint-10", "0/out/seed-3/checkpoint-9", "1/out"):
+        (tmp_path / name).mkdir(parents=True)
+    assert newest_checkpoint(tmp_path / "0" / "out") == "seed-3/checkpoint-10"
+    assert wait(fork(partial(as_on_two_machines, tmp_path, flags), 2)) == [0, 0], capfd.readouterr().err
 
 
 # A machine that is lost
@@ -354,7 +256,6 @@ def test_a_job_that_lost_a_machine_is_queued_again_and_ends_with_the_same_bits(f
     job = [*flags, *with_batch(2, "--max_steps", "6", "--resume")]
     other = lose(start_agents(job, (2, 2), loses=True), tmp_path / "out" / "checkpoint-2", capfd)
     assert wait([other], 250) == [1] and not (tmp_path / "out" / "metrics.json").exists()
-    assert re.search(r"process \d lost another one, or waited for it .* --resume goes on", capfd.readouterr().err)
     assert wait(start_agents(job, (2, 2), loses=False), 120) == [0, 0], capfd.readouterr().err
     assert "resumed from" in capfd.readouterr().out
     assert wait(fork(partial(run_glue.main, [*job, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
@@ -364,16 +265,11 @@ def test_a_job_that_lost_a_machine_is_queued_again_and_ends_with_the_same_bits(f
 # A process that is killed
 
 
-LAUNCHERS = {  # as many restarts as there are kills
-    "torchrun": ["--standalone", "--nproc-per-node", "2", "--max-restarts", "2"],
-    "accelerate": ["--config_file", "configs/accelerate/cpu.yaml", "--main_process_port", "0", "--max_restarts", "2"],
-}
-
-
-def launch(launcher: str, argv: list[str], seconds: float = 500) -> tuple[int, str]:
-    """Starts a launcher by itself; its status, negative if it did not end in time, and what it and its run said."""
-    command = [sys.executable, "-m", "tests.launched", launcher, *LAUNCHERS[launcher], "run_glue.py", *argv]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
+def torchrun(argv: list[str], seconds: float = 500) -> tuple[int, str]:
+    """Starts torchrun by itself; its status, negative if it did not end in time, and what it and its run said."""
+    words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]  # as many restarts as there are kills
+    command = [sys.executable, "-m", "tests.launched", *words, "run_glue.py", *argv]
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
@@ -389,35 +285,11 @@ def launch(launcher: str, argv: list[str], seconds: float = 500) -> tuple[int, s
 
 
 @pytest.mark.timeout(600)  # three starts of everything
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_launcher_starts_a_run_again_whose_processes_are_killed_and_it_ends_with_the_same_bits(
-    flags, tmp_path, launcher
-):
+def test_torchrun_starts_a_run_again_whose_processes_are_killed_and_it_ends_with_the_same_bits(flags, tmp_path):
     write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     argv = [*flags, *with_batch(2, "--max_steps", "7", "--resume")]
-    status, said = launch(launcher, argv)
+    status, said = torchrun(argv)
     assert status == 0, said
     assert [f"checkpoint-{update}\n" in said for update in (2, 4, 6)] == [True, True, False], said
     assert wait(fork(partial(run_glue.main, [*argv, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
-
-
-@pytest.mark.parametrize(("processes", "kind"), [("1", RuntimeError), ("2", LaunchError)])
-def test_only_one_of_several_processes_can_lose_another(processes, kind, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", processes)
-    with pytest.raises(RuntimeError) as error, waiting._lost_processes_in_one_line(60):
-        raise RuntimeError("a socket of something else is closed")
-    assert error.type is kind
-
-
-def test_processes_of_a_start_meet_and_are_not_misled_by_a_name_of_an_earlier_one():
-    connect = partial(TCPStore, "127.0.0.1", timeout=timedelta(seconds=20), wait_for_workers=False)
-    launchers, store = connect(0, is_master=True), connect(0, is_master=True)
-    launchers.set("zoo/name/1", "of one that has ended")
-    with ThreadPoolExecutor() as pool:
-        other = pool.submit(rendezvous._follow, connect(launchers.port), "127.0.0.1", "1", timedelta(seconds=20))
-        rendezvous._invite(launchers, store, 2, 20)
-        assert other.result().port == store.port
-    with pytest.raises(DistStoreError, match=r"processes \[1, 2\] have not come") as error:
-        rendezvous._invite(launchers, connect(0, is_master=True), 3, 0)
-    assert waiting.LOST.search(str(error.value))

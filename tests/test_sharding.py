@@ -1,24 +1,20 @@
-"""Models divided among processes: they learn what one process does, go on where they stopped, and are put together.
+"""Models divided among processes: they learn what one process does, go on where they stopped, and are saved whole.
 
-FSDP and DeepSpeed are made for GPUs; here they divide models among two processes of the processor, over gloo. All
-models and ways of dividing them: `pip install deepspeed && ZOO_ALL=1 pytest tests/test_sharding.py`.
+FSDP is made for GPUs; here it divides models among two processes of the processor, over gloo. All models:
+`ZOO_ALL=1 pytest tests/test_sharding.py`.
 """
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 from accelerate import DistributedType, PartialState
-from accelerate.utils import is_deepspeed_available
 from safetensors.torch import load_file
 
 import run_glue
 from elmo_gpt_bert.training import loop
-from elmo_gpt_bert.training.checksums import damage, write_checksums
-from modeling import export_sharded
 from tests.processes import fork, wait
 from tests.run_samples import make_run
 from tests.test_resume import outcome
@@ -32,40 +28,26 @@ LAYERS = {"bert": "ZooBertLayer", "gpt": "ZooGPTBlock", "elmo": "ElmoLayer", "bi
 LAYERS |= {"masked_lm": "ZooBertLayer", "next_sentence": "ZooBertLayer", "causal_lm": "ZooGPTBlock"}
 MODELS = ["masked_lm", "gpt glue", "elmo ner"]
 OTHERS = ["bert glue", "next_sentence", "causal_lm", "elmo glue", "elmo squad", "elmo swag"]
-DEEPSPEED = ["deepspeed_zero2", "deepspeed_zero3"]
 SECONDS = 280  # on a busy machine
 
 
-def check_installed(configuration: str) -> None:
-    if configuration in DEEPSPEED and not is_deepspeed_available():
-        pytest.skip("deepspeed is not installed")
-
-
-def sharded(configuration: str, main: Callable[[list[str]], object], layer: str, argv: list[str]) -> None:
-    """A run in this process, one of two, as `accelerate launch` with that configuration starts it, but on CPU."""
-    more = ["--fsdp_transformer_layer_cls_to_wrap", layer] if configuration == "fsdp2" else []
-    os.environ.update(launched(configuration, *more)[1])
-    os.environ.update(ACCELERATE_USE_CPU="false", ACCELERATE_TORCH_DEVICE="cpu", DS_ACCELERATOR="cpu")
-    if configuration in DEEPSPEED:
-        import deepspeed
-
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled, for minutes
+def sharded(main: Callable[[list[str]], object], layer: str, argv: list[str]) -> None:
+    """A run in this process, one of two, as `accelerate launch` with fsdp2.yaml starts it, but on CPU."""
+    os.environ.update(launched("fsdp2", "--fsdp_transformer_layer_cls_to_wrap", layer)[1])
+    os.environ.update(ACCELERATE_USE_CPU="false", ACCELERATE_TORCH_DEVICE="cpu")
     state = PartialState(backend="gloo")
-    if configuration == "fsdp2":
-        state.distributed_type = DistributedType.MULTI_GPU  # accelerate offers FSDP to these only
+    state.distributed_type = DistributedType.MULTI_GPU  # accelerate offers FSDP to these only
     main(argv)
     state.destroy_process_group()
 
 
-def run_sharded(configuration: str, main: Callable[[list[str]], object], layer: str, argv: list[str]) -> None:
-    assert wait(fork(partial(sharded, configuration, main, layer, argv), count=2), SECONDS) == [0, 0]
+def run_sharded(main: Callable[[list[str]], object], layer: str, argv: list[str]) -> None:
+    assert wait(fork(partial(sharded, main, layer, argv), count=2), SECONDS) == [0, 0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("configuration", ["fsdp2", *DEEPSPEED])
-def test_a_sharded_model_scores_as_one_process_while_it_learns_and_from_its_folder(flags, tmp_path, configuration):
-    check_installed(configuration)
-    run = partial(run_sharded, configuration, run_glue.main, "ZooBertLayer")
+def test_a_sharded_model_scores_as_one_process_while_it_learns_and_from_its_folder(flags, tmp_path):
+    run = partial(run_sharded, run_glue.main, "ZooBertLayer")
     run(flags("two", *TWO))
     run_glue.main(flags("one", *ONE))
     assert_same(tmp_path / "two", tmp_path / "one")
@@ -74,13 +56,8 @@ def test_a_sharded_model_scores_as_one_process_while_it_learns_and_from_its_fold
     assert scored["eval_loss"] == pytest.approx(trained["eval_loss"], abs=1e-6)
 
 
-CASES = [pytest.param("fsdp2", model) for model in MODELS]
-CASES += [
-    pytest.param(configuration, model, marks=pytest.mark.skipif("ZOO_ALL" not in os.environ, reason="needs ZOO_ALL=1"))
-    for configuration in ("fsdp2", *DEEPSPEED)
-    for model in [*MODELS, *OTHERS]
-    if (configuration, model) not in [("fsdp2", each) for each in MODELS]
-]
+needs_all = pytest.mark.skipif("ZOO_ALL" not in os.environ, reason="needs ZOO_ALL=1")
+CASES = [*MODELS, *(pytest.param(model, marks=needs_all) for model in OTHERS)]
 
 
 def lose_a_process(main: Callable[[list[str]], object], argv: list[str]) -> None:
@@ -97,49 +74,24 @@ def lose_a_process(main: Callable[[list[str]], object], argv: list[str]) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("configuration", "model"), CASES)
-def test_a_sharded_model_goes_on_where_it_stopped_and_is_put_together(tmp_path, configuration, model):
-    check_installed(configuration)
+@pytest.mark.parametrize("model", CASES)
+def test_a_sharded_model_goes_on_where_it_stopped_and_is_saved_whole(tmp_path, model):
     main, argv = make_run(tmp_path, model)
     argv += ["--max_steps", "4", "--save_steps", "2", "--output_dir"]
-    whole, out, one, first = (tmp_path / name for name in ("whole", "out", "one", "first"))
+    whole, out, one = (tmp_path / name for name in ("whole", "out", "one"))
     layer = LAYERS[model.split()[0]]
-    run_sharded(configuration, main, layer, [*argv, str(whole), *TWO])
+    run_sharded(main, layer, [*argv, str(whole), *TWO])
     main([*argv, str(one), *ONE])
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (whole, one))
     assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():
         assert (ours[name] - weight).abs().max() < 1e-5, name
 
-    lost = partial(sharded, configuration, partial(lose_a_process, main), layer, [*argv, str(out), *TWO])
+    lost = partial(sharded, partial(lose_a_process, main), layer, [*argv, str(out), *TWO])
     assert wait(fork(lost, count=2), SECONDS)[1] == -9
     assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"]
-    export_sharded.export(str(out / "checkpoint-2"), str(first))
-    with pytest.raises(ValueError, match="holds a model in parts, one for each process: python -m modeling.export_sh"):
-        main([*argv, str(tmp_path / "no"), "--model_name_or_path", str(out / "checkpoint-2")])
-    run_sharded(configuration, main, layer, [*argv, str(out), *TWO, "--resume"])
+    main([*argv, str(tmp_path / "next"), *ONE, "--model_name_or_path", str(out / "checkpoint-2"), "--max_steps", "1"])
+    run_sharded(main, layer, [*argv, str(out), *TWO, "--resume"])
     assert outcome(out) == outcome(whole)
-
-    last = tmp_path / "last"
-    export_sharded.export(str(out / "checkpoint-4"), str(last))
-    for folder, names in ((first, ours.keys()), (last, ours.keys())):
-        assert damage(folder) is None and load_file(folder / "model.safetensors").keys() == names
-    put_together = load_file(last / "model.safetensors")
-    assert all((put_together[name] == weight).all() for name, weight in ours.items())
-    shutil.rmtree(out)
-    main([*argv, str(out), *ONE, "--model_name_or_path", str(last), "--max_steps", "1"])
-
-
-def test_what_is_no_whole_checkpoint_in_parts_is_refused(tmp_path):
-    source = tmp_path / "checkpoint-2"
-    source.mkdir()
-    with pytest.raises(ValueError, match="checkpoint-2 holds no model in parts: give a checkpoint-N of FSDP2 or"):
-        export_sharded.export(str(source), str(tmp_path / "out"))
-    (source / "pytorch_model_fsdp_0").mkdir()
-    with pytest.raises(OSError, match="checkpoint-2: there is no SHA256SUMS. Give another checkpoint"):
-        export_sharded.export(str(source), str(tmp_path / "out"))
-    (source / "config.json").write_text('{"architectures": ["NoSuchModel"]}', encoding="utf-8")
-    write_checksums(source)
-    with pytest.raises(ValueError, match='"architectures" NoSuchModel, which is no class of a model'):
-        export_sharded.export(str(source), str(tmp_path / "out"))
-    assert not (tmp_path / "out").exists()
+    saved = load_file(out / "checkpoint-4" / "model.safetensors")
+    assert saved.keys() == ours.keys() and all((saved[name] == weight).all() for name, weight in ours.items())

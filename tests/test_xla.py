@@ -10,7 +10,7 @@ from accelerate import DistributedType, PartialState
 from safetensors.torch import save_model
 
 import run_glue
-from elmo_gpt_bert.training import launching, machines, waiting
+from elmo_gpt_bert.training import processes
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.runs import command
 from elmo_gpt_bert.training.xla import draw_seed, load_weights, recompute_activations
@@ -28,30 +28,30 @@ def as_on_xla(monkeypatch):
         return torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
 
     monkeypatch.setattr(PartialState(), "distributed_type", DistributedType.XLA)
-    monkeypatch.setattr(machines, "broadcast_object_list", send)
+    monkeypatch.setattr(processes, "broadcast_object_list", send)
 
 
 def test_arrays_and_errors_reach_all_processes_of_xla(as_on_xla):
-    (outputs,) = machines.from_all({3: {"logits": np.arange(4.0)}})
+    (outputs,) = processes.from_all({3: {"logits": np.arange(4.0)}})
     assert outputs[3]["logits"].tolist() == [0, 1, 2, 3]
 
     def fail() -> None:
         raise InputError("no such thing")
 
     with pytest.raises(InputError, match="no such thing"):
-        machines.on_main(fail)
+        processes.on_main(fail)
 
 
 def test_more_processes_than_devices_of_xla_have_a_remedy_of_their_own(as_on_xla, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
     with pytest.raises(RuntimeError, match="8 processes were asked for.* XLA has one device here: --num_processes 1"):
-        launching.check_launch()
+        processes.join_processes(60)
 
 
 def test_the_only_process_of_xla_prints_what_a_run_says(as_on_xla, monkeypatch):
     monkeypatch.setattr(PartialState(), "local_process_index", -1)
-    with waiting.peers_watched(60):
-        assert PartialState().is_local_main_process
+    processes.join_processes(60)
+    assert PartialState().is_local_main_process
 
 
 def test_each_update_of_each_process_draws_other_numbers():

@@ -17,7 +17,8 @@ A module imports only from modules above it in this list:
     identity       which run the files in OUTPUT_DIR belong to
     optimization   optimizer and learning rate schedule
     xla            what a run needs on TPUs
-    launching      prepares the output folder and the processes of a run
+    processes      joins the processes of a run, and makes them agree
+    launching      prepares the output folder, the Accelerator and the trackers of a run
     loading        loads tokenizer, configuration and model; folders: checks a model folder first; hub: pushes it
     batches        chooses the examples of each batch; prediction: computes the model's outputs
     task           the interface between a script and this package

@@ -15,12 +15,9 @@ protect against an attacker, who can change SHA256SUMS, too. So no file is read 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import shutil
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,12 +26,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from safetensors.torch import save_file
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.checksums import damage, write_checksums
 from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError
-from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder, write_json, writing
+from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder, write_json
 from elmo_gpt_bert.training.identity import (
     FREE,
     SAMPLES,
@@ -43,21 +41,12 @@ from elmo_gpt_bert.training.identity import (
     flatten_config,
     in_todays_words,
 )
-from elmo_gpt_bert.training.layers import saved_class
-from elmo_gpt_bert.training.machines import (
-    broadcast,
-    from_all,
-    name_of_process,
-    on_main,
-    processes_without,
-    received,
-    together,
-)
+from elmo_gpt_bert.training.layers import as_saved, saved_class
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_folders
 from elmo_gpt_bert.training.pickles import danger, has_random_states, random_states
 from elmo_gpt_bert.training.plan import Plan, sharding
+from elmo_gpt_bert.training.processes import from_all, on_main, together
 from elmo_gpt_bert.training.results import ScoresBySet, flatten_scores, goodness, read_scores
-from elmo_gpt_bert.training.waiting import arrive
 from elmo_gpt_bert.training.xla import draw_seed, load_weights, on_xla
 
 
@@ -126,6 +115,7 @@ class Progress:
         return cls(**{name: value for name, value in values.items() if name not in ("results", "best_results")})
 
 
+FSDP_WEIGHTS = "pytorch_model_fsdp.bin"
 Saved = tuple[Progress, dict[str, Any], dict[str, Any]]  # what progress.json holds, with identity and circumstances
 
 
@@ -154,11 +144,6 @@ class Checkpoints:
         self.newest: int | None = None  # the update after which this run saved or found a checkpoint
         if on_xla(accelerator):
             accelerator.register_load_state_pre_hook(load_weights)
-        if sharding(accelerator) and (without := processes_without(self.folder)):
-            raise InputError(
-                f"--output_dir {self.folder} is not shared by the machines: process {without[0]} does not see it, but "
-                "each process writes its part of the model there. Choose a folder that all machines see"
-            )
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -189,7 +174,7 @@ class Checkpoints:
         path = self.path(progress.update)
         self.check_weights(progress.update)
         is_main = self.accelerator.is_main_process
-        with self._new_folder(path) as temporary:
+        with new_folder(path, f"Make room. {self.how_to_resume()}", renames=is_main) as temporary:
             self._save_state(temporary)
             if is_main:
                 self._complete(temporary, progress)
@@ -198,52 +183,31 @@ class Checkpoints:
             self._remove_old()
         self.accelerator.wait_for_everyone()
 
-    @contextlib.contextmanager
-    def _new_folder(self, path: Path) -> Iterator[Path]:
-        """Gives the folder that becomes `path`. A process that writes no weights gets one that only it sees."""
-        is_main, remedy = self.accelerator.is_main_process, f"Make room. {self.how_to_resume()}"
-        if is_main or sharding(self.accelerator):
-            with new_folder(path, remedy, renames=is_main) as temporary:
-                yield temporary
-        else:
-            with writing(path, remedy), tempfile.TemporaryDirectory() as temporary:
-                yield Path(temporary)
-
     def _save_state(self, folder: Path) -> None:
         """Writes this process's part of the state, and waits for the other processes to write theirs."""
         try:
-            arrive("a checkpoint")
             self.accelerator.wait_for_everyone()  # for the main process to empty the folder
             self.accelerator.save_state(str(folder))
             self.plan.save_state(folder)
-            if not sharding(self.accelerator):
-                self._gather_random_states(folder)
-            arrive()
             self.accelerator.wait_for_everyone()
         except RuntimeError as error:  # raised by torch if the disk is full, or if another process has ended
             raise OSError(" ".join(str(error).split())) from error
-
-    def _gather_random_states(self, folder: Path) -> None:
-        """Completes the main process's folder by the files of the others, whose folders it does not see."""
-        rank = self.accelerator.process_index
-        for process in range(1, self.accelerator.num_processes):
-            path = random_states(folder, process)
-            content = broadcast(path.read_bytes() if process == rank else None, process)
-            if self.accelerator.is_main_process:
-                path.write_bytes(content)
 
     def check_weights(self, update: int) -> None:
         """Raises FloatingPointError unless the weights on all processes are finite. Waits for the device only once."""
         broken = torch.zeros((), dtype=torch.long, device=self.accelerator.device)
         for parameter in self.model.parameters():
-            part = getattr(parameter, "ds_tensor", parameter).detach()  # DeepSpeed's shard
+            part = parameter.detach()
             part = part.to_local() if hasattr(part, "to_local") else part  # FSDP's shard, a DTensor
             broken += (~torch.isfinite(part)).sum()
         if self.accelerator.reduce(broken, "sum").item():
             raise DivergedError(f"a weight is not finite after update {update}")
 
     def _complete(self, temporary: Path, progress: Progress) -> None:
-        """Adds configuration, tokenizer, progress.json and the checksums of all files."""
+        """Adds what `from_pretrained` reads, progress.json and the checksums of all files."""
+        if sharding(self.accelerator):  # accelerate wrote the weights for itself, with the names that FSDP gives
+            weights = torch.load(temporary / FSDP_WEIGHTS, weights_only=True)
+            save_file(as_saved(self.model, weights), temporary / "model.safetensors", {"format": "pt"})
         config = self.model.config
         config.architectures = [saved_class(self.model).__name__]
         config.save_pretrained(temporary)
@@ -279,7 +243,6 @@ class Checkpoints:
         if seed_identity:
             together(partial(self._compare, seed_identity | {"seed": self.args.seed}, self.folder.parent, update=0))
         self.newest = None if saved is None else saved[0].update
-        self._check_place()
         if saved is None:
             return None
         progress, identity, circumstances = saved
@@ -300,20 +263,6 @@ class Checkpoints:
         update = self._newest()
         return seed_identity, None if update is None else self._read(update)
 
-    def _check_place(self) -> None:
-        """Raises ValueError, on all processes, if one that sees another folder has newer checkpoints there.
-
-        That is so if the machines share no folder, and another of them was the first.
-        """
-        without = processes_without(self.folder)
-        places = from_all((max(self.saved_updates(), default=-1), name_of_process()))
-        newest, name = max(place for process, place in enumerate(places) if process in (0, *without))
-        if newest > places[0][0]:
-            raise InputError(
-                f"{self.path(newest)} is with {name}, and the run would go on from what {places[0][1]} has: start the "
-                "machine with the checkpoint as the first, or copy its --output_dir"
-            )
-
     def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
         """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
         identity, saved = in_todays_words(self.identity), in_todays_words(saved)
@@ -328,19 +277,10 @@ class Checkpoints:
             )
 
     def _print_changes(self, saved: dict[str, str | int], path: Path) -> None:
-        """Prints which circumstances differ from those that are `saved` in `path`.
-
-        Raises ValueError if the model is divided among another number of processes: they could not put it together.
-        """
-        current = self.circumstances
-        if sharding(self.accelerator) and saved.get("processes") != current["processes"]:
-            raise InputError(
-                f"{path} holds a model in {saved.get('processes')} parts, for as many processes, not "
-                f"{current['processes']}: start as many"
-            )
+        """Prints which circumstances differ from those that are `saved` in `path`."""
         changes = [
             f"{name} {saved.get(name)}, now {value}"
-            for name, value in current.items()
+            for name, value in self.circumstances.items()
             if value != saved.get(name) and name != "processes"  # of which `_restore_draws` tells more
         ]
         if changes:
@@ -406,11 +346,11 @@ class Checkpoints:
         Raises OSError if it is damaged.
         """
         on_main(partial(self._check, update))
-        with received(self.path(update)) as folder:
-            self.accelerator.load_state(str(folder))
-            self.plan.load_state(folder)
-            if written_by is not None:
-                self._restore_draws(folder, update, written_by)
+        folder = self.path(update)
+        self.accelerator.load_state(str(folder))
+        self.plan.load_state(folder)
+        if written_by is not None:
+            self._restore_draws(folder, update, written_by)
 
     def _check(self, update: int) -> None:
         if problem := self._damage_of(update):

@@ -15,9 +15,9 @@ from accelerate import PartialState
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import read_json_object, write_json
-from elmo_gpt_bert.training.machines import on_main
 from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.output_folder import BATCH, CHECKPOINT, SEED, matching_folders
+from elmo_gpt_bert.training.processes import on_main
 
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")

@@ -1,11 +1,10 @@
-"""Prepares a run: locks its output folder, checks its processes, makes the Accelerator and starts trackers."""
+"""Prepares a run: locks its output folder, makes the Accelerator and starts trackers."""
 
 import contextlib
 import gc
 import importlib
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -13,15 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import psutil
 import torch
 import transformers
-from accelerate import Accelerator, DistributedType, PartialState
-from accelerate.commands.config.config_args import load_config_from_file
-from accelerate.commands.launch import launch_command_parser
+from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_available_trackers
 from accelerate.utils import set_seed
-from transformers.integrations import unset_hf_deepspeed_config
 
 from elmo_gpt_bert.training.arguments import CURVES, TRACKERS, RunArguments, public_arguments
 from elmo_gpt_bert.training.errors import (
@@ -34,16 +29,17 @@ from elmo_gpt_bert.training.errors import (
 )
 from elmo_gpt_bert.training.files import acquire_lock
 from elmo_gpt_bert.training.history import History
-from elmo_gpt_bert.training.machines import from_all, name_of_process, on_main, processes_without
 from elmo_gpt_bert.training.output_folder import (
     BATCH,
     CHECKPOINT,
     HALF_WRITTEN,
     RESULTS,
     SEED,
+    newest_checkpoint,
     remove_curves,
     remove_results,
 )
+from elmo_gpt_bert.training.processes import from_all, name_of_process, on_main
 
 
 # The folder above that of the first of several seeds. Its earlier files go when that seed begins.
@@ -52,24 +48,28 @@ _folder_of_seeds: ContextVar[Path | None] = ContextVar("_folder_of_seeds", defau
 
 @contextlib.contextmanager
 def lock_output_folder(args: RunArguments) -> Iterator[None]:
-    """Locks the main process's output folder within the context, so that no other run writes to it.
+    """Locks the output folder within the context, so that no other run writes to it.
 
-    A line on the console says where the files will be if other machines do not share the folder. Every process must
-    call it. It raises FileExistsError on all of them if the folder is not empty and neither --resume nor
-    --overwrite_output_dir is given, BlockingIOError if another run is writing to it, and OSError if it cannot be
-    written to.
+    Every process must call it. It raises FileExistsError on all of them if the folder is not empty and neither
+    --resume nor --overwrite_output_dir is given, BlockingIOError if another run is writing to it, OSError if it cannot
+    be written to, and ValueError if a machine sees other checkpoints there than the first one.
     """
     output = Path(args.output_dir)
     with contextlib.ExitStack() as run:
         on_main(lambda: run.enter_context(_locked(output, args)))
-        without, names = processes_without(output), from_all(name_of_process())
-        if without:
-            others = ", ".join(names[process] for process in without)
-            PartialState().print(
-                f"--output_dir {output} of {names[0]} is not shared: model, checkpoints and results will be there, "
-                f"and none with {others}; to --resume, start that machine as the first again"
-            )
+        _check_shared(output)
         yield
+
+
+def _check_shared(output: Path) -> None:
+    """Raises ValueError, on all processes, if the newest checkpoint is not the same for each. All must call it."""
+    (first, newest), *others = from_all((name_of_process(), newest_checkpoint(output)))
+    for name, other in others:
+        if other != newest:
+            raise InputError(
+                f"{name} sees {other or 'no checkpoint'} in --output_dir {output}, and {first} sees "
+                f"{newest or 'none'}: give a folder that all machines share, or copy it to each"
+            )
 
 
 @contextlib.contextmanager
@@ -112,34 +112,6 @@ def _output_dir_errors(output: Path) -> Iterator[None]:
         raise FileError(f"cannot write to --output_dir {output}: {error.strerror or error}: choose another") from error
 
 
-def check_launch() -> None:
-    """Raises RuntimeError if several processes were launched that do not know of each other."""
-    requested = max(int(os.environ.get("WORLD_SIZE", "1")), _processes_of_accelerate_launch())
-    if requested > 1 and PartialState().num_processes == 1:
-        remedy = "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
-        if PartialState().distributed_type == DistributedType.XLA:
-            remedy = "XLA has one device here: --num_processes 1"
-        raise LaunchError(
-            f"{requested} processes were asked for, but each would run alone and repeat the same work. {remedy}"
-        )
-
-
-def _processes_of_accelerate_launch() -> int:
-    """The --num_processes of `accelerate launch`, if it started this process. With --cpu it starts only one."""
-    parent, words = psutil.Process().parent(), []
-    with contextlib.suppress(psutil.Error):  # the command of another user's process cannot be read
-        words = parent.cmdline() if parent else []
-    launch = r"\baccelerate(?:\.exe)?(?:\n|-|\.commands\.)launch(?:\.exe)?\n(.*)"
-    command = re.search(launch, "\n".join(words), re.DOTALL)
-    if command is None:
-        return 1
-    options, _ = launch_command_parser().parse_known_args(command[1].split("\n"))
-    if options.num_processes is None and (options.config_file or not options.cpu):  # as accelerate decides
-        with contextlib.suppress(OSError):  # accelerate was never configured
-            return load_config_from_file(options.config_file).num_processes or 1
-    return options.num_processes or 1
-
-
 def _import_libraries() -> None:
     """Imports what every run needs and --help does not, without progress bars.
 
@@ -169,12 +141,9 @@ def make_accelerator(args: RunArguments) -> Accelerator:
     # It would warn of each tied weight that a checkpoint holds once.
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
     torch.set_float32_matmul_precision(args.matmul_precision)
+    os.environ["FSDP_STATE_DICT_TYPE"] = "FULL_STATE_DICT"  # with FSDP, checkpoints hold the whole model, too
     accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=_trackers(args) or None)
     _check_launcher(args, accelerator)
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        # With ZeRO-3, transformers would make empty weights, whose shapes do not tell which of them decay. DeepSpeed
-        # shards the full weights when training begins.
-        unset_hf_deepspeed_config()
     if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
         raise InputError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
     choose_implementation(args.implementation)

@@ -20,7 +20,7 @@ TRAINS = ("let the model train them, as ELMo with ", Parameter("config_overrides
 
 
 def make_divisible(model: PreTrainedModel) -> None:
-    """Gives the model only weights that FSDP and DeepSpeed can divide; `as_saved` undoes it.
+    """Gives the model only weights that FSDP can divide; `as_saved` undoes it.
 
     A weight without a dimension gets one of length 1. A bias that two modules share, as in BERT's head, stays in the
     one that adds it, the target of the tie: FSDP groups this module with the embeddings, and refuses the other.

@@ -34,7 +34,6 @@ from elmo_gpt_bert.training.errors import (
 )
 from elmo_gpt_bert.training.files import read_json, shown
 from elmo_gpt_bert.training.folders import check_tokenizer_files, read_weight_types
-from elmo_gpt_bert.training.output_folder import DEEPSPEED_PARTS, FSDP_PARTS
 
 
 if TYPE_CHECKING:
@@ -102,15 +101,10 @@ def _check_numbers(tokenizer: PreTrainedTokenizerBase) -> None:
 def load_config(source: ModelSource) -> PreTrainedConfig:
     """Loads the configuration of a model, with the overrides of `source`.
 
-    Raises ValueError if a config JSON, or an override, has a key that its "model_type" does not have, and for a
-    checkpoint whose model is divided among processes.
+    Raises ValueError if a config JSON, or an override, has a key that its "model_type" does not have.
     """
     name, overrides = source.model_name_or_path, source.config_overrides
     _verify(name)
-    if any(Path(name, parts).is_dir() for parts in (FSDP_PARTS, DEEPSPEED_PARTS)):
-        raise InputError(
-            f"{name} holds a model in parts, one for each process: python -m modeling.export_sharded makes one of them"
-        )
     overridden = (" or ", Parameter("config_overrides")) if overrides else ()
     with _loading_errors(name, ("Correct it", *overridden, ", or copy it again.")):
         if name.endswith(".json"):

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 from accelerate.utils import send_to_device, set_seed, tqdm
 
 from elmo_gpt_bert.training import memory
@@ -34,7 +34,6 @@ from elmo_gpt_bert.training.plan import Stretch, sharding
 from elmo_gpt_bert.training.results import Results, ScoresBySet, flatten_scores, goodness
 from elmo_gpt_bert.training.speed import Speed
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
-from elmo_gpt_bert.training.waiting import arrive
 from elmo_gpt_bert.training.xla import recompute_activations, run_pending, seed_update
 
 
@@ -126,10 +125,6 @@ class _Training:
         if sharding(accelerator):
             make_divisible(model)
         optimizer = build_optimizer(model, args)
-        if accelerator.distributed_type == DistributedType.DEEPSPEED:  # DeepSpeed clips gradients itself
-            accelerator.deepspeed_plugin.deepspeed_config.update(
-                train_micro_batch_size_per_gpu=args.per_device_train_batch_size, gradient_clipping=args.max_grad_norm
-            )
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.scheduler = build_schedule(optimizer, args, self.total)
         circumstances = versions() | hardware(accelerator)
@@ -218,7 +213,7 @@ class _Training:
                 shares_of_items = [
                     count / total if count else None for count, total in zip(items, counts.totals, strict=True)
                 ]
-                accelerator.sync_gradients = step == len(update)  # with DeepSpeed, backward() then takes the step, too
+                accelerator.sync_gradients = step == len(update)
                 with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(self.model):
                     shares += self.speed.measure(batch, partial(self.backward, inputs, shares_of_items))
             yield shares, torch.as_tensor(counts.totals)
@@ -236,8 +231,6 @@ class _Training:
             for loss, share in zip(losses, shares, strict=True)
         ]
         loss = sum(part * weight for part, weight in zip(parts, plan.loss_weights, strict=True))
-        if self.accelerator.sync_gradients:
-            arrive(f"update {self.progress.update + 1}")
         # Gradients are averaged over processes.
         self.accelerator.backward(loss * (plan.gradient_scale * self.accelerator.num_processes))
         return torch.stack(parts).detach()

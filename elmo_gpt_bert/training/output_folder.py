@@ -30,13 +30,21 @@ LOG, CURVES = "log.jsonl", "curves.png"
 TENSORBOARD = ("runs/events.out.tfevents.*", "runs/*/events.out.tfevents.*", "runs/*/hparams.yml")
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)\.new")
-FSDP_PARTS, DEEPSPEED_PARTS = "pytorch_model_fsdp_0", "pytorch_model"  # folders of a checkpoint, named by accelerate
 SEED = re.compile(r"seed-(\d+)")
 
 
 def matching_folders(output: Path, name: re.Pattern) -> list[Path]:
     """The folders in `output` whose whole name matches. All other folders belong to the user."""
     return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
+
+
+def newest_checkpoint(output: Path) -> str | None:
+    """The newest checkpoint in the folder, or in those of its seeds, as a path in it; None if there is none."""
+    folders = [output, *matching_folders(output, SEED)]
+    saved = [path for folder in folders for path in matching_folders(folder, CHECKPOINT)]
+    places = [path.relative_to(output) for path in saved]
+    numbers = [[int(number) for number in re.findall(r"\d+", str(place))] for place in places]
+    return max(zip(numbers, map(str, places), strict=True))[1] if places else None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Update = Sequence[Sequence[int]]  # micro-batches -> the indices of the examples of all processes
 Batch = Mapping[str, torch.Tensor]
-SHARDED = {DistributedType.FSDP, DistributedType.DEEPSPEED}  # each process holds a part of the model
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ class Counts:
 
 def sharding(accelerator: Accelerator) -> str | None:
     """How the model is divided among the processes; None where each holds all of it."""
-    kind = accelerator.distributed_type
-    return kind.value if kind in SHARDED else None
+    return "FSDP" if accelerator.distributed_type == DistributedType.FSDP else None
 
 
 class Plan(ABC):

@@ -14,8 +14,7 @@ from torch import nn
 
 from elmo_gpt_bert.training.batches import Collate, count_tokens, in_pieces, load_batches, padding_options
 from elmo_gpt_bert.training.errors import DivergedError, Parameter, as_user_errors
-from elmo_gpt_bert.training.machines import from_all
-from elmo_gpt_bert.training.waiting import arrive
+from elmo_gpt_bert.training.processes import from_all
 
 
 if TYPE_CHECKING:
@@ -66,7 +65,6 @@ def predict(
 def _gather(computed: dict[int, dict[str, np.ndarray]]) -> Outputs:
     """The outputs of all processes, in the order of the examples."""
     by_index = {}
-    arrive("the outputs of an evaluation")
     for outputs in from_all(computed):  # accelerate's gather_object does not know XLA
         by_index |= outputs
     rows = [by_index[index] for index in range(len(by_index))]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 
@@ -77,8 +77,7 @@ def gather_weights(model: PreTrainedModel, accelerator: Accelerator) -> dict[str
     Every process must call it. A tied weight is returned under one name only: weights that were gathered from shards
     or copied from a TPU no longer share memory.
     """
-    deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
-    weights = accelerator.get_state_dict(accelerator.deepspeed_engine_wrapped.engine if deepspeed else model)
+    weights = accelerator.get_state_dict(model)
     if not accelerator.is_main_process:
         return {}
     return as_saved(model, {name: weight.cpu() for name, weight in weights.items()})

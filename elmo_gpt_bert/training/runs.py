@@ -25,21 +25,15 @@ from elmo_gpt_bert.training.errors import FileError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import write_bytes
 from elmo_gpt_bert.training.global_batch import forget_global_batch, keep_global_batch, with_batch_of
 from elmo_gpt_bert.training.identity import run_digest
-from elmo_gpt_bert.training.launching import (
-    check_launch,
-    lock_output_folder,
-    remove_earlier_results,
-    trackers_finished,
-)
+from elmo_gpt_bert.training.launching import lock_output_folder, remove_earlier_results, trackers_finished
 from elmo_gpt_bert.training.loop import Trained, train
-from elmo_gpt_bert.training.machines import on_main, processes_without
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, SEED, matching_folders, record_result_files
 from elmo_gpt_bert.training.plan import sharding
+from elmo_gpt_bert.training.processes import join_processes, on_main
 from elmo_gpt_bert.training.reporting import write_results
 from elmo_gpt_bert.training.results import Results, read_record
 from elmo_gpt_bert.training.seeds import Run, run_seeds
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
-from elmo_gpt_bert.training.waiting import peers_watched
 
 
 if TYPE_CHECKING:
@@ -65,8 +59,8 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
 
     Returns the results as metrics.json has them.
     """
-    with peers_watched(args.ddp_timeout), worker_errors():
-        check_launch()
+    join_processes(args.ddp_timeout)
+    with worker_errors():
         for note in args.unused_intervals:
             PartialState().print(note)
         if args.ensemble is not None:  # a missing folder is an error before the work
@@ -153,7 +147,7 @@ def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Acc
     None if there is no such run. Every process must call it.
     """
     output = Path(args.output_dir)
-    if not args.resume or sharding(accelerator) or processes_without(output):
+    if not args.resume or sharding(accelerator):
         return None
     results = on_main(partial(_read_finished, output, args))
     if results is None:

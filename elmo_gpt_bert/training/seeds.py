@@ -16,7 +16,6 @@ from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_
 from elmo_gpt_bert.training.global_batch import with_batch_of
 from elmo_gpt_bert.training.identity import run_digest
 from elmo_gpt_bert.training.launching import first_of_seeds
-from elmo_gpt_bert.training.machines import on_main
 from elmo_gpt_bert.training.output_folder import (
     CHECKPOINT,
     CURVES,
@@ -30,6 +29,7 @@ from elmo_gpt_bert.training.output_folder import (
     read_result_files,
     record_result_files,
 )
+from elmo_gpt_bert.training.processes import on_main
 from elmo_gpt_bert.training.reporting import move_model, print_results
 from elmo_gpt_bert.training.results import Results, SeedSpread, goodness, read_record
 

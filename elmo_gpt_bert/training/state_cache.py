@@ -31,7 +31,7 @@ from elmo_gpt_bert.training.batches import Collate
 from elmo_gpt_bert.training.digests import digest, model_digest
 from elmo_gpt_bert.training.errors import InputError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import load_tensors, save_tensors, writing
-from elmo_gpt_bert.training.machines import on_main, processes_without
+from elmo_gpt_bert.training.processes import on_main
 
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 STATES = "layer_states"
 CACHE = Parameter("state_cache")
-SHARE = "choose a folder that all machines see, or leave out the cache"
 FILE = 256  # examples in a file
 PATIENCE = 5.0  # seconds until all processes ask again whether another run has finished its states
 
@@ -139,8 +138,6 @@ def _write_missing(
     with writing(folder, remedy):
         if accelerator.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
-        if without := processes_without(folder):
-            raise InputError(CACHE, f" {folder.parent} is not shared: process {without[0]} does not see it: ", SHARE)
         lock = FileLock(folder / ".lock")
         _acquire(lock, accelerator)
         try:

@@ -17,9 +17,9 @@ from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.files import load_tensors, save_tensors
 from elmo_gpt_bert.training.identity import FINAL_LENGTH, SAMPLES
-from elmo_gpt_bert.training.machines import from_all
 from elmo_gpt_bert.training.optimization import samples_of_update, schedule
 from elmo_gpt_bert.training.plan import Batch, Counts, Plan, Stretch, Update, sharding
+from elmo_gpt_bert.training.processes import from_all
 
 
 if TYPE_CHECKING:

@@ -1,0 +1,101 @@
+"""Joins the processes of a run, on one machine or several, and makes them agree: on values, and on errors."""
+
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from accelerate import DistributedType, PartialState
+from accelerate.utils import broadcast_object_list, parse_flag_from_env
+
+from elmo_gpt_bert.training.errors import LaunchError, UserError
+
+
+Value = TypeVar("Value")
+
+
+def join_processes(timeout: int) -> None:
+    """Makes the processes that were launched together know of each other. Accelerator uses their state again.
+
+    timeout: the seconds after which a process gives up waiting for another
+    Raises RuntimeError for DeepSpeed, and if several processes were launched that do not know of each other.
+    """
+    if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
+        raise LaunchError(
+            "the launcher was told to use DeepSpeed, which the scripts do not support: --config_file "
+            "configs/accelerate/fsdp2.yaml divides a model among GPUs"
+        )
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(seconds=timeout))
+    # The only process of XLA is -1 of its machine for accelerate, and would print nothing.
+    state.local_process_index = max(state.local_process_index, 0)
+    if state.num_processes == 1:
+        _check_alone(state)
+
+
+def _check_alone(state: PartialState) -> None:
+    """Raises RuntimeError if the environment tells a process that knows of no other that there are more."""
+    remedy = "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
+    requested = os.environ.get("WORLD_SIZE")
+    if requested is None and "MASTER_ADDR" in os.environ:  # as `accelerate launch --cpu --num_processes 2` leaves it
+        raise LaunchError(
+            f"MASTER_ADDR is {os.environ['MASTER_ADDR']}, but WORLD_SIZE is not set: a launcher that was asked for "
+            f"several processes started only one. {remedy} To start one process, unset MASTER_ADDR"
+        )
+    if int(requested or 1) > 1:
+        if state.distributed_type == DistributedType.XLA:
+            remedy = "XLA has one device here: --num_processes 1"
+        raise LaunchError(
+            f"{requested} processes were asked for, but each would run alone and repeat the same work. {remedy}"
+        )
+
+
+def name_of_process() -> str:
+    """As in "gpu-7 (process 3)"."""
+    return f"{socket.gethostname()} (process {PartialState().process_index})"
+
+
+def broadcast(value: Value, process: int = 0) -> Value:
+    """The value that `process` has, on all of them. Every process must call it."""
+    state = PartialState()
+    if state.distributed_type == DistributedType.NO:
+        return value
+    # As bytes: torch_xla reads what it receives by torch.load, which takes no other objects than tensors and numbers.
+    content = pickle.dumps(value) if state.process_index == process else None
+    return pickle.loads(broadcast_object_list([content], from_process=process)[0])
+
+
+def from_all(value: Value) -> list[Value]:
+    """The values of all processes, in the order of their numbers. Every process must call it."""
+    return [broadcast(value, process) for process in range(PartialState().num_processes)]
+
+
+def on_main(function: Callable[[], Value]) -> Value:
+    """What `function` returns on the main process, on all of them; or its UserError, which then ends them all.
+
+    Every process must call it.
+    """
+    value, error = None, None
+    if PartialState().is_main_process:
+        try:
+            value = function()
+        except UserError as problem:
+            error = problem
+    value, error = broadcast((value, error))
+    if error is not None:
+        raise error
+    return value
+
+
+def together(function: Callable[[], Value]) -> Value:
+    """What `function` returns on this process. A UserError on any of them ends them all. All must call it."""
+    value, error = None, None
+    try:
+        value = function()
+    except UserError as problem:
+        error = problem
+    errors = [each for each in from_all(error) if each is not None]
+    if errors:
+        raise error or errors[0]
+    return value
