@@ -570,10 +570,6 @@ def test_a_download_of_other_splits_is_not_taken_for_the_one_that_is_asked_for(t
     assert [*sources.download(dataclasses.replace(source, validation_split_percentage=5.0), folder)] == ["train"]
     with pytest.raises(InputError, match="text holds another data set or other splits"):
         sources.download(source, folder)
-    record = folder / "source.json"
-    before = {name: value for name, value in json.loads(record.read_text()).items() if name != "splits"}
-    record.write_text(json.dumps(before))  # as versions before this one wrote it
-    assert [*sources.download(source, folder)] == ["train"]
 
 
 def test_the_row_of_a_data_set_is_numbered_from_its_first_one_also_when_the_download_goes_on(

@@ -10,9 +10,8 @@ import pytest
 from accelerate import PartialState
 
 from elmo_gpt_bert.training import files, history
-from elmo_gpt_bert.training.curves import draw_curves
 from elmo_gpt_bert.training.errors import FileError
-from elmo_gpt_bert.training.history import History
+from elmo_gpt_bert.training.history import History, draw_curves
 
 
 @pytest.fixture(autouse=True)

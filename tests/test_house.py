@@ -32,12 +32,12 @@ LONGEST_FILE = 500
 LONGER_FILES = {"modeling/bert/modeling_bert.py": 596, "tests/test_convert_elmo.py": 564}
 
 # The modules of elmo_gpt_bert/training, each of which imports only from those before it.
-ROOMS = ("errors", "recipes", "files", "checksums", "digests", "pickles", "clock", "memory", "environment")
+ROOMS = ("errors", "recipes", "files", "checksums", "digests", "clock", "memory", "environment")
 ROOMS += ("aliases", "output_folder", "arguments", "flags", "command_line", "samples", "results", "identity", "layers")
-ROOMS += ("optimization", "curves", "history", "xla", "processes", "global_batch")
+ROOMS += ("optimization", "history", "xla", "processes", "global_batch")
 ROOMS += ("launching", "folders", "loading", "hub")
 ROOMS += ("published", "batches", "plan", "prediction")
-ROOMS += ("throughput", "speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting")
+ROOMS += ("speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting")
 ROOMS += ("seeds", "runs")
 
 SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")

@@ -21,7 +21,7 @@ import run_glue
 from elmo_gpt_bert.training import checkpoints, files, loop, reporting, results, seeds
 from elmo_gpt_bert.training.checksums import write_checksums
 from elmo_gpt_bert.training.errors import FileError
-from elmo_gpt_bert.training.pickles import danger
+from elmo_gpt_bert.training.folders import danger
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import checkpoint_names, computation, prepare, tiny_task
@@ -78,18 +78,17 @@ def killed_until_done(argv: list[str], processes: int, kills: int, seconds: floa
 @pytest.mark.parametrize(
     "extra",
     [
-        [],
         ["--gradient_accumulation_steps", "3", "--group_by_length", "true", "--num_train_epochs", "20"],
         ["--eval_steps", "4", "--load_best_model_at_end", "--optim", "bert_adam", "--save_total_limit", "1"],
     ],
-    ids=["plain", "accumulating", "evaluating"],
+    ids=["accumulating", "evaluating"],
 )
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(flags, tmp_path, extra):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     started = time.perf_counter()
     run_glue.main([*flags, *extra, "--output_dir", str(whole)])
     seconds = time.perf_counter() - started
-    killed_until_done([*flags, *extra, "--output_dir", str(killed)], processes=1, kills=6, seconds=seconds)
+    killed_until_done([*flags, *extra, "--output_dir", str(killed)], processes=1, kills=4, seconds=seconds)
     assert outcome(killed) == outcome(whole)
 
 
@@ -100,7 +99,7 @@ def test_two_processes_killed_at_random_moments_end_with_the_same_bits(flags, tm
     started = time.perf_counter()
     assert wait(fork(lambda: run_glue.main([*flags, "--output_dir", str(whole)]), 2)) == [0, 0]
     seconds = time.perf_counter() - started
-    killed_until_done([*flags, "--output_dir", str(killed)], processes=2, kills=3, seconds=seconds)
+    killed_until_done([*flags, "--output_dir", str(killed)], processes=2, kills=2, seconds=seconds)
     assert outcome(killed) == outcome(whole)
 
 
@@ -502,16 +501,6 @@ def test_a_run_goes_on_where_its_data_have_moved_and_its_flags_are_in_other_word
     run_glue.main([*stopped, "--resume", *words])
     run_glue.main([*flags, *words, "--output_dir", str(tmp_path / "whole"), "--gradient_checkpointing", "false"])
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
-
-
-def test_an_argument_that_a_run_once_compared_no_longer_refuses_its_checkpoint(stopped, tmp_path, capsys):
-    path = tmp_path / "out" / "checkpoint-18" / "progress.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    record["identity"] |= {"data_dir": "elsewhere", "gradient_checkpointing": True}
-    path.write_text(json.dumps(record), encoding="utf-8")
-    write_checksums(path.parent)
-    run_glue.main([*stopped, "--resume"])
-    assert f"resumed from {path.parent}\n" in capsys.readouterr().out
 
 
 def test_a_folder_with_a_run_is_neither_overwritten_nor_resumed_unasked(stopped):

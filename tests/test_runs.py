@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 import weakref
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -405,7 +406,8 @@ def fake_run(scores: dict[int, tuple[float, int]]):
         results = Results(validation={"": Scores({"accuracy": accuracy}, predicted_classes=classes, loss=1 / classes)})
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        record = results.flat() | {"seed": args.seed, "identity": run_digest(args)}
+        record = results.flat() | {"seed": args.seed, "args": asdict(args), "identity": run_digest(args)}
+        record["hardware"] = {"processes": 1}
         for name, text in (
             ("metrics.json", json.dumps(record)),
             ("README.md", "card"),

@@ -9,9 +9,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
 
 import modeling
-from elmo_gpt_bert.training import throughput
-from elmo_gpt_bert.training.speed import Speed
-from elmo_gpt_bert.training.throughput import Throughput, _matrix_peak
+from elmo_gpt_bert.training import speed
+from elmo_gpt_bert.training.speed import Speed, Throughput, _matrix_peak
 from tests import bert_cases, gpt_cases
 from tests.elmo_reference import small_config
 
@@ -146,7 +145,7 @@ def test_torchs_counter_finds_the_same_products_whichever_library_computes_them(
 
 
 def test_the_limit_is_measured_once_for_each_precision_and_leaves_the_random_numbers_alone(monkeypatch):
-    monkeypatch.setattr("elmo_gpt_bert.training.throughput.SECONDS", 0.01)
+    monkeypatch.setattr("elmo_gpt_bert.training.speed.SECONDS", 0.01)
     _matrix_peak.cache_clear()
     before = torch.get_rng_state()
     limits = [Throughput(CPU, precision).peak for precision in ("no", "bf16", "no")]
@@ -161,11 +160,11 @@ def test_the_limit_of_a_gpu_is_that_of_the_largest_product_even_if_another_proce
     make_generator, make_numbers = torch.Generator, torch.rand
     monkeypatch.setattr(torch, "Generator", lambda device: make_generator(CPU))
     monkeypatch.setattr(torch, "rand", lambda *sizes, device, **options: make_numbers(*sizes, **options))
-    monkeypatch.setattr(throughput, "SIZES", (2, 4, 8))
+    monkeypatch.setattr(speed, "SIZES", (2, 4, 8))
     for seconds, size in ((1.0, 2), (0.0, 8)):
-        monkeypatch.setattr(throughput, "_time_product", lambda factors, seconds=seconds: seconds)
-        assert len(throughput._large_matrix(CPU, torch.float32)) == size
-        assert len(throughput._large_matrix(torch.device("cuda"), torch.float32)) == 8
+        monkeypatch.setattr(speed, "_time_product", lambda factors, seconds=seconds: seconds)
+        assert len(speed._large_matrix(CPU, torch.float32)) == size
+        assert len(speed._large_matrix(torch.device("cuda"), torch.float32)) == 8
 
 
 # The values of the log
@@ -182,12 +181,12 @@ class FakeThroughput:
 
 
 def test_the_log_has_the_tokens_of_all_processes_since_its_last_line_and_their_share_of_the_peak():
-    speed = Speed(3.0, False, None, SimpleNamespace(num_processes=2))
-    speed.throughput = FakeThroughput()
+    counter = Speed(3.0, False, None, SimpleNamespace(num_processes=2))
+    counter.throughput = FakeThroughput()
     padded = {"attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])}
-    assert speed.measure(padded, lambda: "a loss") == "a loss"
-    assert speed.measure({"input_ids": torch.zeros(2, 3, 5)}, lambda: "another") == "another"
-    values = speed.values(5.0)  # 12 tokens of this process in two seconds, 7 operations each
+    assert counter.measure(padded, lambda: "a loss") == "a loss"
+    assert counter.measure({"input_ids": torch.zeros(2, 3, 5)}, lambda: "another") == "another"
+    values = counter.values(5.0)  # 12 tokens of this process in two seconds, 7 operations each
     assert values == {"tokens_per_second": 12.0, "peak_share": pytest.approx(0.42)}
-    speed.measure(padded, lambda: None)
-    assert speed.values(8.0)["tokens_per_second"] == 4.0
+    counter.measure(padded, lambda: None)
+    assert counter.values(8.0)["tokens_per_second"] == 4.0

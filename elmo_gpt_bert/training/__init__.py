@@ -6,7 +6,7 @@
 A module imports only from modules above it in this list:
 
     errors         exceptions for mistakes that a user can correct
-    files          reads and writes text, JSON and tensors; checksums, digests, pickles: checks of files and data
+    files          reads and writes text, JSON and tensors; checksums, digests: checks of files and data
     memory         kept for the next update of a run on the CPU, and given back to the system
     clock          the seconds that a run spends; environment: versions and hardware
     recipes        finds those that come with this project
@@ -19,7 +19,7 @@ A module imports only from modules above it in this list:
     xla            what a run needs on TPUs
     processes      joins the processes of a run, and makes them agree
     launching      prepares the output folder, the Accelerator and the trackers of a run
-    loading        loads tokenizer, configuration and model; folders: checks a model folder first; hub: pushes it
+    loading        loads tokenizer, configuration and model; folders: checks a folder first; hub: pushes it
     batches        chooses the examples of each batch; prediction: computes the model's outputs
     task           the interface between a script and this package
     state_cache    the states of a frozen model, kept on disk; ensembles: the mean of several runs' outputs

@@ -3,12 +3,12 @@
     OUTPUT_DIR/checkpoint-UPDATES/
         model.safetensors, optimizer.bin, random_states_RANK.pkl, ...   written by accelerate
         progress.json                                                   how far the run has come, its identity
-        config.json, tokenizer.json, ...                                for from_pretrained, if weights are not sharded
+        config.json, tokenizer.json, ...                                for from_pretrained
         SHA256SUMS                                                      checksums of all files
 
 A checkpoint is written under a temporary name, synced to the disk, and renamed when it is complete. Checksums do not
 protect against an attacker, who can change SHA256SUMS, too. So no file is read in a way that could run code
-(pickles.py). The schedule has no file: it depends only on the number of updates.
+(folders.py). The schedule has no file: it depends only on the number of updates.
 
     OUTPUT_DIR/seed-N/.identity.json    with --seeds, the identity of this run or, until it has finished, of another
 """
@@ -26,24 +26,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from accelerate.utils.constants import FSDP_MODEL_NAME
 from safetensors.torch import save_file
 
-from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
 from elmo_gpt_bert.training.checksums import damage, write_checksums
 from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError
 from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder, write_json
+from elmo_gpt_bert.training.folders import danger, has_random_states, random_states
 from elmo_gpt_bert.training.identity import (
     FREE,
     SAMPLES,
     allowed_differences,
     first_difference,
     flatten_config,
-    in_todays_words,
 )
 from elmo_gpt_bert.training.layers import as_saved, saved_class
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_folders
-from elmo_gpt_bert.training.pickles import danger, has_random_states, random_states
 from elmo_gpt_bert.training.plan import Plan, sharding
 from elmo_gpt_bert.training.processes import from_all, on_main, together
 from elmo_gpt_bert.training.results import ScoresBySet, flatten_scores, goodness, read_scores
@@ -115,7 +115,6 @@ class Progress:
         return cls(**{name: value for name, value in values.items() if name not in ("results", "best_results")})
 
 
-FSDP_WEIGHTS = "pytorch_model_fsdp.bin"
 Saved = tuple[Progress, dict[str, Any], dict[str, Any]]  # what progress.json holds, with identity and circumstances
 
 
@@ -151,6 +150,7 @@ class Checkpoints:
         free = FREE | self.plan.free
         identity = {
             **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in free},
+            "eval_strategy": self.args.eval_strategy or default_strategy(self.args.eval_steps),
             **self.plan.identity,
             **self.config,
             **{name: digest(data_set)[:16] for name, data_set in self.data.items()},  # short, for errors
@@ -206,7 +206,7 @@ class Checkpoints:
     def _complete(self, temporary: Path, progress: Progress) -> None:
         """Adds what `from_pretrained` reads, progress.json and the checksums of all files."""
         if sharding(self.accelerator):  # accelerate wrote the weights for itself, with the names that FSDP gives
-            weights = torch.load(temporary / FSDP_WEIGHTS, weights_only=True)
+            weights = torch.load(temporary / f"{FSDP_MODEL_NAME}.bin", weights_only=True)
             save_file(as_saved(self.model, weights), temporary / "model.safetensors", {"format": "pt"})
         config = self.model.config
         config.architectures = [saved_class(self.model).__name__]
@@ -265,8 +265,8 @@ class Checkpoints:
 
     def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
         """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
-        identity, saved = in_todays_words(self.identity), in_todays_words(saved)
-        ignored = allowed_differences(identity, saved, path, update) | FREE | self.plan.free
+        identity = self.identity
+        ignored = allowed_differences(identity, saved, path, update)
         name = first_difference(*({name: run[name] for name in run.keys() - ignored} for run in (identity, saved)))
         if name is not None:
             product = "--per_device_train_batch_size x --gradient_accumulation_steps x processes"
@@ -331,7 +331,7 @@ class Checkpoints:
         try:
             written = self._read(update)[0].update
         except (OSError, ValueError, TypeError, KeyError) as error:
-            return f"progress.json is damaged, or of an earlier version ({type(error).__name__}: {error})"
+            return f"progress.json is damaged ({type(error).__name__}: {error})"
         return None if written == update else f"it is the checkpoint of update {written} under another name"
 
     def _damage_of_best(self, update: int) -> str | None:

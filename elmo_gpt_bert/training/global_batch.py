@@ -62,11 +62,8 @@ def with_batch_of(record: Mapping[str, Any], args: Arguments) -> Arguments:
 
     record: its metrics.json
     """
-    try:
-        finished = dataclasses.replace(args, **{name: record["args"][name] for name in SIZES})
-        samples = samples_of_update(finished, record["hardware"]["processes"])
-    except (KeyError, TypeError):  # of an earlier version
-        return args
+    finished = dataclasses.replace(args, **{name: record["args"][name] for name in SIZES})
+    samples = samples_of_update(finished, record["hardware"]["processes"])
     return finished if samples == samples_of_update(args, PartialState().num_processes) else args
 
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
+from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.checksums import SHA256SUMS
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import file_digest
@@ -61,27 +61,10 @@ def flatten_config(config: dict[str, Any], prefix: str = "config") -> dict[str, 
     return values
 
 
-def in_todays_words(saved: dict[str, Any]) -> dict[str, Any]:
-    """An identity in which --eval_strategy is what its default means, also where `saved` has the number of processes.
-
-    That is from when a run could not go on with another number.
-    """
-    if saved.get("eval_strategy", "") is None:
-        saved = saved | {"eval_strategy": default_strategy(saved.get("eval_steps"))}
-    if "processes" not in saved:
-        return saved
-    earlier = ("processes", "per_device_train_batch_size", "gradient_accumulation_steps", "distribution")
-    processes, batch, accumulation, distribution = (saved[name] for name in earlier)
-    sharding = distribution if distribution in ("FSDP", "DEEPSPEED") else None
-    rest = {name: value for name, value in saved.items() if name not in earlier}
-    return {**rest, SAMPLES: processes * batch * accumulation, "sharding": sharding}
-
-
 def first_difference(identity: dict[str, Any], saved: dict[str, Any]) -> str | None:
     """The first name, in alphabetical order, whose values differ; None if both identities are of the same run.
 
     A field of the configuration that only one of them has comes from another version of transformers, and is ignored.
-    An argument that only one of them has, and that is None there, is newer than the other.
     """
     names = {name for name in identity.keys() ^ saved.keys() if not name.startswith("config.")}
     names |= identity.keys() & saved.keys()
@@ -95,11 +78,11 @@ def allowed_differences(identity: dict[str, Any], saved: dict[str, Any], checkpo
     depend on the last update. Raises ValueError, with what to do instead, if the length was changed and this is not
     so.
     """
-    changed = [name for name in LENGTH[:2] if identity[name] != saved.get(name)]
+    changed = [name for name in LENGTH[:2] if identity[name] != saved[name]]
     same_rates = all(identity.get(name) == saved.get(name) for name in ("warm-up", "decay"))
     if same_rates and identity["updates"] == saved["updates"]:
         return {*LENGTH, *RATES}  # other flags for the same length
-    if not changed or "updates" not in saved:
+    if not changed:
         return set()
     reason = _difference(identity, saved, update)
     if reason:
@@ -123,7 +106,7 @@ def _difference(identity: dict[str, Any], saved: dict[str, Any], update: int) ->
     elif not identity["lr_scheduler_type"].startswith("constant"):
         scheduler = identity["lr_scheduler_type"]
         return f"with --lr_scheduler_type {scheduler} the learning rate depends on the last update"
-    if identity["warm-up"] != saved.get("warm-up"):
+    if identity["warm-up"] != saved["warm-up"]:
         return f"its warm-up has {saved['warm-up']} updates, not {identity['warm-up']}; --warmup_steps sets it"
     first = min((run[FINAL_LENGTH] for run in runs if run.get(FINAL_LENGTH)), default=update)
     if update > first:

@@ -116,7 +116,7 @@ def download(source: TextSource, folder: Path) -> dict[str, list[Path]]:
     if not record.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(record, described)
-    elif described | read_json_object(record) != described:  # records of earlier versions have no splits
+    elif read_json_object(record) != described:
         raise InputError(f"{folder} holds another data set or other splits: remove it, or choose another ", FOLDER)
     if not complete.is_file():
         with as_user_errors(f"cannot read {source.dataset_name}, start again to go on: "):
