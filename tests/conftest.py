@@ -1,5 +1,6 @@
 """What every test relies on: no network, one thread a process, quiet libraries, the registries as they were."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -22,6 +23,12 @@ from tests.tiny_run import Arguments  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 transformers.utils.logging.disable_progress_bar()
+
+
+def pytest_collection_finish() -> None:
+    """Spares garbage collection what the imports have made; --seeds collects after each seed."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

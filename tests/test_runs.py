@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import select
+import shutil
 import signal
 import statistics
 import sys
@@ -31,14 +32,35 @@ from tests.processes import fork, wait
 from tests.tiny_run import Arguments
 
 
+def short_run(folder: Path) -> list[str]:
+    """A short run of RTE in miniature."""
+    data = write_task(folder, "RTE")
+    flags = ["--model_name_or_path", str(write_model(folder, hidden_dropout_prob=0.2))]
+    flags += ["--tokenizer_name", str(write_vocabulary(folder)), "--task_name", "rte", "--data_dir", str(data)]
+    flags += ["--max_seq_length", "24", "--learning_rate", "0.01"]
+    return [*flags, "--do_train", "--do_eval", "--max_steps", "6", "--output_dir", str(folder / "out")]
+
+
 @pytest.fixture
 def flags(tmp_path) -> list[str]:
-    """A short run of RTE in miniature."""
-    data = write_task(tmp_path, "RTE")
-    flags = ["--model_name_or_path", str(write_model(tmp_path, hidden_dropout_prob=0.2))]
-    flags += ["--tokenizer_name", str(write_vocabulary(tmp_path)), "--task_name", "rte", "--data_dir", str(data)]
-    flags += ["--max_seq_length", "24", "--learning_rate", "0.01"]
-    return [*flags, "--do_train", "--do_eval", "--max_steps", "6", "--output_dir", str(tmp_path / "out")]
+    return short_run(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def two_seeds(tmp_path_factory) -> list[str]:
+    """The command of a run that has finished with two seeds; its last word is the output folder."""
+    folder = tmp_path_factory.mktemp("seeds")
+    *flags, output = short_run(folder)
+    run_glue.main([*flags, output, "--seeds", "2"])
+    return ["--seeds", "2", *flags, output]
+
+
+@pytest.fixture
+def finished(two_seeds, tmp_path) -> list[str]:
+    """That command, in a folder that the test may change."""
+    *flags, output = two_seeds
+    shutil.copytree(output, tmp_path / "out")
+    return [*flags, str(tmp_path / "out")]
 
 
 def metrics_of(folder: Path) -> dict:
@@ -279,9 +301,11 @@ def test_several_seeds_are_the_single_runs_and_the_best_is_kept(flags, tmp_path)
     assert all(torch.equal(kept[name], alone[name]) for name in alone)
 
 
-def test_of_the_seeds_that_were_not_best_only_the_results_remain(flags, tmp_path):
-    out = tmp_path / "out"
-    run_glue.main([*flags, "--seeds", "2", "--do_predict"])
+def test_of_the_seeds_that_were_not_best_only_the_results_remain_and_with_other_predictions_they_are_refused(
+    flags, tmp_path
+):
+    argv, out = [*flags, "--seeds", "2", "--do_predict"], tmp_path / "out"
+    run_glue.main(argv)
     assert list(out.rglob("*.safetensors")) == [out / "model.safetensors"]
     best = metrics_of(out)["seed"]
     (other,) = {42, 43} - {best}
@@ -290,6 +314,8 @@ def test_of_the_seeds_that_were_not_best_only_the_results_remain(flags, tmp_path
     assert (out / "predictions.tsv").exists()
     card = ModelCard.load(out / "README.md")
     assert f"This is seed {best}, the best of 2 on the validation set" in card.text and card.data.model_name == "out"
+    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+        run_glue.main([*argv, "--resume", "--max_predict_samples", "1"])
 
 
 @pytest.mark.slow
@@ -334,13 +360,12 @@ def test_the_model_of_a_seed_is_gone_when_the_next_begins(flags, monkeypatch):
     assert len(models) == 2
 
 
-def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(flags, tmp_path):
-    run_glue.main([*flags, "--seeds", "2"])
+def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(two_seeds, finished, tmp_path):
     record = metrics_of(tmp_path / "out" / "seed-42")
-    assert record["args"]["data_dir"] == "RTE" and str(tmp_path) not in json.dumps(record)
+    assert record["args"]["data_dir"] == "RTE" and str(Path(two_seeds[-1]).parent) not in json.dumps(record)
     other = write_task(tmp_path / "other", "RTE")
     with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
-        run_glue.main([*flags, "--seeds", "2", "--resume", "--data_dir", str(other)])
+        run_glue.main([*finished, "--resume", "--data_dir", str(other)])
 
 
 def test_a_disk_that_is_full_when_a_seed_has_finished_is_one_line(flags, monkeypatch):
@@ -354,13 +379,6 @@ def test_a_disk_that_is_full_when_a_seed_has_finished_is_one_line(flags, monkeyp
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match=r"cannot write .*\.identity\.json: No space left on device\. Make room"):
         run_glue.main([*flags, "--seeds", "2"])
-
-
-def test_seeds_that_predicted_other_examples_are_not_resumed(flags, tmp_path):
-    argv = [*flags, "--seeds", "2", "--do_predict"]
-    run_glue.main(argv)
-    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
-        run_glue.main([*argv, "--resume", "--max_predict_samples", "1"])
 
 
 @pytest.mark.slow
@@ -386,11 +404,10 @@ def test_nothing_of_an_earlier_model_stands_beside_the_best_seeds(flags, tmp_pat
     assert not (tmp_path / "out" / "merges.txt").exists()
 
 
-def test_a_damaged_record_of_a_seed_is_one_line(flags, tmp_path):
-    run_glue.main([*flags, "--seeds", "2"])
+def test_a_damaged_record_of_a_seed_is_one_line(finished, tmp_path):
     (tmp_path / "out" / "seed-43" / "metrics.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"seed-43/metrics.json is damaged \(.*\): copy it again, or repeat its run"):
-        run_glue.main([*flags, "--seeds", "2", "--resume"])
+        run_glue.main([*finished, "--resume"])
 
 
 def fake_run(scores: dict[int, tuple[float, int]]):
@@ -534,12 +551,11 @@ def test_the_model_of_one_seed_never_stands_beside_the_scores_of_another(run, tm
     assert metrics_of(tmp_path / "out") == record
 
 
-def test_runs_of_several_seeds_are_not_resumed_as_one(flags):
-    run_glue.main([*flags, "--seeds", "2"])
+def test_runs_of_several_seeds_are_not_resumed_as_one(finished):
     with pytest.raises(ValueError, match="holds runs of several seeds: --resume them with --seeds"):
-        run_glue.main([*flags, "--resume"])
+        run_glue.main([*finished, "--resume", "--seeds", "1"])
     with pytest.raises(ValueError, match="seed-42 has no predictions: --do_predict with --model_name_or_path"):
-        run_glue.main([*flags, "--seeds", "2", "--resume", "--do_predict"])
+        run_glue.main([*finished, "--resume", "--do_predict"])
 
 
 def test_overwriting_leaves_nothing_of_earlier_seeds(flags, tmp_path, monkeypatch):
@@ -553,11 +569,11 @@ def test_overwriting_leaves_nothing_of_earlier_seeds(flags, tmp_path, monkeypatc
     assert sorted(path.name for path in out.glob("seed-*")) == ["seed-42", "seed-study"]
 
 
-def test_a_single_run_that_overwrites_those_of_several_seeds_can_be_resumed(flags, tmp_path):
-    run_glue.main([*flags, "--seeds", "2"])
-    single = run_glue.main([*flags, "--overwrite_output_dir"])
+def test_a_single_run_that_overwrites_those_of_several_seeds_can_be_resumed(finished, tmp_path):
+    argv = [*finished, "--seeds", "1"]
+    single = run_glue.main([*argv, "--overwrite_output_dir"])
     assert list((tmp_path / "out").glob("seed-*")) == []
-    assert run_glue.main([*flags, "--resume"])["eval_loss"] == single["eval_loss"]
+    assert run_glue.main([*argv, "--resume"])["eval_loss"] == single["eval_loss"]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -156,7 +157,13 @@ def test_what_only_the_run_can_do_is_not_left_to_the_launcher(run, monkeypatch, 
 
 def test_everything_at_once_on_two_processes_gives_the_results_of_one(flags, tmp_path):
     more = ["--gradient_checkpointing", "--mixed_precision", "bf16", "--pad_to_max_length"]
-    assert wait(fork(partial(run_glue.main, flags("two", *TWO, *more)), count=2)) == [0, 0]
+
+    def run() -> None:
+        run_glue.main(flags("two", *TWO, *more, "--ddp_timeout", "77"))
+        group = torch.distributed.distributed_c10d._get_default_group()
+        assert group._get_backend(torch.device("cpu")).options._timeout == timedelta(seconds=77)
+
+    assert wait(fork(run, count=2)) == [0, 0]
     run_glue.main(flags("one", *ONE, *more))
     assert_same(tmp_path / "two", tmp_path / "one", score=1e-3, weight=1e-2)
 

@@ -20,7 +20,7 @@ from tests.pairs_sample import write_gpt, write_pairs
 from tests.run_samples import make_run
 
 
-RUNS = ["bert glue", "bert ner", "bert squad", "bert swag", "elmo ner", "masked_lm", "causal_lm", "bilm"]
+RUNS = ["bert glue", "bert squad", "bert swag", "elmo ner", "masked_lm", "bilm"]  # each script, each kind of batches
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
