@@ -83,24 +83,24 @@ def test_an_output_folder_with_content_is_kept_unless_told_otherwise(run, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "wrong",
+    ("seeds", "refused"),
     [
-        "--resume --weight_decay 0.1",
-        "--overwrite_output_dir --freeze_layers 9",
-        "--overwrite_output_dir --seeds 2 --data_dir no/such/folder",
+        ("1", ["--resume --weight_decay 0.1", "--overwrite_output_dir --freeze_layers 9"]),
+        ("2", ["--overwrite_output_dir --data_dir no/such/folder"]),
     ],
 )
-def test_a_run_that_is_refused_leaves_the_results_that_it_would_have_replaced(flags, tmp_path, wrong):
+def test_a_run_that_is_refused_leaves_the_results_that_it_would_have_replaced(flags, tmp_path, seeds, refused):
     def content() -> dict[Path, bytes]:
         paths = (tmp_path / "out").rglob("*")
         return {path: path.read_bytes() for path in paths if path.is_file() and path.name != ".batch.json"}
 
-    seeds = ["--seeds", "2"] if "--seeds" in wrong else []
-    run_glue.main([*flags, *seeds, "--do_predict", "--max_steps", "2", "--report_to", "curves"])
+    argv = [*flags, "--seeds", seeds, "--do_predict", "--max_steps", "2"]
+    run_glue.main([*argv, "--report_to", "curves"])
     before = content()
-    with pytest.raises((ValueError, OSError)):
-        run_glue.main([*flags, "--do_predict", "--max_steps", "2", *wrong.split()])
-    assert content() == before
+    for wrong in refused:
+        with pytest.raises((ValueError, OSError)):
+            run_glue.main([*argv, *wrong.split()])
+        assert content() == before
 
 
 def test_an_output_folder_that_is_a_file_is_an_error(run, tmp_path):
