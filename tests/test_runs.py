@@ -57,7 +57,7 @@ def two_seeds(tmp_path_factory) -> list[str]:
 
 @pytest.fixture
 def finished(two_seeds, tmp_path) -> list[str]:
-    """That command, in a folder that the test may change."""
+    """The command of `two_seeds`, in a folder that the test may change."""
     *flags, output = two_seeds
     shutil.copytree(output, tmp_path / "out")
     return [*flags, str(tmp_path / "out")]
