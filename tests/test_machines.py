@@ -1,14 +1,10 @@
 """Runs that go on with another number of processes, and on machines that are lost."""
 
-import contextlib
 import json
 import multiprocessing
 import os
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from functools import partial
 from multiprocessing.process import BaseProcess as Process
@@ -26,9 +22,7 @@ import run_glue
 from elmo_gpt_bert.training import checkpoints, global_batch, loop
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.output_folder import newest_checkpoint
-from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
-from tests.launched import kill_after
 from tests.processes import fork, wait
 from tests.run_samples import make_run
 from tests.test_resume import outcome
@@ -57,6 +51,19 @@ def assert_close(folder: Path, other: Path) -> None:
     """The weights are equal up to the order of sums."""
     ours, theirs = (load_file(path / "model.safetensors") for path in (folder, other))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def kill_after(moment: int | None, argv: list[str]) -> None:
+    """A run whose process is killed after this update."""
+    update = loop._Training.update
+
+    def update_and_end(self, *parts) -> None:
+        update(self, *parts)
+        if self.progress.update == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    loop._Training.update = update_and_end
+    run_glue.main(argv)
 
 
 # Another number of processes
@@ -185,6 +192,9 @@ def test_machines_that_do_not_see_the_same_checkpoint_are_refused(flags, tmp_pat
 # A machine that is lost
 
 
+ENVIRONMENT = {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+
+
 def run_until_lost(argv: list[str], is_lost: bool) -> None:
     """The work of a process. On the machine that is lost it stays at its third update, until it is killed."""
     update = loop._Training.update
@@ -200,7 +210,7 @@ def run_until_lost(argv: list[str], is_lost: bool) -> None:
 
 def agent(argv: list[str], port: int, machines: tuple[int, int], ready: Barrier, is_host: bool, is_lost: bool) -> None:
     """What torchrun does on each of so many `machines`, at least and at most. They meet at the host."""
-    os.environ |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    os.environ |= ENVIRONMENT
     ready.wait(60)
     # On a busy machine, the second agent may still come seconds after the first, which would then begin alone. Each
     # sign of life of the first makes the second one try again, so it has to come more rarely than a try takes.
@@ -265,31 +275,36 @@ def test_a_job_that_lost_a_machine_is_queued_again_and_ends_with_the_same_bits(f
 # A process that is killed
 
 
-def torchrun(argv: list[str], seconds: float = 500) -> tuple[int, str]:
-    """Starts torchrun by itself; its status, negative if it did not end in time, and what it and its run said."""
-    words = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]  # as many restarts as there are kills
-    command = [sys.executable, "-m", "tests.launched", *words, "run_glue.py", *argv]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(seconds)
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # all have ended
-                os.killpg(process.pid, signal.SIGKILL)
-        said.seek(0)
-        return process.wait(), said.read()
+UPDATES = {("0", "1"): 3, ("1", "0"): 5}  # (start, process) -> the update after which it is killed, one in each start
 
 
-@pytest.mark.timeout(600)  # three starts of everything
-def test_torchrun_starts_a_run_again_whose_processes_are_killed_and_it_ends_with_the_same_bits(flags, tmp_path):
+def run_and_be_killed(argv: list[str]) -> None:
+    """What each process of torchrun does."""
+    kill_after(UPDATES.get((os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"])), argv)
+
+
+def torchrun(argv: list[str]) -> None:
+    """What `torchrun --standalone --nproc-per-node 2 --max-restarts 2` does: as many restarts as there are kills."""
+    os.environ |= ENVIRONMENT
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        run_id="run",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="127.0.0.1",
+        max_restarts=2,
+        start_method="fork",
+    )
+    elastic_launch(config, run_and_be_killed)(argv)
+
+
+def test_torchrun_starts_a_run_again_whose_processes_are_killed_and_it_ends_with_the_same_bits(flags, tmp_path, capfd):
     write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     argv = [*flags, *with_batch(2, "--max_steps", "7", "--resume")]
-    status, said = torchrun(argv)
-    assert status == 0, said
+    statuses, (said, errors) = wait(fork(partial(torchrun, argv)), 250), capfd.readouterr()
+    assert statuses == [0], errors
     assert [f"checkpoint-{update}\n" in said for update in (2, 4, 6)] == [True, True, False], said
     assert wait(fork(partial(run_glue.main, [*argv, "--output_dir", str(tmp_path / "whole")]), 2)) == [0, 0]
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
