@@ -46,9 +46,10 @@ import torch.nn as nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import apply_linear, fill_up, is_faster, packed, product, weight_of
+from ..shared.modeling_onednn import Linear, fill_up, is_faster, packed, product
 from ..shared.modeling_recurrence import Stepped, Tensors, scan
 from ..shared.modeling_static import is_transformed
+from ..shared.modeling_weights import weight_of
 from .modeling_elmo_graphs import Clips, run_backward, run_forward, uses_graphs
 
 
@@ -92,7 +93,7 @@ class ElmoLSTM(nn.Module):
 
     def __init__(self, input_size: int, cell_size: int, projection_size: int):
         super().__init__()
-        self.input = nn.Linear(input_size, 4 * cell_size)
+        self.input = Linear(input_size, 4 * cell_size)
         self.recurrent = nn.Linear(projection_size, 4 * cell_size, bias=False)
         self.projection = nn.Linear(cell_size, projection_size, bias=False) if cell_size != projection_size else None
 
@@ -111,7 +112,7 @@ class ElmoLSTM(nn.Module):
 
     def gates(self, inputs: torch.Tensor) -> torch.Tensor:
         """W x + b, the inputs' part of all gates: (M, input_size) -> (M, 4C)."""
-        return apply_linear(self.input, inputs)
+        return self.input(inputs)
 
     @property
     def step_weights(self) -> list[torch.Tensor]:

@@ -22,7 +22,8 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn as nn
 
-from .modeling_onednn import compute_weights
+from .modeling_static import product_type
+from .modeling_weights import compute_weights
 
 
 Tensors = Sequence[torch.Tensor]
@@ -188,3 +189,9 @@ def rnn_weights(rnn: nn.RNNBase, direction: str) -> tuple[torch.Tensor, ...]:
     compute_weights(rnn)
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return tuple(getattr(rnn, f"{name}_{direction}") for name in names)
+
+
+def lacks_lstm(states: torch.Tensor) -> bool:
+    """Whether torch's LSTM may fail on these states: on a CPU it leaves bfloat16 to oneDNN, which needs AVX-512."""
+    computes_in_bfloat16 = states.device.type == "cpu" and product_type(states) == torch.bfloat16
+    return computes_in_bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
