@@ -51,7 +51,7 @@ PLAIN = (torch.Tensor, nn.Parameter)  # no subclass, and no stand-in while a gra
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """inputs (..., I) @ weight (O, I)' + bias (O) -> (..., O)."""
-    if not _pays(inputs, weight, bias):
+    if torch.compiler.is_compiling() or not _pays(inputs, weight, bias):
         return nn.functional.linear(inputs, weight, bias)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (inputs, weight, bias)):
         return _without_filling(_FilledProduct.apply(inputs, weight, bias), inputs.shape[:-1])
@@ -59,11 +59,12 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 
 
 def _pays(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Whether `is_faster`, except for small products, and for one row and a weight stored as (I, O)."""
-    if inputs.dim() < 2 or (bias is not None and bias.dtype != weight.dtype) or not is_faster(inputs, weight):
+    """Whether `is_faster`, except for small products, and for one row and a weight that is stored as (I, O)."""
+    if inputs.numel() * weight.shape[0] < SMALL or inputs.dim() < 2:
         return False
-    is_one_row = inputs.numel() == weight.shape[1]
-    return inputs.numel() * weight.shape[0] >= SMALL and (weight.is_contiguous() or not is_one_row)
+    if (inputs.numel() == weight.shape[1] and not weight.is_contiguous()) or not is_faster(inputs, weight):
+        return False
+    return bias is None or bias.dtype == weight.dtype
 
 
 def multiply_rows(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
