@@ -124,7 +124,7 @@ def test_gradients_reach_the_state_that_sentences_start_from():
         first, second, state = outputs
         return sum((part * factor).sum() for part, factor in zip((first, second, *state), factors, strict=True))
 
-    gates = tuple(lstm.gates(given) for lstm, given in zip(lstms, inputs, strict=True))
+    gates = tuple(lstm.input(given) for lstm, given in zip(lstms, inputs, strict=True))
     weights = [lstm.step_weights for lstm in lstms]
     found = torch.autograd.grad(total(run_both(gates, weights, tuple(leaves), sizes, (0.9, 0.3))), leaves)
 
@@ -203,7 +203,7 @@ def test_empty_sentences_and_empty_batches_have_no_vectors():
         assert model(torch.zeros(shape, dtype=torch.long)).last_hidden_state.shape == (*shape[:2], 14)
 
 
-@pytest.mark.parametrize("onednn", [True, False])  # without it, each direction has a thread of its own
+@pytest.mark.parametrize("onednn", [True, False])
 def test_two_threads_compute_what_one_does(onednn):
     model = small_model(freeze_bilm=False)
 

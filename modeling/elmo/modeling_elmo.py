@@ -89,7 +89,7 @@ class ElmoLayer(GradientCheckpointingLayer):
         if drops:
             inputs = tuple(self.dropout(states) for states in inputs)
         lstms = (self.forward_lstm, self.backward_lstm)
-        gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
+        gates = tuple(lstm.input(states) for lstm, states in zip(lstms, inputs, strict=True))
         if tokens is not None and not drops:
             gates = tuple(table[indices] for table, indices in zip(gates, tokens, strict=True))
         *outputs, state = run_both(gates, [lstm.step_weights for lstm in lstms], state, sizes, self.clips)
@@ -104,7 +104,7 @@ class ElmoLayer(GradientCheckpointingLayer):
         """
         inputs = tuple(self.dropout(states) for states in inputs)
         lstms = (self.forward_lstm, self.backward_lstm)
-        gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
+        gates = tuple(lstm.input(states) for lstm, states in zip(lstms, inputs, strict=True))
         masks = (mask, torch.cat([mask[:1], mask[1:].flip(0)]))
         *outputs, _ = scan_both(gates, masks, [lstm.step_weights for lstm in lstms], state, self.clips)
         return tuple(
