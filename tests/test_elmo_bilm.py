@@ -383,7 +383,12 @@ def test_embed_gives_the_same_where_the_configuration_asks_for_tuples(layers):
     ("given", "message"),
     [
         ({"sentences": "the cat"}, "sentences are 'the cat', one text: give a list"),
-        ({"layers": "top"}, "layers='top': choose"),
+        ({"layers": "last"}, "layers='last': choose"),
+        ({"layers": 3}, "layers=3: choose .* or a number from 0 to 2"),
+        ({"layers": -1}, "layers=-1: choose"),
+        ({"layers": True}, "layers=True: choose"),
+        ({"pooling": "sum"}, "pooling='sum': choose mean or max, or None"),
+        ({"sentences": [["on"], []], "pooling": "mean"}, "sentence 1 has no words, so no mean"),
         ({"batch_size": -1}, "batch_size=-1: a batch has one sentence or more"),
         ({"sentences": [["on"], ["the", 3]]}, r"word 1 of \['the', 3\] is 3, of type int"),
     ],
