@@ -11,7 +11,6 @@ from transformers import AutoModel, AutoTokenizer
 
 from modeling import ElmoModel, ElmoTokenizer, convert_manylangs
 from modeling.convert_elmo import convert, main
-from modeling.export_elmo import export
 from tests.manylangs_reference import (
     CHARACTERS,
     MISTAKES,
@@ -283,11 +282,6 @@ def test_the_command_converts_and_says_what_it_wrote(release, capsys):
     said = f"2 layers, {model.num_parameters():,} parameters, {len(CHARACTERS)} characters, {len(WORDS) - 3} words"
     assert said in capsys.readouterr().out
     assert tokenizer.nfc and model.config.state == "zero"
-
-
-def test_such_a_model_cannot_be_exported_as_a_release_of_bytes(folder, tmp_path):
-    with pytest.raises(ValueError, match="reads the characters of a language.* a release has bytes"):
-        export(str(folder), str(tmp_path / "out"))
 
 
 # Bad input

@@ -38,6 +38,7 @@ from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
 
 
 OTHERS = {
+    "accelerate",
     "cat",
     "export",
     "hf",
