@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import io
 import re
+import shutil
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -187,6 +188,7 @@ def checkpoints(tmp_path, monkeypatch) -> None:
     for model_class, name in [
         (ZooBertForPreTraining, "google-bert/bert-base-uncased"),
         (ZooBertForPreTraining, "google-bert/bert-base-chinese"),
+        (ZooBertForPreTraining, "runs/bert/pretraining_books"),
         (ZooBertForQuestionAnswering, "runs/bert/squad"),
         (ZooBertForSequenceClassification, "runs/bert/mrpc"),
     ]:
@@ -194,6 +196,7 @@ def checkpoints(tmp_path, monkeypatch) -> None:
         tokenizer.save_pretrained(name)
     gpt = write_gpt_model(tmp_path, n_positions=64)
     Path("openai-community").mkdir()
+    shutil.copytree(gpt, "runs/gpt/pretraining_small")
     gpt.rename("openai-community/openai-gpt")
     for name in ("elmo", "runs/elmo/conll2003"):
         write_elmo(Path(name))
