@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer, BertForPreTraining, BertTokenizer
 
+from elmo_gpt_bert.convert.bert import convert, looks_uncased, main, read_checkpoint, read_vocabulary
 from modeling import ZooBertForPreTraining
-from modeling.convert_bert import convert, looks_uncased, main, read_checkpoint, read_vocabulary
 from tests.strangers import code_followed, code_in
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from elmo_gpt_bert.convert.elmo import WARM_UP, convert, main
 from modeling import ElmoForPreTraining, ElmoModel, ElmoTokenizer
-from modeling.convert_elmo import WARM_UP, convert, main
 from tests.strangers import code_followed, code_in
 
 

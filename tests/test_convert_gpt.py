@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, OpenAIGPTLMHeadModel
 
 import modeling
-from modeling.convert_gpt import convert, main, open_piece, read_config, read_encoder, read_merges, read_shapes
+from elmo_gpt_bert.convert.gpt import convert, main, open_piece, read_config, read_encoder, read_merges, read_shapes
 from modeling.gpt.modeling_gpt import ZooGPTLMHeadModel
 from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
 from tests.strangers import code_followed, code_in

@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from modeling import ElmoModel, ElmoTokenizer, convert_manylangs
-from modeling.convert_elmo import convert, main
+from elmo_gpt_bert.convert import manylangs
+from elmo_gpt_bert.convert.elmo import convert, main
+from modeling import ElmoModel, ElmoTokenizer
 from tests.manylangs_reference import (
     CHARACTERS,
     MISTAKES,
@@ -252,7 +253,7 @@ def test_without_a_file_of_sizes_a_model_of_the_published_sizes_converts(release
     expected = layers_of(converted(release).rename(release.parent / "plain"), SENTENCES)
     published = json.loads((release / "sizes.json").read_text())
     published.pop("classifier")
-    monkeypatch.setattr(convert_manylangs, "PUBLISHED", published)
+    monkeypatch.setattr(manylangs, "PUBLISHED", published)
     (release / "sizes.json").unlink()
     assert_close(layers_of(converted(release), SENTENCES), expected)
 
@@ -476,7 +477,7 @@ def test_a_pickle_cut_anywhere_never_gives_a_model(file, release):
 
 @pytest.mark.parametrize("file", ["char.dic", "word.dic"])
 def test_a_dictionary_with_random_changes_gives_a_model_or_one_clear_error(file, release, monkeypatch):
-    monkeypatch.setattr(convert_manylangs, "write_model", lambda *_: None)
+    monkeypatch.setattr(manylangs, "write_model", lambda *_: None)
     content, drawn, outcomes = (release / file).read_bytes(), random.Random(0), set()
     for _ in range(60):
         changed = bytearray(content)

@@ -16,6 +16,7 @@ import pytest
 from transformers import BertTokenizer
 
 import modeling
+from elmo_gpt_bert.convert.elmo import convert
 from elmo_gpt_bert.scripts import COMMAND
 from elmo_gpt_bert.training.aliases import NAMES
 from elmo_gpt_bert.training.arguments import RunArguments
@@ -26,7 +27,6 @@ from modeling import (
     ZooBertForQuestionAnswering,
     ZooBertForSequenceClassification,
 )
-from modeling.convert_elmo import convert
 from tests import line_links
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_vocabulary
@@ -148,7 +148,7 @@ def test_a_command_with_a_flag_that_does_not_exist_is_noticed():
 
 
 @pytest.mark.parametrize(
-    "name", ["extract_vectors", "run_vectors", "modeling.convert_elmo", "modeling.convert_vectors"]
+    "name", ["extract_vectors", "run_vectors", "elmo_gpt_bert.convert.elmo", "elmo_gpt_bert.convert.vectors"]
 )
 def test_help_states_each_default_once_and_none_where_a_flag_is_needed(name):
     text = " ".join(parser_of(importlib.import_module(name)).format_help().split())

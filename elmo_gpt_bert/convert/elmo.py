@@ -1,13 +1,13 @@
 """The releases of ELMo -> a folder that `from_pretrained` reads.
 
     pip install -e ".[convert]"
-    python -m modeling.convert_elmo --options elmo_options.json --weights elmo_weights.hdf5 --output ../elmo-original
+    python -m elmo_gpt_bert.convert.elmo --options elmo_options.json --weights elmo_weights.hdf5 --output elmo-original
 
 `--weights` is one of
 
 - the HDF5 file of a release, or of the `dump_weights` of https://github.com/allenai/bilm-tf;
 - a TensorFlow checkpoint of its training, by the path its files share, e.g. .../model.ckpt-935588;
-- the folder of a release of ELMoForManyLangs, as it was unzipped: see modeling/convert_manylangs.py. `--options` is
+- the folder of a release of ELMoForManyLangs, as it was unzipped: see manylangs.py beside this file. `--options` is
   then only needed if the file of sizes is not in the folder and the sizes are not the published ones;
 - a state dict that AllenNLP saved (.th): that of its biLM, of its `Elmo` with its mixes, or of a whole model with an
   ELMo in it, of which only the ELMo is converted. The file does not say whether AllenNLP normalised the layers before
@@ -34,19 +34,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.training.errors import (
-    FileError,
-    InputError,
-    MissingFileError,
-    PackageError,
-    Parameter,
-    as_user_errors,
-)
-from elmo_gpt_bert.training.files import plain, shown
-
-from . import convert_manylangs
-from .conversion import command_line, name_all, new_folder, read_checkpoint, read_json, write_model
-from .conversion_elmo import (
+from elmo_gpt_bert.convert import manylangs
+from elmo_gpt_bert.convert.elmo_tensors import (
     AS_IS,
     CARRY,
     CHARACTERS,
@@ -62,10 +51,20 @@ from .conversion_elmo import (
     read_pickle,
     released_names,
 )
-from .elmo.configuration_elmo import ElmoConfig
-from .elmo.modeling_elmo import ElmoModel
-from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
-from .elmo.tokenization_elmo import ElmoTokenizer, read_targets
+from elmo_gpt_bert.convert.files import command_line, name_all, new_folder, read_checkpoint, read_json, write_model
+from elmo_gpt_bert.training.errors import (
+    FileError,
+    InputError,
+    MissingFileError,
+    PackageError,
+    Parameter,
+    as_user_errors,
+)
+from elmo_gpt_bert.training.files import plain, shown
+from modeling.elmo.configuration_elmo import ElmoConfig
+from modeling.elmo.modeling_elmo import ElmoModel
+from modeling.elmo.modeling_elmo_pretraining import ElmoForPreTraining
+from modeling.elmo.tokenization_elmo import ElmoTokenizer, read_targets
 
 
 DIRECTIONS = ("forward", "backward")
@@ -199,7 +198,7 @@ def convert(
         for flag, value in (("vocab", vocab), ("softmax", softmax)):
             if value is not None:
                 raise InputError(Parameter(flag), f" {value}: {weights} is a folder, which has no softmax: drop it")
-        convert_manylangs.convert(Path(weights), output, options, state or "zero", **reading)
+        manylangs.convert(Path(weights), output, options, state or "zero", **reading)
         return
     if options is None:
         raise InputError(f"{weights} comes with an options.json: give it as ", Parameter("options"))

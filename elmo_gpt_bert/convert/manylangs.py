@@ -1,6 +1,6 @@
 """A release of ELMoForManyLangs, as it was unzipped -> a folder that `from_pretrained` reads.
 
-`python -m modeling.convert_elmo --weights FOLDER --output ...` calls `convert` for such a folder, which has
+`python -m elmo_gpt_bert.convert.elmo --weights FOLDER --output ...` calls `convert` for such a folder, which has
 
 - char.dic and word.dic: a character or a word, a tab, and its row in a table, one a line;
 - token_embedder.pkl and encoder.pkl: the state dicts of the word layer and of the biLSTM;
@@ -27,13 +27,12 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
+from elmo_gpt_bert.convert.elmo_tensors import AS_IS, CARRY, CHARACTERS, TRANSFORM, fill, read_pickle, released_names
+from elmo_gpt_bert.convert.files import name_all, new_folder, read_json, write_model
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
-
-from .conversion import name_all, new_folder, read_json, write_model
-from .conversion_elmo import AS_IS, CARRY, CHARACTERS, TRANSFORM, fill, read_pickle, released_names
-from .elmo.configuration_elmo import ElmoConfig
-from .elmo.modeling_elmo import ElmoModel
-from .elmo.tokenization_elmo import FULL_WIDTH, ElmoTokenizer
+from modeling.elmo.configuration_elmo import ElmoConfig
+from modeling.elmo.modeling_elmo import ElmoModel
+from modeling.elmo.tokenization_elmo import FULL_WIDTH, ElmoTokenizer
 
 
 # The release's name, ours in ElmoModel, and how to convert. {} is the number of a convolution or a layer. The tables'

@@ -1,7 +1,7 @@
 """OpenAI's release of GPT -> a folder that `from_pretrained` reads, here and in transformers.
 
     cd finetune-transformer-lm/model
-    python -m modeling.convert_gpt --params . --encoder encoder_bpe_40000.json --merges vocab_40000.bpe \\
+    python -m elmo_gpt_bert.convert.gpt --params . --encoder encoder_bpe_40000.json --merges vocab_40000.bpe \\
         --output ../../openai-gpt
 
 The release (https://github.com/openai/finetune-transformer-lm, folder model/) is one long vector of float32 numbers,
@@ -25,13 +25,12 @@ import numpy as np
 import torch
 from transformers.hf_argparser import HfArg
 
+from elmo_gpt_bert.convert.files import command_line, new_folder, parse_json, read_json, read_text, write_model
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import shown
-
-from .conversion import command_line, new_folder, parse_json, read_json, read_text, write_model
-from .gpt.configuration_gpt import ZooGPTConfig
-from .gpt.modeling_gpt import ZooGPTLMHeadModel
-from .gpt.tokenization_gpt import ZooGPTTokenizer
+from modeling.gpt.configuration_gpt import ZooGPTConfig
+from modeling.gpt.modeling_gpt import ZooGPTLMHeadModel
+from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
 
 
 Shape = tuple[int, ...]

@@ -2,7 +2,7 @@
 
     pip install -e ".[convert]"
     cd uncased_L-12_H-768_A-12
-    python -m modeling.convert_bert --checkpoint bert_model.ckpt --config bert_config.json --vocab vocab.txt \\
+    python -m elmo_gpt_bert.convert.bert --checkpoint bert_model.ckpt --config bert_config.json --vocab vocab.txt \\
         --output ../bert-base-uncased
 
 The release (https://github.com/google-research/bert) is a TensorFlow checkpoint, a configuration and a vocabulary. Of
@@ -31,12 +31,7 @@ from transformers import BertTokenizer
 from transformers.activations import ACT2FN
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.training.errors import InputError, as_user_errors
-from elmo_gpt_bert.training.files import shown
-
-from .bert.configuration_bert import ZooBertConfig
-from .bert.modeling_bert import ZooBertForPreTraining
-from .conversion import (
+from elmo_gpt_bert.convert.files import (
     check_names,
     command_line,
     name_all,
@@ -46,6 +41,10 @@ from .conversion import (
     read_text,
     write_model,
 )
+from elmo_gpt_bert.training.errors import InputError, as_user_errors
+from elmo_gpt_bert.training.files import shown
+from modeling.bert.configuration_bert import ZooBertConfig
+from modeling.bert.modeling_bert import ZooBertForPreTraining
 
 
 # The release's name, ours, and whether to transpose: a dense layer's kernel is (in, out), torch's weight (out, in).

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from elmo_gpt_bert.convert.files import check_names
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
-
-from .conversion import check_names
 
 
 Shape = tuple[int, ...]
