@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import importlib
 import io
+import json
 import re
 import shutil
 from contextlib import redirect_stdout
@@ -35,6 +36,7 @@ from tests.line_links import LINK, renumber
 from tests.manylangs_reference import write_release
 from tests.ner_sample import write_elmo
 from tests.result_tables import BLOCK, renew
+from tests.test_convert_elmo import OPTIONS, released_tensors, write_hdf5
 from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
 
 
@@ -201,6 +203,8 @@ def checkpoints(tmp_path, monkeypatch) -> None:
     for name in ("elmo", "runs/elmo/conll2003"):
         write_elmo(Path(name))
     convert(None, str(write_release(tmp_path / "zh.model")), "elmo-zh")
+    write_hdf5(Path("weights.hdf5"), released_tensors(OPTIONS))
+    Path("options.json").write_text(json.dumps(OPTIONS), encoding="utf-8")
 
 
 @pytest.mark.parametrize("guide", EXAMPLES, ids=names(EXAMPLES))

@@ -27,81 +27,43 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.convert import manylangs
-from elmo_gpt_bert.convert.elmo_tensors import (
-    AS_IS,
-    CARRY,
-    CHARACTERS,
-    CONVOLUTION,
-    DENSE,
-    GATE_BIAS,
-    INPUT,
-    RECURRENT,
-    SCALAR,
-    TRANSFORM,
-    Table,
-    fill,
+from elmo_gpt_bert.convert.files import (
+    command_line,
+    new_folder,
+    read_checkpoint,
     read_pickle,
-    released_names,
+    user_errors,
+    write_model,
 )
-from elmo_gpt_bert.convert.files import command_line, name_all, new_folder, read_checkpoint, read_json, write_model
-from elmo_gpt_bert.training.errors import (
-    FileError,
-    InputError,
-    MissingFileError,
-    PackageError,
-    Parameter,
-    as_user_errors,
-)
-from elmo_gpt_bert.training.files import plain, shown
-from modeling.elmo.configuration_elmo import ElmoConfig
+from elmo_gpt_bert.convert.manylangs import ALLENNLP_LSTM, CARRY, TRANSFORM
+from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
+from elmo_gpt_bert.training.files import plain
 from modeling.elmo.modeling_elmo import ElmoModel
 from modeling.elmo.modeling_elmo_pretraining import ElmoForPreTraining
+from modeling.elmo.released_elmo import (
+    DIRECTIONS,
+    SOFTMAX,
+    TABLE,
+    UNREAD,
+    fill,
+    read_hdf5,
+    read_options,
+    released_tensors,
+    warm_up,
+)
 from modeling.elmo.tokenization_elmo import ElmoTokenizer, read_targets
+from modeling.released import AS_IS, Conversion, Table
 
 
-DIRECTIONS = ("forward", "backward")
-# The release's name, ours in ElmoModel, and how to convert. {} is the number of a convolution or a layer.
-SOFTMAX = (  # of both directions
-    ("softmax/W", "lm_head.weight", AS_IS),
-    ("softmax/b", "lm_head.bias", AS_IS),
-)
-LSTM = (
-    ("W_0", "input.weight", INPUT),
-    ("W_0", "recurrent.weight", RECURRENT),
-    ("B", "input.bias", GATE_BIAS),
-    ("W_P_0", "projection.weight", DENSE),
-)
-TABLE = (
-    ("char_embed", "token_encoder.char_embeddings.weight", CHARACTERS),
-    ("CNN/W_cnn_{}", "token_encoder.convolutions.{}.weight", CONVOLUTION),
-    ("CNN/b_cnn_{}", "token_encoder.convolutions.{}.bias", AS_IS),
-    ("CNN_high_{}/W_transform", "token_encoder.highways.{}.transform.weight", DENSE),
-    ("CNN_high_{}/b_transform", "token_encoder.highways.{}.transform.bias", AS_IS),
-    ("CNN_high_{}/W_carry", "token_encoder.highways.{}.carry.weight", DENSE),
-    ("CNN_high_{}/b_carry", "token_encoder.highways.{}.carry.bias", AS_IS),
-    ("CNN_proj/W_proj", "token_encoder.projection.weight", DENSE),
-    ("CNN_proj/b_proj", "token_encoder.projection.bias", AS_IS),
-    *(
-        (f"RNN_{number}/RNN/MultiRNNCell/Cell{{}}/LSTMCell/{row[0]}", f"layers.{{}}.{direction}_lstm.{row[1]}", row[2])
-        for number, direction in enumerate(DIRECTIONS)
-        for row in LSTM
-    ),
-    *SOFTMAX,
-)
-ALLENNLP_LSTM = (
-    ("input_linearity.weight", "input.weight", AS_IS),
-    ("state_linearity.weight", "recurrent.weight", AS_IS),
-    ("state_linearity.bias", "input.bias", AS_IS),  # gates in torch's order, the forget gate's 1 added
-    ("state_projection.weight", "projection.weight", AS_IS),
-)
+SCALAR = Conversion(lambda ours: (1,), lambda tensor: tensor.reshape(()))
+# AllenNLP's names in place of the release's in TABLE, and the mixes, which a release does not have.
 ALLENNLP_TABLE = (
     ("_token_embedder._char_embedding_weights", "token_encoder.char_embeddings.weight", AS_IS),
     ("_token_embedder.char_conv_{}.weight", "token_encoder.convolutions.{}.weight", AS_IS),
@@ -113,9 +75,9 @@ ALLENNLP_TABLE = (
     ("_token_embedder._projection.weight", "token_encoder.projection.weight", AS_IS),
     ("_token_embedder._projection.bias", "token_encoder.projection.bias", AS_IS),
     *(
-        (f"_elmo_lstm.{direction}_layer_{{}}.{row[0]}", f"layers.{{}}.{direction}_lstm.{row[1]}", row[2])
+        (f"_elmo_lstm.{direction}_layer_{{}}.{theirs}", f"layers.{{}}.{direction}_lstm.{ours}", AS_IS)
         for direction in DIRECTIONS
-        for row in ALLENNLP_LSTM
+        for theirs, ours in ALLENNLP_LSTM
     ),
     ("scalar_mix_{}.scalar_parameters", "mixes.{}.weights", AS_IS),
     ("scalar_mix_{}.gamma", "mixes.{}.gamma", SCALAR),
@@ -128,49 +90,8 @@ RENAMED = (
     ("/LSTMCell/B", "/lstm_cell/bias"),
     ("/LSTMCell/W_P_0", "/lstm_cell/projection/kernel"),
 )
-# A single layer has no MultiRNNCell around it in TensorFlow: parts of its names, and of the first of several layers.
-SINGLE_LAYER = (
-    ("/RNN/LSTMCell/", "/RNN/MultiRNNCell/Cell0/LSTMCell/"),
-    ("/rnn/lstm_cell/", "/rnn/multi_rnn_cell/cell_0/lstm_cell/"),
-)
-# Other tensors of the checkpoints: the step, a number for the log, and Adagrad's sum of squares of each variable.
-COUNTERS = ("global_step", "train_perplexity")
-ADAGRAD = "/Adagrad"
-
-# The keys of options.json: those that say what the model is ...
-LSTM_KEYS = ("dim", "projection_dim", "n_layers", "cell_clip", "proj_clip", "use_skip_connections")
-CHARACTER_KEYS = ("embedding", "n_characters", "max_characters_per_token", "filters", "n_highway", "activation")
-# ... and those that say how it was trained. Our configuration has some of these.
-TRAINED = {
-    "dropout": "hidden_dropout_prob",
-    "n_tokens_vocab": "lm_vocab_size",
-    "n_negative_samples_batch": "num_sampled",
-}
-TRAINING_KEYS = (
-    *TRAINED,
-    "sample_softmax",
-    "bidirectional",
-    "all_clip_norm_val",
-    "batch_size",
-    "learning_rate",
-    "n_epochs",
-    "n_train_tokens",
-    "share_embedding_softmax",
-    "unroll_steps",
-)
 
 VOCAB = Parameter("vocab")
-
-# The model reads these sentences once, one after another, before the folder is written. Any plain text will do, as a
-# state forgets within 20 words.
-WARM_UP = (
-    "The train to the coast leaves at seven , and it is rarely late .",
-    "She had written the letter twice before she found the courage to send it .",
-    "In 1998 , the company opened its third office , this time in a town nobody had heard of .",
-    '" What would you do , " he asked , " if the bridge were closed ? "',
-    "Rain fell on the fields for three days , so the farmers waited .",
-    "Most of the committee 's members voted for the plan ; two of them did not .",
-)
 
 
 def convert(
@@ -202,22 +123,24 @@ def convert(
         return
     if options is None:
         raise InputError(f"{weights} comes with an options.json: give it as ", Parameter("options"))
-    config = read_options(Path(options))
+    with user_errors():
+        config = read_options(Path(options))
+        tensors, table = read_weights(weights)
+        if softmax is not None:
+            tensors |= read_hdf5(Path(softmax))
+            table += SOFTMAX
     config.state = state or "warm"
-    tensors, table = read_weights(weights)
-    if softmax is not None:
-        tensors |= read_hdf5(Path(softmax))
-        table += SOFTMAX
     config.num_mixes = max(1, sum(name.startswith("scalar_mix_") and name.endswith(".gamma") for name in tensors))
-    with as_user_errors():  # the tokenizer names the file if it is not a vocabulary
+    with user_errors():  # the tokenizer names the file if it is not a vocabulary
         width = config.max_characters_per_token
         tokenizer = ElmoTokenizer(vocab_file=vocab, max_characters_per_token=width, **reading)
     number_words(vocab, tokenizer, tensors)
     if vocab is not None:
         config.lm_vocab_size = len(tokenizer.targets)
     model = (ElmoModel if vocab is None else ElmoForPreTraining)(config)
-    load(model, tensors, table, weights, options)
-    model.base_model.warm_up([sentence.split() for sentence in WARM_UP])
+    with user_errors():
+        fill(model, tensors, table, weights, options)
+    warm_up(model.base_model)
 
     write_model(output, model, tokenizer)
     softmax = "no softmax" if vocab is None else f"a softmax over {config.lm_vocab_size:,} words"
@@ -248,75 +171,6 @@ def number_words(vocab: str | None, tokenizer: ElmoTokenizer, tensors: dict[str,
         tensors.update({name: tensors[name][order] for name in rows})
 
 
-# The options
-
-
-def read_options(path: Path) -> ElmoConfig:
-    """The configuration that options.json says."""
-    options = read_json(path)
-    if "char_cnn" not in options and "lstm" in options:
-        raise InputError(
-            f"{path} has no char_cnn: its biLM reads whole words, but only biLMs over characters can be converted"
-        )
-    lstm = _section(options, "lstm", LSTM_KEYS, path)
-    characters = _section(options, "char_cnn", CHARACTER_KEYS, path)
-    embedding = _section(characters, "embedding", ("dim",), path)
-    _check_keys(options, ("lstm", "char_cnn", *TRAINING_KEYS), str(path))
-    lstm, characters = {"n_layers": 1} | lstm, {"n_highway": 0, "size": embedding.get("dim")} | characters
-    positive = [(lstm, ("dim", "projection_dim", "n_layers")), (characters, ("size", "max_characters_per_token"))]
-    for section, name in ((section, name) for section, names in positive for name in names):
-        if type(section.get(name)) is not int or section[name] <= 0:
-            raise InputError(f"{path}: {name} must be a positive integer, not {shown(section.get(name))}")
-    if not options.get("bidirectional", True):
-        raise InputError(f"{path} says bidirectional false, but ELMo needs both directions")
-    if characters.get("n_characters") not in (261, 262):  # 262 counts padding's 0, which the tables of files lack
-        raise InputError(f"{path}: n_characters must be 261 or 262, not {shown(characters.get('n_characters'))}")
-    if lstm["dim"] < lstm["projection_dim"]:
-        raise InputError(
-            f"{path}: dim {shown(lstm['dim'])} is smaller than projection_dim {shown(lstm['projection_dim'])}"
-        )
-    with as_user_errors(f"{path}: ", StrictDataclassError):
-        return _config(options, lstm, characters)
-
-
-def _config(options: dict[str, Any], lstm: dict[str, Any], characters: dict[str, Any]) -> ElmoConfig:
-    """The configuration of checked options and their sections."""
-    trained = {ours: options[name] for name, ours in TRAINED.items() if name in options}
-    if not options.get("sample_softmax", True):
-        trained["num_sampled"] = 0
-    return ElmoConfig(
-        max_characters_per_token=characters["max_characters_per_token"],
-        char_embedding_size=characters["size"],
-        filters=characters.get("filters"),
-        char_activation=characters.get("activation"),
-        num_highway_layers=characters["n_highway"],
-        hidden_size=2 * lstm["projection_dim"],
-        cell_size=lstm["dim"],
-        num_hidden_layers=lstm["n_layers"],
-        use_skip_connections=lstm.get("use_skip_connections", False),
-        cell_clip=lstm.get("cell_clip") or None,  # AllenNLP takes 0 as none
-        # TensorFlow only clips projections: the outputs of a cell without a projection stay as they are.
-        proj_clip=(lstm.get("proj_clip") or None) if lstm["projection_dim"] < lstm["dim"] else None,
-        **trained,
-    )
-
-
-def _section(options: dict[str, Any], name: str, keys: tuple[str, ...], path: Path) -> dict[str, Any]:
-    """The section of the options. Raises ValueError if it is missing or has other keys."""
-    section = options.get(name)
-    if not isinstance(section, dict):
-        raise InputError(f"{path} lacks the object {name}: is it the options.json of the release?")
-    _check_keys(section, keys, f"{path}: {name}")
-    return section
-
-
-def _check_keys(section: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
-    """Raises ValueError if the section has other keys."""
-    unknown = sorted(section.keys() - {*keys})
-    if unknown:
-        raise InputError(f"{where} has the unknown {name_all(unknown)}; remove it if it does not change the model")
-
-
 # The weights
 
 
@@ -325,14 +179,14 @@ def read_weights(path: str) -> tuple[dict[str, np.ndarray], Table]:
     prefix = Path(re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path))  # the path that a checkpoint's files share
     if prefix.with_name(f"{prefix.name}.index").is_file():
         table = tuple((checkpoint_name(original), ours, conversion) for original, ours, conversion in TABLE)
-        return _released(read_checkpoint(str(prefix)), "lm/char_embed"), table
+        return released_tensors(read_checkpoint(str(prefix), UNREAD), "lm/char_embed"), table
     if not Path(path).is_file():
         raise MissingFileError(f"{path}: no such file, nor a TensorFlow checkpoint (its files would share this path)")
     with open(path, "rb") as file:
         start = file.read(2)
     if start in (b"PK", b"\x80\x02"):  # what torch.save writes, today and before 1.6
         return read_state_dict(Path(path)), ALLENNLP_TABLE
-    return _released(read_hdf5(Path(path)), "char_embed"), TABLE
+    return released_tensors(read_hdf5(Path(path))), TABLE
 
 
 def checkpoint_name(released: str) -> str:
@@ -340,55 +194,6 @@ def checkpoint_name(released: str) -> str:
     for dumped, variable in RENAMED:
         released = released.replace(dumped, variable)
     return f"lm/{released}"
-
-
-def read_hdf5(path: Path) -> dict[str, np.ndarray]:
-    """Every data set of the file by its name. The values have no checksums, but a file that is cut short is an error.
-
-    Raises ValueError if values are in another file, or if the file is too small for the values that it claims to hold.
-    """
-    try:
-        import h5py
-    except ImportError as error:
-        raise PackageError(f"reading {path} needs h5py ({error}): pip install h5py") from error
-    if not path.is_file():
-        raise MissingFileError(f"{path}: no such file")
-    items, links, tensors = {}, {}, {}
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(items.__setitem__)
-            file.visititems_links(links.__setitem__)
-            items = {name: item for name, item in items.items() if isinstance(item, h5py.Dataset)}
-            outside = [name for name, link in links.items() if isinstance(link, h5py.ExternalLink)]
-            outside += [name for name, item in items.items() if item.external or item.is_virtual]
-            problem = _problem(items, outside, path.stat().st_size)
-            if not problem:
-                tensors = {name: item[()] for name, item in items.items()}
-    except (OSError, KeyError, RuntimeError, ValueError) as error:  # what a damaged file raises
-        raise FileError(
-            f"{path} is not an HDF5 file, or is damaged ({' '.join(str(error).split())}): download it again"
-        ) from error
-    if problem:
-        raise InputError(f"{path}: {problem}")
-    return tensors
-
-
-def _problem(items: dict[str, Any], outside: list[str], size: int) -> str | None:
-    """Why a file of `size` bytes with the data sets `items` must not be read, or None. `outside` names the items whose
-    values are in other files.
-    """
-    if outside:
-        return f"the values of {plain(outside[0])} are in another file: copy them into this one"
-    for name, item in items.items():
-        if item.shape is None or item.dtype.kind not in "biuf":
-            return f"{plain(name)} must hold numbers, not {item.dtype}"
-    claimed = sum(item.nbytes for item in items.values())
-    if claimed > size:
-        return (
-            f"its data sets claim to have {claimed:,} bytes, but the file has {size:,}: download it again or, if it "
-            "is compressed, unpack it with h5repack -f NONE"
-        )
-    return None
 
 
 def read_state_dict(path: Path) -> dict[str, np.ndarray]:
@@ -417,38 +222,6 @@ def _mixes(state: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tenso
         elif part:
             mixes[part[1]] = value
     return mixes | {name: torch.cat([rows[k] for k in sorted(rows)]) for name, rows in weights.items()}
-
-
-def _released(tensors: dict[str, np.ndarray], characters: str) -> dict[str, np.ndarray]:
-    """The biLM's tensors by the names of a biLM with several layers, with the 261 rows of the table `characters`."""
-    released = {}
-    for name, value in tensors.items():
-        if name not in COUNTERS and not name.endswith(ADAGRAD):
-            for single, first in SINGLE_LAYER:
-                name = name.replace(single, first)
-            released[name] = value
-    table = released.get(characters)
-    # Of 262 rows, one is too many. If the training took n_characters from the options for prediction, the last row is
-    # never used. If prediction wrote the table, a row of zeros precedes the others.
-    if table is not None and table.ndim == 2 and len(table) == 262:
-        released[characters] = table[:-1] if table[0].any() else table[1:]
-    return released
-
-
-def load(
-    model: ElmoModel | ElmoForPreTraining, tensors: dict[str, np.ndarray], table: Table, weights: str, options: str
-) -> None:
-    """Copies all of `tensors` into the model by means of the table. Errors name the files `weights` and `options`."""
-    prefix = f"{model.base_model_prefix}."
-    parameters = {name.removeprefix(prefix): value for name, value in model.named_parameters()}
-    mixes = {name for name in parameters if name.startswith("mixes.")}
-    rows = released_names(table, parameters)
-    if not any(name.startswith("scalar_mix_") for name in tensors):  # a biLM without mixes: the model's stay new
-        rows = {name: row for name, row in rows.items() if name not in mixes}
-    if parameters.keys() - rows.keys() - mixes:
-        raise ValueError(f"the table and {type(model).__name__} do not name the same parameters")
-    remedy = "Take both from the same release, of a biLM in both directions over characters"
-    fill(parameters, rows, tensors, weights, options, remedy)
 
 
 @dataclass(frozen=True)

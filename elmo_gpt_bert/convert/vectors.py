@@ -42,7 +42,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.convert.files import command_line, name_all, new_folder, read_json, write_folder
+from elmo_gpt_bert.convert.files import command_line, new_folder, read_json, write_folder
 from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
@@ -51,6 +51,7 @@ from elmo_gpt_bert.training.recipes import find_config
 from modeling.elmo.configuration_elmo import ElmoConfig
 from modeling.elmo.modeling_elmo import ElmoModel
 from modeling.elmo.tokenization_elmo import ElmoTokenizer, split_words
+from modeling.released import name_all
 
 
 FASTTEXT = struct.pack("<i", 793712314)  # the first four bytes of its models
