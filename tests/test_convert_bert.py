@@ -381,6 +381,12 @@ def test_a_checkpoint_with_other_tensors_is_one_error_that_names_them(changes, m
     assert_refused(release, ValueError, f"bert_model.ckpt does not fit .*{message}")
 
 
+def test_a_training_that_diverged_is_one_error(tf, release):
+    diverged = {"bert/pooler/dense/bias": np.full(15, np.inf, np.float32)}
+    write_checkpoint(tf, released_variables() | diverged, release / "bert_model.ckpt")
+    assert_refused(release, ValueError, "not all numbers of bert/pooler/dense/bias are finite. Its training diverged")
+
+
 def test_a_folder_whose_checkpoint_file_could_lead_anywhere_is_refused(release):
     elsewhere = release.rename(release.parent / "elsewhere")
     release.mkdir()

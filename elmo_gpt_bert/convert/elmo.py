@@ -43,7 +43,7 @@ from elmo_gpt_bert.convert.files import (
     write_model,
 )
 from elmo_gpt_bert.convert.manylangs import ALLENNLP_LSTM, CARRY, TRANSFORM
-from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
+from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain
 from modeling.elmo.modeling_elmo import ElmoModel
 from modeling.elmo.modeling_elmo_pretraining import ElmoForPreTraining
@@ -131,7 +131,7 @@ def convert(
             table += SOFTMAX
     config.state = state or "warm"
     config.num_mixes = max(1, sum(name.startswith("scalar_mix_") and name.endswith(".gamma") for name in tensors))
-    with user_errors():  # the tokenizer names the file if it is not a vocabulary
+    with as_user_errors():  # the tokenizer names the file if it is not a vocabulary
         width = config.max_characters_per_token
         tokenizer = ElmoTokenizer(vocab_file=vocab, max_characters_per_token=width, **reading)
     number_words(vocab, tokenizer, tensors)

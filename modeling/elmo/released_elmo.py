@@ -128,7 +128,7 @@ def elmo_from_released(
 
     Args:
         options: the path of options.json.
-        weights: the path of the HDF5 file.
+        weights: the path of the HDF5 file. Other kinds need a conversion, by elmo_gpt_bert/convert/elmo.py.
         state: the state that sentences start from. "warm" is that of a model which has just read a few English
             sentences, "zero" is zeros, and "carry" is, as in the released code, the state in which the same row of the
             batch before ended.
