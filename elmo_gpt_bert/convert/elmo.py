@@ -19,8 +19,10 @@ The softmax of the language model is part of the checkpoints. Some releases have
 
 The released code starts each batch from the state in which the batch before ended, so the vectors of a text depend on
 the texts before it. Here, every text starts from one stored state instead: that of a model which has just read a few
-sentences (WARM_UP). This is nearer to the released vectors than zeros. `--state` chooses one of these three. Those
-sentences are English, so models of ELMoForManyLangs start from zeros.
+sentences (WARM_UP in modeling/elmo/released_elmo.py). This is nearer to the released vectors than zeros. `--state`
+chooses one of these three. Those sentences are English, so models of ELMoForManyLangs start from zeros.
+
+`modeling.elmo_from_released` makes a model of the HDF5 file without writing a folder.
 """
 
 import re
