@@ -1,11 +1,14 @@
-"""How the tensors of a release become the parameters of a model. Every tensor is used and every parameter filled.
+"""How the files of a release become a model. Every tensor is used and every parameter filled.
 
 A table has a row for each parameter, in the order of the architecture: the release's name, ours, and how to convert.
-{} in both names is the number of a layer.
+{} in both names is the number of a layer. Errors are a ValueError or an OSError of one line.
 """
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -84,3 +87,41 @@ def name_all(names: list[str]) -> str:
     """The names in an error, on one short line, as in "a, b, c, d and 2 more"."""
     shown = [name if len(name) <= 80 and name.isprintable() else f"{name!r:.80}" for name in names[:4]]
     return ", ".join(shown) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+# Text
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8. Raises OSError or ValueError, with the file's name, if it cannot be read."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from error
+
+
+def parse_json(path: Path) -> Any:
+    """The JSON value that a file holds. An object that has a name twice is an error: `json` keeps the last value."""
+    text = read_text(path)
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except (RecursionError, ValueError) as error:  # RecursionError: nested too deeply
+        raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        name, count = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has the name {name!r:.80} {count} times: keep one of them")
+    return values
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds. Raises ValueError if it holds another value."""
+    values = parse_json(path)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold one JSON object, not {type(values).__name__}")
+    return values

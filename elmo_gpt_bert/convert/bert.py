@@ -34,15 +34,14 @@ from elmo_gpt_bert.convert.files import (
     command_line,
     new_folder,
     read_checkpoint,
-    read_json,
-    read_text,
+    user_errors,
     write_model,
 )
 from elmo_gpt_bert.training.errors import InputError, as_user_errors
 from elmo_gpt_bert.training.files import shown
 from modeling.bert.configuration_bert import ZooBertConfig
 from modeling.bert.modeling_bert import ZooBertForPreTraining
-from modeling.released import AS_IS, DENSE, name_all
+from modeling.released import AS_IS, DENSE, name_all, read_json, read_text
 
 
 # The release's name, ours, and how to convert. The names of layer N begin with bert/encoder/layer_N/ and
@@ -123,8 +122,8 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
         ValueError: when a file differs from the release's, or the three files do not fit together.
     """
     new_folder(output)
-    model_config = read_config(Path(config))
-    tokens = read_vocabulary(Path(vocab))
+    with user_errors():
+        model_config, tokens = read_config(Path(config)), read_vocabulary(Path(vocab))
     if len(tokens) != model_config.vocab_size:
         raise InputError(
             f"{vocab} has {len(tokens)} entries, but {config} says vocab_size {model_config.vocab_size}: "

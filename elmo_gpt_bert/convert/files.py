@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -104,32 +104,6 @@ def build_model(
     model.load_state_dict(values, strict=False, assign=True)  # not strict: tied parameters have a second name
     model.tie_weights()
     return model
-
-
-def read_text(path: Path) -> str:
-    """The text of a file in UTF-8. Raises OSError or ValueError, with the file's name, if it cannot be read."""
-    if not path.is_file():
-        raise MissingFileError(f"{path}: no such file")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8: {error}") from error
-
-
-def parse_json(path: Path) -> Any:
-    """The JSON value that a file holds."""
-    try:
-        return files.parse_json(read_text(path))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds. Raises ValueError if it holds another value."""
-    values = parse_json(path)
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold one JSON object, not {type(values).__name__}")
-    return values
 
 
 def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.ndarray]:

@@ -28,9 +28,7 @@ from elmo_gpt_bert.convert.files import (
     build_model,
     command_line,
     new_folder,
-    parse_json,
-    read_json,
-    read_text,
+    user_errors,
     write_model,
 )
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
@@ -38,7 +36,7 @@ from elmo_gpt_bert.training.files import shown
 from modeling.gpt.configuration_gpt import ZooGPTConfig
 from modeling.gpt.modeling_gpt import ZooGPTLMHeadModel
 from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
-from modeling.released import AS_IS, Conversion, Shape
+from modeling.released import AS_IS, Conversion, Shape, parse_json, read_json, read_text
 
 
 # The kernel of a convolution one position wide, (1, in, out), is (in, out) in our model.
@@ -86,15 +84,16 @@ def convert(params: str, encoder: str, merges: str, output: str, num_attention_h
     """
     new_folder(output)
     shapes_file = Path(params) / SHAPES
-    shapes = read_shapes(shapes_file)
+    with user_errors():
+        shapes, vocabulary = read_shapes(shapes_file), read_encoder(Path(encoder))
     config = read_config(shapes, shapes_file, num_attention_heads)
-    vocabulary = read_encoder(Path(encoder))
     if len(vocabulary) != config.vocab_size:
         raise InputError(
             f"{encoder} has {len(vocabulary)} entries, but {shapes_file} says {config.vocab_size} words: "
             "take both from the same release"
         )
-    pairs = read_merges(Path(merges), vocabulary)
+    with user_errors():
+        pairs = read_merges(Path(merges), vocabulary)
     with as_user_errors():
         tokenizer = ZooGPTTokenizer(
             vocab=vocabulary, merges=pairs, words="released", model_max_length=config.n_positions

@@ -27,13 +27,13 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from elmo_gpt_bert.convert.files import new_folder, read_json, read_pickle, user_errors, write_model
+from elmo_gpt_bert.convert.files import new_folder, read_pickle, user_errors, write_model
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from modeling.elmo.configuration_elmo import ElmoConfig
 from modeling.elmo.modeling_elmo import ElmoModel
 from modeling.elmo.released_elmo import CHARACTERS, DIRECTIONS, check_keys
 from modeling.elmo.tokenization_elmo import FULL_WIDTH, ElmoTokenizer
-from modeling.released import AS_IS, Conversion, as_parameters
+from modeling.released import AS_IS, Conversion, as_parameters, read_json
 
 
 # What ELMoForManyLangs has from AllenNLP, which keeps the two maps of a highway layer in one tensor. In

@@ -42,7 +42,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.convert.files import command_line, new_folder, read_json, write_folder
+from elmo_gpt_bert.convert.files import command_line, new_folder, user_errors, write_folder
 from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
@@ -51,7 +51,7 @@ from elmo_gpt_bert.training.recipes import find_config
 from modeling.elmo.configuration_elmo import ElmoConfig
 from modeling.elmo.modeling_elmo import ElmoModel
 from modeling.elmo.tokenization_elmo import ElmoTokenizer, split_words
-from modeling.released import name_all
+from modeling.released import name_all, read_json
 
 
 FASTTEXT = struct.pack("<i", 793712314)  # the first four bytes of its models
@@ -121,7 +121,8 @@ def convert(
 def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
     """The configuration, and the biLM's weights by their names in a task network; no weights without `use_elmo`."""
     if model.endswith(".json"):
-        values = read_json(Path(find_config(model)))
+        with user_errors():
+            values = read_json(Path(find_config(model)))
         if values.pop("model_type", None) != ElmoConfig.model_type:
             raise InputError(f'{model} must be a configuration of ELMo, with "model_type": "elmo"')
         unknown = sorted(values.keys() - ElmoConfig().to_dict().keys())

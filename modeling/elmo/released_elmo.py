@@ -6,7 +6,6 @@ weights, whose names are in `TABLE`. elmo_gpt_bert/convert/elmo.py reads other k
 No class of a saved folder imports this module: a folder must load where h5py is not installed.
 """
 
-import json
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from ..released import AS_IS, DENSE, Conversion, Table, as_parameters, name_all
+from ..released import AS_IS, DENSE, Conversion, Table, as_parameters, name_all, read_json
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel
 
@@ -174,7 +173,7 @@ def fill(
 
 def read_options(path: Path) -> ElmoConfig:
     """The configuration that options.json says."""
-    options = _read_json(path)
+    options = read_json(path)
     if "char_cnn" not in options and "lstm" in options:
         raise ValueError(
             f"{path} has no char_cnn: its biLM reads whole words, but only biLMs over characters can be converted"
@@ -222,26 +221,6 @@ def _config(options: dict[str, Any], lstm: dict[str, Any], characters: dict[str,
         proj_clip=(lstm.get("proj_clip") or None) if lstm["projection_dim"] < lstm["dim"] else None,
         **trained,
     )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in the file. A name that stands twice is an error; json would keep the last of its values."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        values = dict(pairs)
-        if len(values) < len(pairs):
-            raise ValueError("an object has a name twice: keep one of them")
-        return values
-
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    try:
-        options = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
-    except (RecursionError, ValueError) as error:  # RecursionError: nested too deeply
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(options, dict):
-        raise ValueError(f"{path} must hold one JSON object, not {type(options).__name__}")
-    return options
 
 
 def _section(options: dict[str, Any], name: str, keys: tuple[str, ...], path: Path) -> dict[str, Any]:
