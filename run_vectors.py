@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert[vectors]==0.1.0"]
 # ///
 """Trains static word vectors on raw text, by word2vec, fastText or GloVe, and scores vectors on word similarity.

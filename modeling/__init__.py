@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # at run time, `__getattr__` imports them
     from .elmo.modeling_elmo_esim import ElmoForMultipleChoice
     from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
     from .elmo.modeling_elmo_tagger import ElmoForTokenClassification
-    from .elmo.pipeline_elmo import ElmoTokenClassificationPipeline
+    from .elmo.pipeline_elmo import ElmoFillMaskPipeline, ElmoTokenClassificationPipeline
     from .elmo.released_elmo import elmo_from_released
     from .feature_tagger.modeling_features import FeatureTaggerForTokenClassification
     from .gpt.modeling_gpt import ZooGPTLMHeadModel, ZooGPTModel, ZooGPTPreTrainedModel
@@ -68,6 +68,7 @@ MODELS = (
 # The module of each class, or function, that is imported when it is first used. `register_model` adds the models of
 # `MODELS`.
 MODULES = {
+    "ElmoFillMaskPipeline": "modeling.elmo.pipeline_elmo",
     "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
     "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",
     "ZooGPTDoubleHeadsModel": "modeling.gpt.modeling_gpt_tasks",
@@ -149,6 +150,7 @@ def unregister() -> None:
 
 __all__ = [
     "ElmoConfig",
+    "ElmoFillMaskPipeline",
     "ElmoForMultipleChoice",
     "ElmoForPreTraining",
     "ElmoForQuestionAnswering",

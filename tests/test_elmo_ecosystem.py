@@ -446,7 +446,7 @@ def test_weights_may_live_on_disk(tmp_path):
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
 def threads(request):
-    torch.set_num_threads(2)  # from two on, and without oneDNN, the directions of a layer run at the same time
+    torch.set_num_threads(2)
     with torch.backends.mkldnn.flags(enabled=request.param):
         yield
     torch.set_num_threads(1)
