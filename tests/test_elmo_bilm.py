@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import modeling.elmo.modeling_elmo_characters as characters
+from elmo_gpt_bert.convert.elmo import convert
 from modeling import ElmoModel
-from modeling.convert_elmo import convert
 from modeling.elmo import modeling_elmo_lstm
 from modeling.elmo.configuration_elmo import LEAST
 from modeling.elmo.tokenization_elmo_spelling import ByteSpelling

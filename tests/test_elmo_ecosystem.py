@@ -23,8 +23,8 @@ from transformers import (
 )
 
 import modeling
+from elmo_gpt_bert.convert.elmo import convert
 from modeling import ElmoConfig, ElmoModel, ElmoTokenizer
-from modeling.convert_elmo import convert
 from modeling.elmo import modeling_elmo
 from modeling.elmo.configuration_elmo import AUTO_MAP
 from modeling.elmo.modeling_elmo_lstm import run_both

@@ -109,7 +109,8 @@ def load_config(source: ModelSource) -> PreTrainedConfig:
     _verify(name)
     if any(Path(name, parts).is_dir() for parts in (FSDP_PARTS, DEEPSPEED_PARTS)):
         raise InputError(
-            f"{name} holds a model in parts, one for each process: python -m modeling.export_sharded makes one of them"
+            f"{name} holds a model in parts, one for each process: go on with its run by --resume. It writes the "
+            "whole model when it ends"
         )
     overridden = (" or ", Parameter("config_overrides")) if overrides else ()
     with _loading_errors(name, ("Correct it", *overridden, ", or copy it again.")):
