@@ -1,5 +1,5 @@
 # make demo | test | test-slow | test-clients | test-release | test-oldest | test-newest | test-xla | lint | docs | dist | clean.
-# Needs python3 (3.10 or later) and make; everything else goes into $(VENV), for test-xla into $(XLA_VENV), and for the
+# Needs python3 (3.11 or later) and make; everything else goes into $(VENV), for test-xla into $(XLA_VENV), and for the
 # tests of the wheel into $(WHEEL_VENV).
 PYTHON ?= python3
 VENV ?= .venv

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert[app]==0.1.0"]
 # ///
 """A page in the browser: one sentence, read by ELMo, GPT and BERT side by side.

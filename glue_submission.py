@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert==0.1.0"]
 # ///
 """Collects the predictions of runs into the zip that the GLUE leaderboard (gluebenchmark.com/submit) takes.

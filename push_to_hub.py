@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert==0.1.0"]
 # ///
 """Uploads the output folder of a run, or another model folder, to the Hub.

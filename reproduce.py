@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert[plots]==0.1.0"]
 # ///
 """Runs the recipes of a table over several seeds, and prints ours beside the papers' numbers.

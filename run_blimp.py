@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert==0.1.0"]
 # ///
 """Scores a language model on minimal pairs: BLiMP (Warstadt et al. 2020), or pairs of your own.

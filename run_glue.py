@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert==0.1.0"]
 # ///
 """Fine-tunes and evaluates a sequence classifier on GLUE (Wang et al. 2018), SNLI, SciTail or your own texts.

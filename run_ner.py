@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert==0.1.0"]
 # ///
 """Fine-tunes and evaluates a tagger of named entities on CoNLL-2003 (Tjong Kim Sang and De Meulder) or your own data.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert==0.1.0"]
 # ///
 """Pre-trains a language model on raw text: BERT's masked LM, GPT's left-to-right LM or ELMo's biLM.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert==0.1.0"]
 # ///
 """Fine-tunes and evaluates a model that answers questions about texts, as in SQuAD 1.1 and 2.0 and CMRC 2018.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert==0.1.0"]
 # ///
 """Fine-tunes and evaluates a model on multiple choice: SWAG (Zellers et al. 2018), RACE, Story Cloze or your own data.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert[vectors]==0.1.0"]
 # ///
 """Trains static word vectors on raw text, by word2vec, fastText or GloVe, and scores vectors on word similarity.
@@ -13,7 +13,7 @@
 The text is read as run_pretraining.py reads it, and split into ELMo's words. word2vec and fastText are trained by
 gensim, which the extra `vectors` installs. With the same flags and one worker, the vectors are the same.
 OUTPUT_DIR receives vectors.txt in word2vec's text format, metrics.json, and for fastText also vectors.bin, with the
-vectors of subwords. `modeling.convert_vectors --vectors` reads both.
+vectors of subwords. `elmo_gpt_bert.convert.vectors --vectors` reads both.
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ import numpy as np
 import transformers
 from transformers.hf_argparser import HfArg
 
+from elmo_gpt_bert.convert.vectors import read_vectors
 from elmo_gpt_bert.tasks.pretraining.sources import TextSource
 from elmo_gpt_bert.tasks.vectors.data import NumberedText, read_text
 from elmo_gpt_bert.tasks.vectors.files import write_vectors
@@ -39,7 +40,6 @@ from elmo_gpt_bert.training.errors import DivergedError, ExistingFileError, Inpu
 from elmo_gpt_bert.training.files import make_folder, write_json
 from elmo_gpt_bert.training.flags import parse_fields
 from elmo_gpt_bert.training.output_folder import METRICS
-from modeling.convert_vectors import read_vectors
 
 
 if TYPE_CHECKING:

@@ -39,8 +39,7 @@ REQUIRED = [
     "tokenizers>=0.23",
     "torch>=2.6",
     "tqdm>=4.66",
-    # 5.20 is the last release that runs on Python 3.10.
-    "transformers>=5.20,<6",
+    "transformers>=5.23,<6",
 ]
 
 # For the converters of hdf5 files and TensorFlow checkpoints. The build without CUDA, half the size, exists for some
@@ -97,13 +96,12 @@ setup(
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",
         "Programming Language :: Python :: 3",
-        "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     packages=find_packages(str(ROOT), include=["elmo_gpt_bert*", "modeling*"]),
     # The labelled word senses, and modules that `evaluate` loads by path, one folder each.
     package_data={"elmo_gpt_bert.analysis": ["*.tsv"], "elmo_gpt_bert.metrics": ["*/*.py"]},

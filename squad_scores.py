@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.11"
 # dependencies = ["elmo-gpt-bert==0.1.0"]
 # ///
 """Scores a file of answers to SQuAD 1.1, SQuAD 2.0 or CMRC 2018, with the results of the official scorers.

@@ -10,11 +10,11 @@ from functools import partial
 from types import SimpleNamespace
 
 import torch
-from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from modeling.shared.modeling_attention import attend as attend_to
 from modeling.shared.modeling_attention import eager_attention_forward
-from modeling.shared.modeling_packing import VARLEN, find_sequences
+from modeling.shared.modeling_packing import find_sequences
 
 from .bert import PASSES, lengths_of, make_batches
 from .measure import Build, Contest, Need, Outputs, Side
@@ -80,8 +80,8 @@ def attend_padded(states: list[torch.Tensor], mask: torch.Tensor) -> torch.Tenso
 
 
 def attend_packed(lengths_name: str) -> Build:
-    """32 sequences of these lengths: ours as `torch_varlen` attends on a device, the baseline by sdpa with a mask."""
-    layer = SimpleNamespace(is_causal=False, training=True, config=SimpleNamespace(_attn_implementation=VARLEN))
+    """32 sequences of these lengths: ours as a model attends on the device, the baseline by sdpa with a mask."""
+    layer = SimpleNamespace(is_causal=False, training=True, config=SimpleNamespace(_attn_implementation="sdpa"))
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         inputs = make_batches(lengths_name, tiny)
@@ -94,8 +94,9 @@ def attend_packed(lengths_name: str) -> Build:
 
         def ours(states: list[torch.Tensor]) -> torch.Tensor:
             states = (state.transpose(1, 2) for state in states)  # (1, A, N, D)
-            function = AttentionInterface()[VARLEN]
-            return attend_to(function, layer, *states, packing=packing, scaling=size**-0.5, dropout=0.0)[0]
+            return attend_to(sdpa_attention_forward, layer, *states, packing=packing, scaling=size**-0.5, dropout=0.0)[
+                0
+            ]
 
         def real(states: torch.Tensor) -> torch.Tensor:
             """(B, T, ...) -> (1, N, ...), in the order of the packed tokens."""

@@ -312,7 +312,6 @@ class Setup:
     Attributes:
         size: one of `SIZES`.
         dropout: the probability, everywhere.
-        attention: our attention implementation; the baseline's is sdpa.
         compiled: whether the baseline is compiled by torch.
         optim: the optimizer of both sides, by the name that the scripts have for it.
         checkpointing: whether both sides compute the states of each layer again for its backward pass.
@@ -320,7 +319,6 @@ class Setup:
 
     size: str = "small"
     dropout: float = 0.1
-    attention: str = "sdpa"
     compiled: bool = False
     optim: str = "adamw"
     checkpointing: bool = False
@@ -352,7 +350,7 @@ def train_step(
 ) -> Build:
     """Forward, backward and the optimizer of `setup`, with its dropout; results are compared without dropout.
 
-    `with_memory` says whether the peak memory of a process is measured that does nothing else. It attends by sdpa.
+    `with_memory` says whether the peak memory of a process is measured that does nothing else.
     """
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
@@ -360,7 +358,6 @@ def train_step(
 
         def models(dropout: float) -> dict[str, PreTrainedModel]:
             both = make_models(head, setup.size, tiny, dropout=dropout)
-            both[OURS].set_attn_implementation(setup.attention)
             for model in both.values() if setup.checkpointing else ():
                 # The second name is that of transformers before 5.23.
                 getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()

@@ -11,6 +11,15 @@ shopt -s extglob nullglob
 weights=$1 name=$2 run=runs/gpu/$2 python=${PYTHON:-python} packed=
 shift 2
 
+# The weights of the file, those of floating point numbers in bfloat16, as another file.
+halve='
+import sys
+from safetensors.torch import load_file, save_file
+weights = load_file(sys.argv[1])
+halves = {name: weight.bfloat16() if weight.is_floating_point() else weight for name, weight in weights.items()}
+save_file(halves, sys.argv[2], metadata={"format": "pt"})
+'
+
 newest() { # the folder of the model
     local checkpoints=("$run"/checkpoint-*)
     if [ -f "$run/metrics.json" ]; then
@@ -21,11 +30,14 @@ newest() { # the folder of the model
 }
 
 pack() { # does nothing if the newest model is packed; fails if the run removes it meanwhile
-    local model folder
+    local model folder files
     model=$(newest)
     if [ "$model" = "$packed" ]; then return; fi
     folder=$(mktemp -d)
-    if "$python" -m modeling.export_bfloat16 --model "$model" --output "$folder/$name"; then
+    mkdir "$folder/$name"
+    files=("$model"/!(progress).json "$model"/*.txt "$model"/*.py "$model"/*.md)
+    if cp "${files[@]}" "$folder/$name" &&
+        "$python" -c "$halve" "$model/model.safetensors" "$folder/$name/model.safetensors"; then
         cp "$run"/{log.jsonl,metrics.json} "$folder/$name" 2> /dev/null
         (cd "$folder/$name" && sha256sum -- !(README.md)) > "$folder/SHA256SUMS"
         mv "$folder/SHA256SUMS" "$folder/$name"

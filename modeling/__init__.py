@@ -46,7 +46,8 @@ if TYPE_CHECKING:  # at run time, `__getattr__` imports them
     from .elmo.modeling_elmo_esim import ElmoForMultipleChoice
     from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
     from .elmo.modeling_elmo_tagger import ElmoForTokenClassification
-    from .elmo.pipeline_elmo import ElmoTokenClassificationPipeline
+    from .elmo.pipeline_elmo import ElmoFillMaskPipeline, ElmoTokenClassificationPipeline
+    from .elmo.released_elmo import elmo_from_released
     from .feature_tagger.modeling_features import FeatureTaggerForTokenClassification
     from .gpt.modeling_gpt import ZooGPTLMHeadModel, ZooGPTModel, ZooGPTPreTrainedModel
     from .gpt.modeling_gpt_tasks import (
@@ -64,12 +65,15 @@ MODELS = (
     (ElmoConfig, configuration_elmo.AUTO_MAP, ElmoTokenizer),
     (FeatureTaggerConfig, configuration_features.AUTO_MAP, None),
 )
-# The module of each class that is imported when it is first used. `register_model` adds the models of `MODELS`.
+# The module of each class, or function, that is imported when it is first used. `register_model` adds the models of
+# `MODELS`.
 MODULES = {
+    "ElmoFillMaskPipeline": "modeling.elmo.pipeline_elmo",
     "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
     "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",
     "ZooGPTDoubleHeadsModel": "modeling.gpt.modeling_gpt_tasks",
     "ZooGPTPreTrainedModel": "modeling.gpt.modeling_gpt",
+    "elmo_from_released": "modeling.elmo.released_elmo",
 }
 # Tokenizers of transformers that a model folder may name, and the zoo's, which replace them after `register()`.
 TOKENIZERS = {"OpenAIGPTTokenizer": ZooGPTTokenizer}
@@ -146,6 +150,7 @@ def unregister() -> None:
 
 __all__ = [
     "ElmoConfig",
+    "ElmoFillMaskPipeline",
     "ElmoForMultipleChoice",
     "ElmoForPreTraining",
     "ElmoForQuestionAnswering",
@@ -177,6 +182,7 @@ __all__ = [
     "ZooGPTModel",
     "ZooGPTPreTrainedModel",
     "ZooGPTTokenizer",
+    "elmo_from_released",
     "register",
     "unregister",
 ]

@@ -17,12 +17,14 @@ from accelerate.state import AcceleratorState  # noqa: E402
 from datasets import Dataset  # noqa: E402
 
 import modeling  # noqa: E402
+from modeling.shared import modeling_onednn  # noqa: E402
 from tests.glue_sample import VOCABULARY, WORDS, write_model, write_vocabulary  # noqa: E402
 from tests.tiny_run import Arguments  # noqa: E402
 
 
 ROOT = Path(__file__).resolve().parent.parent
 transformers.utils.logging.disable_progress_bar()
+modeling_onednn.SMALL = 0  # the tiny models of the tests take the way of large ones
 
 
 def pytest_collection_finish() -> None:

@@ -48,6 +48,7 @@ def test_attention_on_a_grid_gives_what_attention_in_groups_gives(head, attentio
     stock, ours = pair(head, tmp_path, attention)
     this = case(head, holes=True)
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())  # as on every device but the CPU
+    monkeypatch.setattr(modeling_packing, "FEW_TOKENS", 0)
     monkeypatch.setattr(modeling_attention, "_attend_in_groups", None)
     assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
     if this.labels:
@@ -205,6 +206,7 @@ def flattened(inputs):
 def test_packed_rows_do_not_leak_into_each_other(attention, way, tmp_path, monkeypatch):
     if way == "on a grid":
         monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
+        monkeypatch.setattr(modeling_packing, "FEW_TOKENS", 0)
     unpad = way != "padded"
     stock, ours = pair("Model", tmp_path)
     ours.set_attn_implementation(attention)
@@ -230,6 +232,7 @@ def test_a_packed_row_may_be_longer_than_the_models_positions(tmp_path):
 
 def test_short_sequences_packed_beside_a_long_one_are_not_spread_over_a_grid_of_its_length(tmp_path, monkeypatch):
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
+    monkeypatch.setattr(modeling_packing, "FEW_TOKENS", 0)
     monkeypatch.setattr(modeling_attention, "_attend_on_a_grid", None)
     stock, ours = pair("Model", tmp_path)
     inputs = batch(lengths=[19, 2, 2, 2, 2, 2, 2])  # 31 tokens, a grid of 7 x 19

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer, BertForPreTraining, BertTokenizer
 
+from elmo_gpt_bert.convert.bert import convert, looks_uncased, main, read_checkpoint, read_vocabulary
 from modeling import ZooBertForPreTraining
-from modeling.convert_bert import convert, looks_uncased, main, read_checkpoint, read_vocabulary
 from tests.strangers import code_followed, code_in
 
 
@@ -379,6 +379,12 @@ def test_a_checkpoint_with_other_tensors_is_one_error_that_names_them(changes, m
     variables = {name: value for name, value in (released_variables() | changes).items() if value is not None}
     write_checkpoint(tf, variables, release / "bert_model.ckpt")
     assert_refused(release, ValueError, f"bert_model.ckpt does not fit .*{message}")
+
+
+def test_a_training_that_diverged_is_one_error(tf, release):
+    diverged = {"bert/pooler/dense/bias": np.full(15, np.inf, np.float32)}
+    write_checkpoint(tf, released_variables() | diverged, release / "bert_model.ckpt")
+    assert_refused(release, ValueError, "not all numbers of bert/pooler/dense/bias are finite. Its training diverged")
 
 
 def test_a_folder_whose_checkpoint_file_could_lead_anywhere_is_refused(release):

@@ -11,8 +11,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from elmo_gpt_bert.convert.elmo import convert, main
 from modeling import ElmoForPreTraining, ElmoModel, ElmoTokenizer
-from modeling.convert_elmo import WARM_UP, convert, main
+from modeling.elmo.released_elmo import WARM_UP
 from tests.strangers import code_followed, code_in
 
 
@@ -229,26 +230,6 @@ def test_the_converted_model_computes_what_the_releases_code_does(changes, relea
 def test_the_references_clips_are_reached(release):
     _, first, second = released_layers(released_tensors(OPTIONS), OPTIONS, SENTENCES[0])
     assert np.isclose(np.abs(first), OPTIONS["lstm"]["proj_clip"]).any() and np.abs(second).max() > 0.4
-
-
-def test_released_vectors_are_reproduced(data, tmp_path):
-    """Computed by the original TensorFlow code, in batches of three rows, each going on where it ended before."""
-    tiny = data / "elmo_tiny"
-    convert(str(tiny / "options.json"), str(tiny / "lm_weights.hdf5"), str(tmp_path / "out"), state="carry")
-    model, tokenizer = (
-        ElmoModel.from_pretrained(tmp_path / "out").eval(),
-        AutoTokenizer.from_pretrained(tmp_path / "out"),
-    )
-    rows = json.loads((tiny / "lm_embeddings_sentences.json").read_text())
-    files = [h5py.File(tiny / f"lm_embeddings_{row}.hdf5") for row in range(3)]
-    for number, sentences in enumerate(zip(*rows, strict=True)):
-        words = [sentence.split() for sentence in sentences]
-        batch = tokenizer(words, is_split_into_words=True, padding=True, return_tensors="pt")
-        with torch.no_grad():
-            top = model(**batch, output_hidden_states=True).hidden_states[-1].numpy()
-        for ours, file, sentence in zip(top, files, words, strict=True):
-            theirs = np.concatenate(file[str(number)][()], axis=-1)
-            np.testing.assert_allclose(ours[: len(sentence)], theirs, atol=1e-5, rtol=0)
 
 
 def test_the_configuration_is_that_of_the_options(release):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modeling.convert_elmo import convert
+from elmo_gpt_bert.convert.elmo import convert
 from tests.test_convert_elmo import OPTIONS
 
 

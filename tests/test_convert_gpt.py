@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, OpenAIGPTLMHeadModel
 
 import modeling
-from modeling.convert_gpt import convert, main, open_piece, read_config, read_encoder, read_merges, read_shapes
+from elmo_gpt_bert.convert.gpt import convert, main, open_piece, read_config, read_encoder, read_merges, read_shapes
 from modeling.gpt.modeling_gpt import ZooGPTLMHeadModel
 from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
 from tests.strangers import code_followed, code_in
@@ -341,10 +341,11 @@ FILES = {
     "a tensor on its side": (
         reshape({8: [1, 96, 24]}),
         ValueError,
-        r"params_shapes.json: h0/mlp/c_fc/w is \(1, 96, 24\), but a GPT of width 24 needs \(1, 24, 96\)",
+        r"model does not fit a GPT of width 24: h0/mlp/c_fc/w is float32 \(1, 96, 24\), but should be float32 "
+        r"\(1, 24, 96\)\. Is its params_shapes.json that of the release\?",
     ),
-    "a wide convolution": (reshape({14: [3, 8, 72]}), ValueError, r"h1/attn/c_attn/w is \(3, 8, 72\), but"),
-    "no convolution": (reshape({14: [24, 72]}), ValueError, r"h1/attn/c_attn/w is \(24, 72\), but"),
+    "a wide convolution": (reshape({14: [3, 8, 72]}), ValueError, r"h1/attn/c_attn/w is float32 \(3, 8, 72\), but"),
+    "no convolution": (reshape({14: [24, 72]}), ValueError, r"h1/attn/c_attn/w is float32 \(24, 72\), but"),
     "too many positions": (
         reshape({0: [10**30, 24]}),
         ValueError,

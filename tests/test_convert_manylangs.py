@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from modeling import ElmoModel, ElmoTokenizer, convert_manylangs
-from modeling.convert_elmo import convert, main
-from modeling.export_elmo import export
+from elmo_gpt_bert.convert import manylangs
+from elmo_gpt_bert.convert.elmo import convert, main
+from modeling import ElmoModel, ElmoTokenizer
 from tests.manylangs_reference import (
     CHARACTERS,
     MISTAKES,
@@ -253,7 +253,7 @@ def test_without_a_file_of_sizes_a_model_of_the_published_sizes_converts(release
     expected = layers_of(converted(release).rename(release.parent / "plain"), SENTENCES)
     published = json.loads((release / "sizes.json").read_text())
     published.pop("classifier")
-    monkeypatch.setattr(convert_manylangs, "PUBLISHED", published)
+    monkeypatch.setattr(manylangs, "PUBLISHED", published)
     (release / "sizes.json").unlink()
     assert_close(layers_of(converted(release), SENTENCES), expected)
 
@@ -283,11 +283,6 @@ def test_the_command_converts_and_says_what_it_wrote(release, capsys):
     said = f"2 layers, {model.num_parameters():,} parameters, {len(CHARACTERS)} characters, {len(WORDS) - 3} words"
     assert said in capsys.readouterr().out
     assert tokenizer.nfc and model.config.state == "zero"
-
-
-def test_such_a_model_cannot_be_exported_as_a_release_of_bytes(folder, tmp_path):
-    with pytest.raises(ValueError, match="reads the characters of a language.* a release has bytes"):
-        export(str(folder), str(tmp_path / "out"))
 
 
 # Bad input
@@ -482,7 +477,7 @@ def test_a_pickle_cut_anywhere_never_gives_a_model(file, release):
 
 @pytest.mark.parametrize("file", ["char.dic", "word.dic"])
 def test_a_dictionary_with_random_changes_gives_a_model_or_one_clear_error(file, release, monkeypatch):
-    monkeypatch.setattr(convert_manylangs, "write_model", lambda *_: None)
+    monkeypatch.setattr(manylangs, "write_model", lambda *_: None)
     content, drawn, outcomes = (release / file).read_bytes(), random.Random(0), set()
     for _ in range(60):
         changed = bytearray(content)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo_gpt_bert.tasks.convert_triviaqa import beginning, convert, find_answers, fold, main
+from elmo_gpt_bert.convert.triviaqa import beginning, convert, find_answers, fold, main
 from elmo_gpt_bert.tasks.squad.data import read_files
 
 

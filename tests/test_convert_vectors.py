@@ -15,9 +15,9 @@ import transformers
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from elmo_gpt_bert.convert.vectors import FASTTEXT, convert, count_words, main, read_vectors
 from elmo_gpt_bert.tasks.ner.data import read_files
 from modeling import ElmoConfig, ElmoForPreTraining, ElmoForTokenClassification, ElmoModel, ElmoTokenizer
-from modeling.convert_vectors import FASTTEXT, convert, count_words, main, read_vectors
 from modeling.elmo.configuration_elmo import AUTO_MAP
 from tests.tiny_run import Arguments, load_model
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import modeling.elmo.modeling_elmo_characters as characters
+from elmo_gpt_bert.convert.elmo import convert
 from modeling import ElmoModel
-from modeling.convert_elmo import convert
 from modeling.elmo import modeling_elmo_lstm
 from modeling.elmo.configuration_elmo import LEAST
 from modeling.elmo.tokenization_elmo_spelling import ByteSpelling
@@ -124,7 +124,7 @@ def test_gradients_reach_the_state_that_sentences_start_from():
         first, second, state = outputs
         return sum((part * factor).sum() for part, factor in zip((first, second, *state), factors, strict=True))
 
-    gates = tuple(lstm.gates(given) for lstm, given in zip(lstms, inputs, strict=True))
+    gates = tuple(lstm.input(given) for lstm, given in zip(lstms, inputs, strict=True))
     weights = [lstm.step_weights for lstm in lstms]
     found = torch.autograd.grad(total(run_both(gates, weights, tuple(leaves), sizes, (0.9, 0.3))), leaves)
 
@@ -203,7 +203,7 @@ def test_empty_sentences_and_empty_batches_have_no_vectors():
         assert model(torch.zeros(shape, dtype=torch.long)).last_hidden_state.shape == (*shape[:2], 14)
 
 
-@pytest.mark.parametrize("onednn", [True, False])  # without it, each direction has a thread of its own
+@pytest.mark.parametrize("onednn", [True, False])
 def test_two_threads_compute_what_one_does(onednn):
     model = small_model(freeze_bilm=False)
 
@@ -383,7 +383,12 @@ def test_embed_gives_the_same_where_the_configuration_asks_for_tuples(layers):
     ("given", "message"),
     [
         ({"sentences": "the cat"}, "sentences are 'the cat', one text: give a list"),
-        ({"layers": "top"}, "layers='top': choose"),
+        ({"layers": "last"}, "layers='last': choose"),
+        ({"layers": 3}, "layers=3: choose .* or a number from 0 to 2"),
+        ({"layers": -1}, "layers=-1: choose"),
+        ({"layers": True}, "layers=True: choose"),
+        ({"pooling": "sum"}, "pooling='sum': choose mean or max, or None"),
+        ({"sentences": [["on"], []], "pooling": "mean"}, "sentence 1 has no words, so no mean"),
         ({"batch_size": -1}, "batch_size=-1: a batch has one sentence or more"),
         ({"sentences": [["on"], ["the", 3]]}, r"word 1 of \['the', 3\] is 3, of type int"),
     ],

@@ -23,8 +23,8 @@ from transformers import (
 )
 
 import modeling
+from elmo_gpt_bert.convert.elmo import convert
 from modeling import ElmoConfig, ElmoModel, ElmoTokenizer
-from modeling.convert_elmo import convert
 from modeling.elmo import modeling_elmo
 from modeling.elmo.configuration_elmo import AUTO_MAP
 from modeling.elmo.modeling_elmo_lstm import run_both
@@ -446,7 +446,7 @@ def test_weights_may_live_on_disk(tmp_path):
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
 def threads(request):
-    torch.set_num_threads(2)  # from two on, and without oneDNN, the directions of a layer run at the same time
+    torch.set_num_threads(2)
     with torch.backends.mkldnn.flags(enabled=request.param):
         yield
     torch.set_num_threads(1)

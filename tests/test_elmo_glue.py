@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import run_glue
+from elmo_gpt_bert.convert import vectors
 from elmo_gpt_bert.tasks.glue.table import TASKS
 from elmo_gpt_bert.training import loop
-from modeling import ElmoConfig, ElmoForSequenceClassification, ElmoModel, ElmoTokenizer, convert_vectors
+from modeling import ElmoConfig, ElmoForSequenceClassification, ElmoModel, ElmoTokenizer
 from tests.glue_sample import FOLDERS, write_task
 from tests.processes import fork, wait
 from tests.run_samples import elmo
@@ -36,7 +37,7 @@ def flags(request, tmp_path) -> list[str]:
     data = write_task(tmp_path, FOLDERS[request.param])
     ElmoModel(ElmoConfig(**SIZES)).save_pretrained(tmp_path / "bilm")
     ElmoTokenizer().save_pretrained(tmp_path / "bilm")
-    convert_vectors.convert(str(tmp_path / "bilm"), str(tmp_path / "elmo"), texts=[str(data / "train.tsv")], size=6)
+    vectors.convert(str(tmp_path / "bilm"), str(tmp_path / "elmo"), texts=[str(data / "train.tsv")], size=6)
     flags = ["--model_name_or_path", str(tmp_path / "elmo"), "--task_name", request.param, "--data_dir", str(data)]
     flags += ["--do_train", "--do_eval", "--do_predict", "--max_seq_length", "7", "--max_steps", "12"]
     return [*flags, "--per_device_train_batch_size", "3", "--learning_rate", "0.01", "--save_steps", "3"]

@@ -16,6 +16,8 @@ import run_squad
 import run_swag
 from elmo_gpt_bert.analysis import known_words
 from elmo_gpt_bert.analysis.representations import load_encoder
+from elmo_gpt_bert.convert import vectors
+from elmo_gpt_bert.convert.elmo import convert
 from elmo_gpt_bert.tasks.vectors.models import embed_words
 from elmo_gpt_bert.training.errors import UserError
 from modeling import (
@@ -23,9 +25,7 @@ from modeling import (
     ElmoModel,
     ElmoTokenClassificationPipeline,
     ElmoTokenizer,
-    convert_vectors,
 )
-from modeling.convert_elmo import convert
 from modeling.elmo.tokenization_elmo_spelling import CharacterSpelling
 from tests import choices_sample, glue_sample, ner_sample, squad_sample
 from tests.manylangs_reference import CHARACTERS, SENTENCES, WORDS, Reference, write_release
@@ -328,7 +328,7 @@ def test_named_entities_with_and_without_the_cached_states(english, tmp_path, ca
 
 def test_pairs_of_sentences_with_vectors_of_a_task_network(english, tmp_path):
     data = glue_sample.write_task(tmp_path, glue_sample.FOLDERS["rte"])
-    convert_vectors.convert(str(english), str(tmp_path / "elmo"), texts=[str(data / "train.tsv")], size=6)
+    vectors.convert(str(english), str(tmp_path / "elmo"), texts=[str(data / "train.tsv")], size=6)
     words = (tmp_path / "elmo" / "words.txt").read_text(encoding="utf-8").split("\n")
     assert (tmp_path / "elmo" / "lexicon.json").read_bytes() == (english / "lexicon.json").read_bytes()
     assert any(not word.isalnum() for word in words)  # text is split at spaces, as this tokenizer does

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import (
     AutoModel,
+    AutoModelForPreTraining,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedModel,
@@ -11,7 +12,7 @@ from transformers import (
 )
 
 from modeling import ElmoConfig, ElmoTokenizer
-from modeling.elmo.pipeline_elmo import ElmoTokenClassificationPipeline
+from modeling.elmo.pipeline_elmo import ElmoFillMaskPipeline, ElmoTokenClassificationPipeline
 
 
 SIZES = {
@@ -161,3 +162,90 @@ def test_feature_extraction_gives_a_vector_for_each_word():
             expected = model(**ElmoTokenizer()(TEXT, return_tensors="pt")).last_hidden_state
         torch.testing.assert_close(vectors[0], expected, atol=1e-5, rtol=1e-5)
         assert vectors[1].shape[-1] == 14
+
+
+LEXICON = ["<S>", "</S>", "<UNK>", "the", "cat", "sat", "met", "on", "Rome", ".", "Zoë"]
+
+
+@pytest.fixture
+def fill(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(LEXICON), encoding="utf-8")
+    return pipeline(
+        "fill-mask",
+        model=network(AutoModelForPreTraining),
+        tokenizer=ElmoTokenizer(tmp_path / "vocab.txt"),
+        pipeline_class=ElmoFillMaskPipeline,
+    )
+
+
+def products(fill, before: list[str], after: list[str]) -> torch.Tensor:
+    """p(word | words before) p(word | words behind), from two texts of which each direction reads only its side."""
+    with torch.inference_mode():
+        ahead, behind = (
+            fill.model(**fill.tokenizer(words, is_split_into_words=True, return_tensors="pt"))
+            for words in ([*before, "x"], ["y", *after])
+        )
+    return ahead.logits[0, -1].softmax(-1) * behind.reverse_logits[0, 0].softmax(-1)
+
+
+def test_a_word_is_as_probable_as_both_directions_say(fill):
+    found = fill("Zoë met [MASK], in Rome.", top_k=20)
+    wanted = products(fill, ["Zoë", "met"], [",", "in", "Rome", "."])[3:]
+    assert [row["token"] for row in found] == (3 + wanted.argsort(descending=True)).tolist()
+    assert [row["score"] for row in found] == pytest.approx((wanted / wanted.sum()).sort().values.flip(0).tolist())
+    assert all(row["token_str"] == LEXICON[row["token"]] for row in found)
+    assert found[0]["sequence"] == f"Zoë met {found[0]['token_str']} , in Rome ."
+    assert fill([["Zoë", "met", "[MASK]", ",", "in", "Rome", "."]])[0] == found[:5]
+
+
+def test_targets_are_compared_with_each_other(fill):
+    found = fill("the cat ___ .", targets=["sat", "met", "sat"], mask="___")
+    wanted = products(fill, ["the", "cat"], ["."])
+    wanted = {word: float(wanted[LEXICON.index(word)]) for word in ("sat", "met")}
+    total = sum(wanted.values())
+    assert {row["token_str"]: row["score"] for row in found} == pytest.approx(
+        {word: score / total for word, score in wanted.items()}
+    )
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_batch_fills_what_each_text_alone_does(side, fill):
+    fill.tokenizer.padding_side = side
+    texts = ["Zoë met the cat on the [MASK].", "[MASK]", "the [MASK]"]
+    alone, batch = [fill(text) for text in texts], fill(texts, batch_size=3)
+    for ours, theirs in zip(batch, alone, strict=True):
+        assert [row["sequence"] for row in ours] == [row["sequence"] for row in theirs]
+        assert [row["score"] for row in ours] == pytest.approx([row["score"] for row in theirs], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("the cat", {}, r"'the cat' has \[MASK\] 0 times, but must have it once"),
+        ("[MASK] or [MASK]", {}, r"has \[MASK\] 2 times"),
+        ("the [MASK]", {"targets": ["dog"]}, r"\['dog'\] are not among the language model's words"),
+        ("the [MASK]", {"targets": []}, r"targets=\[\]"),
+        ("the [MASK]", {"top_k": 0}, "top_k=0: ask for one word or more"),
+    ],
+)
+def test_what_cannot_be_filled_is_one_clear_error(text, options, message, fill):
+    with pytest.raises(ValueError, match=message):
+        fill(text, **options)
+
+
+def test_without_the_words_of_the_softmax_there_is_nothing_to_fill_in():
+    with pytest.raises(ValueError, match=r"the tokenizer has no vocab\.txt"):
+        pipeline(
+            "fill-mask",
+            model=network(AutoModelForPreTraining),
+            tokenizer=ElmoTokenizer(),
+            pipeline_class=ElmoFillMaskPipeline,
+        )
+
+
+def test_the_folder_of_a_language_model_names_its_pipeline(fill, tmp_path):
+    fill.model.save_pretrained(tmp_path)
+    fill.tokenizer.save_pretrained(tmp_path)
+    loaded = pipeline("fill-mask", model=str(tmp_path), trust_remote_code=True)
+    assert type(loaded).__name__ == "ElmoFillMaskPipeline"
+    assert loaded("the [MASK] .") == fill("the [MASK] .")

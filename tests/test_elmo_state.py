@@ -85,7 +85,7 @@ def test_warming_brings_vectors_close_to_the_released_behaviour(data, tmp_path):
     """Of the released miniature, where a state that has run for a while is what published vectors were made with."""
     import json
 
-    from modeling.convert_elmo import convert
+    from elmo_gpt_bert.convert.elmo import convert
 
     files = data / "elmo_tiny"
     convert(str(files / "options.json"), str(files / "lm_weights.hdf5"), str(tmp_path / "elmo"))

@@ -396,7 +396,6 @@ def test_the_loss_of_what_follows_a_cache_is_that_of_its_tokens():
     torch.testing.assert_close(following, ours(ids, attention_mask=mask, labels=labels).loss, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.skipif(transformers.__version__ < "5.21", reason="transformers splits odd vocabularies since 5.21")
 def test_two_processes_that_share_the_weights_compute_the_same_step(tmp_path):
     this = case("LMHeadModel")
     assert_same_step(zoo("LMHeadModel"), this.inputs | this.labels, "fsdp_size", tmp_path)

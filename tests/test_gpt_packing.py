@@ -32,6 +32,7 @@ def test_attention_on_a_grid_gives_what_attention_in_groups_gives(head, attentio
     stock, ours = pair(head, tmp_path, attention)
     this = case(head, holes=True)
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())  # as on every device but the CPU
+    monkeypatch.setattr(modeling_packing, "FEW_TOKENS", 0)
     monkeypatch.setattr(modeling_attention, "_attend_in_groups", None)
     assert_same_outputs(ours(**this.inputs), stock(**this.for_stock), this.real)
     if this.labels:
@@ -105,6 +106,7 @@ BATCHES = {
 def test_the_last_token_alone_is_the_last_of_all(kind, attention, way, monkeypatch):
     if way == "on a grid":
         monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
+        monkeypatch.setattr(modeling_packing, "FEW_TOKENS", 0)
     ours = zoo("Model", attention, use_cache=False)
     inputs = BATCHES[kind]()
     mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
@@ -179,6 +181,7 @@ def flattened(inputs):
 def test_packed_rows_are_the_separate_rows(attention, way, tmp_path, monkeypatch):
     if way == "on a grid":
         monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
+        monkeypatch.setattr(modeling_packing, "FEW_TOKENS", 0)
     stock, ours = pair("LMHeadModel", tmp_path, attention)
     inputs = batch(UNEVEN)
     real = inputs["attention_mask"].bool()
@@ -207,6 +210,7 @@ def test_a_packed_row_may_be_longer_than_the_models_positions(tmp_path):
 
 def test_short_sequences_packed_beside_a_long_one_are_not_spread_over_a_grid_of_its_length(tmp_path, monkeypatch):
     monkeypatch.setattr(modeling_packing, "GROUPED_DEVICES", ())
+    monkeypatch.setattr(modeling_packing, "FEW_TOKENS", 0)
     monkeypatch.setattr(modeling_attention, "_attend_on_a_grid", None)
     stock, ours = pair("LMHeadModel", tmp_path)
     inputs = batch(lengths=[19, 2, 2, 2, 2, 2, 2])  # 31 tokens, a grid of 7 x 19

@@ -4,7 +4,9 @@ import argparse
 import dataclasses
 import importlib
 import io
+import json
 import re
+import shutil
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from transformers import BertTokenizer
 
 import modeling
+from elmo_gpt_bert.convert.elmo import convert
 from elmo_gpt_bert.scripts import COMMAND
 from elmo_gpt_bert.training.aliases import NAMES
 from elmo_gpt_bert.training.arguments import RunArguments
@@ -25,7 +28,6 @@ from modeling import (
     ZooBertForQuestionAnswering,
     ZooBertForSequenceClassification,
 )
-from modeling.convert_elmo import convert
 from tests import line_links
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_vocabulary
@@ -34,10 +36,12 @@ from tests.line_links import LINK, renumber
 from tests.manylangs_reference import write_release
 from tests.ner_sample import write_elmo
 from tests.result_tables import BLOCK, renew
+from tests.test_convert_elmo import OPTIONS, released_tensors, write_hdf5
 from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
 
 
 OTHERS = {
+    "accelerate",
     "cat",
     "export",
     "hf",
@@ -146,7 +150,7 @@ def test_a_command_with_a_flag_that_does_not_exist_is_noticed():
 
 
 @pytest.mark.parametrize(
-    "name", ["extract_vectors", "run_vectors", "modeling.convert_elmo", "modeling.convert_vectors"]
+    "name", ["extract_vectors", "run_vectors", "elmo_gpt_bert.convert.elmo", "elmo_gpt_bert.convert.vectors"]
 )
 def test_help_states_each_default_once_and_none_where_a_flag_is_needed(name):
     text = " ".join(parser_of(importlib.import_module(name)).format_help().split())
@@ -186,6 +190,7 @@ def checkpoints(tmp_path, monkeypatch) -> None:
     for model_class, name in [
         (ZooBertForPreTraining, "google-bert/bert-base-uncased"),
         (ZooBertForPreTraining, "google-bert/bert-base-chinese"),
+        (ZooBertForPreTraining, "runs/bert/pretraining_books"),
         (ZooBertForQuestionAnswering, "runs/bert/squad"),
         (ZooBertForSequenceClassification, "runs/bert/mrpc"),
     ]:
@@ -193,10 +198,13 @@ def checkpoints(tmp_path, monkeypatch) -> None:
         tokenizer.save_pretrained(name)
     gpt = write_gpt_model(tmp_path, n_positions=64)
     Path("openai-community").mkdir()
+    shutil.copytree(gpt, "runs/gpt/pretraining_small")
     gpt.rename("openai-community/openai-gpt")
     for name in ("elmo", "runs/elmo/conll2003"):
         write_elmo(Path(name))
     convert(None, str(write_release(tmp_path / "zh.model")), "elmo-zh")
+    write_hdf5(Path("weights.hdf5"), released_tensors(OPTIONS))
+    Path("options.json").write_text(json.dumps(OPTIONS), encoding="utf-8")
 
 
 @pytest.mark.parametrize("guide", EXAMPLES, ids=names(EXAMPLES))

@@ -134,6 +134,7 @@ def test_a_folder_carries_what_its_classes_import_and_nothing_else(family, tmp_p
     assert code_in(tmp_path) == code_followed(tmp_path) | pipelines
     shared = code_in(ROOT / "modeling" / "shared") | {"hub_code.py"}
     by_itself = {"__init__.py", "tokenization_gpt.py"}  # GPT's tokenizer brings its code when it is saved
+    by_itself.add("released_elmo.py")  # it imports h5py, without which a folder must load
     assert code_in(tmp_path) - shared == code_in(ROOT / "modeling" / family) - by_itself
 
 
@@ -217,5 +218,5 @@ def test_no_family_imports_another():
     for path in (ROOT / "modeling").glob("*/*.py"):
         relative = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
         above = {node.module.split(".")[0] for node in relative if node.level == 2}
-        assert above <= {"shared", "hub_code"} and not any(node.level > 2 for node in relative), path
+        assert above <= {"shared", "hub_code", "released"} and not any(node.level > 2 for node in relative), path
         assert path.parent.name != "shared" or not above, path

@@ -1,6 +1,7 @@
 """The files for launchers: a run under Slurm, and one whose weights are packed, with stand-ins for their programs."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from elmo_gpt_bert.training.checksums import damage
 from tests.conftest import ROOT
@@ -89,19 +92,20 @@ def test_slurm_is_asked_for_what_the_file_relies_on():
     assert asked == ["#SBATCH --signal=TERM@300", "#SBATCH --requeue", "#SBATCH --open-mode=append"]
 
 
-# A run that saves two checkpoints and a model, of 17 MB each, and waits in between; and the export, which copies them.
+# A run that saves two checkpoints and a model, of 17 MB each, and waits in between. Weights are copied, not halved.
 INTERPRETER = """#!/bin/bash
-if [ "$1" = -m ]; then mkdir "$6" && exec cp "$4/model.safetensors" "$6"; fi
+if [ "$1" = -c ]; then exec cp "$3" "$4"; fi
 run=${*: -1}
 for name in checkpoint-400 checkpoint-4000 model.safetensors; do
     mkdir -p "$run/new"
+    for file in config progress; do echo "{}" > "$run/new/$file.json"; done
     (echo "$name $*"; head -c 17000000 /dev/zero) > "$run/new/model.safetensors"
     echo "$name" >> "$run/log.jsonl"
     if [ $name = model.safetensors ]; then break; fi
     mv "$run/new" "$run/$name"
     until [ -e "go-on-$name" ] || ((SECONDS > 60)); do sleep 0.01; done
 done
-mv "$run/new/model.safetensors" "$run"
+mv "$run"/new/* "$run"
 touch "$run/metrics.json"
 exit 3
 """
@@ -122,6 +126,7 @@ def test_the_newest_weights_of_a_run_are_packed_while_it_goes_on_and_when_it_has
         content = b"".join(piece.read_bytes() for piece in pieces)
         subprocess.run(["tar", "-x", "-C", tmp_path], input=content, check=True)
         assert damage(tmp_path / "bert") is None
+        assert (tmp_path / "bert" / "config.json").exists() and not (tmp_path / "bert" / "progress.json").exists()
         with (tmp_path / "bert" / "model.safetensors").open(encoding="utf-8") as model:
             return model.readline().strip(), (tmp_path / "bert" / "log.jsonl").read_text(encoding="utf-8")
 
@@ -134,6 +139,21 @@ def test_the_newest_weights_of_a_run_are_packed_while_it_goes_on_and_when_it_has
             packed = wait_for_pieces(tmp_path / "weights", after=packed)
         assert unpacked() == (f"{name} run.py a recipe.yaml --seed 3 --output_dir runs/gpu/bert", log)
         (tmp_path / f"go-on-{name}").touch()
+
+
+def test_packed_weights_are_those_of_the_run_rounded_to_bfloat16(tmp_path):
+    (program,) = re.findall(r"^halve='(.*?)^'", GPU.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    weights = {"table": torch.randn(3, 5), "scale": torch.tensor(1.7), "counts": torch.tensor([3, 4])}
+    save_file(weights, tmp_path / "all.safetensors")
+    files = [tmp_path / "all.safetensors", tmp_path / "half.safetensors"]
+    subprocess.run([sys.executable, "-c", program, *files], check=True)
+    halves = load_file(tmp_path / "half.safetensors")
+    expected = {
+        "table": weights["table"].bfloat16(),
+        "scale": weights["scale"].bfloat16(),
+        "counts": weights["counts"],
+    }
+    torch.testing.assert_close(halves, expected, atol=0, rtol=0)
 
 
 def wait_for_pieces(folder: Path, after: int) -> int:

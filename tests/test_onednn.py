@@ -93,10 +93,10 @@ def test_a_bias_may_lie_in_memory_as_it_likes(bias, parameters):
 
 def test_a_single_vector_and_a_bias_of_another_type_are_torchs(parameters):
     weight, bias = (part.requires_grad_() for part in parameters)
-    layer = nn.Linear(5, 6)
+    layer = onednn.Linear(5, 6)
     for inputs in (torch.randn(5), torch.randn(5).requires_grad_()):
         assert torch.equal(onednn.linear(inputs, weight, bias), nn.functional.linear(inputs, weight, bias))
-        assert torch.equal(onednn.apply_linear(layer, inputs), layer(inputs))
+        assert torch.equal(layer(inputs), nn.functional.linear(inputs, layer.weight, layer.bias))
     for product in (onednn.linear, nn.functional.linear):
         with pytest.raises(RuntimeError, match="dtype"):
             product(torch.randn(7, 5), weight, bias.bfloat16())
@@ -209,33 +209,16 @@ def test_an_unknown_choice_is_one_clear_error(processor, parameters):
         onednn.linear(torch.randn(7, 5), parameters[0])
 
 
-class Doubled(nn.Linear):
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return 2 * super().forward(inputs)
-
-
-def test_a_layer_that_someone_replaced_or_watches_is_called(monkeypatch):
-    layer, seen = nn.Linear(5, 3), []
-    inputs = torch.randn(7, 5)
-    plain = nn.functional.linear(inputs, layer.weight, layer.bias)
-    torch.testing.assert_close(onednn.apply_linear(layer, inputs), plain)
-
-    doubled = Doubled(5, 3)
-    doubled.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(onednn.apply_linear(doubled, inputs), 2 * plain)
-    for name, register, hook in (
-        ("after", layer.register_forward_hook, lambda *_: seen.append("after")),
-        ("before", layer.register_forward_pre_hook, lambda *_: seen.append("before")),
-        ("backward", layer.register_full_backward_hook, lambda *_: seen.append("backward")),
-        ("every module", nn.modules.module.register_module_forward_hook, lambda *_: seen.append("every module")),
-    ):
-        seen.clear()
-        handle = register(hook)
-        onednn.apply_linear(layer, inputs.requires_grad_()).sum().backward()
-        handle.remove()
-        assert seen == [name]
-    monkeypatch.setattr(layer, "forward", lambda inputs: "patched")
-    assert onednn.apply_linear(layer, inputs) == "patched"
+def test_a_small_product_is_torchs(monkeypatch):
+    """There the way to oneDNN takes longer than the product."""
+    called, product = [], onednn.product
+    monkeypatch.setattr(onednn, "SMALL", 7 * 5 * 6)
+    monkeypatch.setattr(onednn, "product", lambda *args: called.append(args) or product(*args))
+    inputs, weight = torch.randn(8, 5), torch.randn(6, 5)
+    for rows, own in ((6, False), (7, True), (8, True)):
+        called.clear()
+        onednn.linear(inputs[:rows], weight)
+        assert bool(called) == own
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -18,12 +18,12 @@ from scipy.stats import norm
 
 import reproduce
 from elmo_gpt_bert.analysis import reporting
+from elmo_gpt_bert.convert import vectors
 from elmo_gpt_bert.reproduction import report, running, steps
 from elmo_gpt_bert.reproduction.rows import MODELS, Cell, Comparison, Published, Row, Table, data, model
 from elmo_gpt_bert.reproduction.steps import Folders, plan
 from elmo_gpt_bert.reproduction.tables import TABLES
 from elmo_gpt_bert.reproduction.verdicts import reach, verdict
-from modeling import convert_vectors
 from tests.conftest import ROOT
 from tests.reproduction_sample import write_models, write_paper_data
 from tests.test_guides import parser_of
@@ -48,7 +48,7 @@ def commands() -> dict[str, list[steps.Step]]:
 
 
 def test_the_scripts_accept_every_command_with_the_models_and_data_of_the_hub(commands, repository_root):
-    parser = parser_of(convert_vectors)
+    parser = parser_of(vectors)
     every = {step.row.name: step for of_table in commands.values() for step in of_table}
     for step in every.values():
         if step.row.is_run:

@@ -408,7 +408,9 @@ def test_rows_wait_for_those_that_they_need_and_fail_with_them(tmp_path):
 
 
 def test_a_conversion_with_other_input_is_made_anew(fake):
-    row = Row("words", "modeling.convert_vectors", flags={"model": model("bert"), "texts": data("text")}, seeded=False)
+    row = Row(
+        "words", "elmo_gpt_bert.convert.vectors", flags={"model": model("bert"), "texts": data("text")}, seeded=False
+    )
     step = steps.make_step(row, None, "tiny", Folders(Path("data"), {"bert": Path("bert")}, Path("runs")), True)
     for path in ("bert/SHA256SUMS", "bert/config.json", "data/text"):
         Path(path).write_text("before", encoding="utf-8")

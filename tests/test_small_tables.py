@@ -135,7 +135,7 @@ def test_a_row_of_a_table_runs(table, name, folders, repository_root):
     steps.complete(step)
     assert (step.output / "metrics.json").is_file()
     card = (step.output / "README.md").read_text(encoding="utf-8")
-    assert ("# Scores of" in card) == (table == "blimp")  # what export_bfloat16 --evaluations reads
+    assert ("# Scores of" in card) == (table == "blimp")
     assert (step.output / "model.safetensors").is_file() == (step.is_kept and table != "blimp")
 
 

@@ -16,6 +16,7 @@ from transformers import BertTokenizer
 
 import run_ner
 import run_vectors
+from elmo_gpt_bert.convert.vectors import convert, read_vectors
 from elmo_gpt_bert.tasks.pretraining.sources import TextSource, is_held_out
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
 from elmo_gpt_bert.tasks.vectors import glove
@@ -26,7 +27,6 @@ from elmo_gpt_bert.tasks.vectors.similarity import read_pairs, score
 from elmo_gpt_bert.tasks.vectors.word2vec import train_word2vec, vectors_of
 from elmo_gpt_bert.training.errors import InputError, PackageError, UserError
 from modeling import ElmoModel, ElmoTokenizer, ZooBertConfig, ZooBertForMaskedLM, ZooGPTModel, ZooGPTTokenizer
-from modeling.convert_vectors import convert, read_vectors
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.gpt_sample import write_gpt_model
 from tests.ner_sample import write_elmo, write_folder

@@ -2,22 +2,22 @@
 
     python -m elmo_gpt_bert.analysis.known_words elmo-zh --texts train.txt dev.conll --output_dir runs/known_words
 
-The texts are plain text, CoNLL columns or JSON, as for `modeling.convert_vectors`. Plain text is split as the model's
-tokenizer splits it, at spaces unless it says otherwise. Below 80 % of the words, the text is probably split into words
-or written in another way than the text that the model was trained on. The most frequent words and characters that the
-model does not know tell what differs. OUTPUT_DIR receives known_words.json.
+The texts are plain text, CoNLL columns or JSON, as for `elmo_gpt_bert.convert.vectors`. Plain text is split as the
+model's tokenizer splits it, at spaces unless it says otherwise. Below 80 % of the words, the text is probably split
+into words or written in another way than the text that the model was trained on. The most frequent words and
+characters that the model does not know tell what differs. OUTPUT_DIR receives known_words.json.
 """
 
 import argparse
 from pathlib import Path
 
 from elmo_gpt_bert.analysis.reporting import markdown, write_numbers
+from elmo_gpt_bert.convert.vectors import count_words
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import as_user_errors
 from elmo_gpt_bert.training.files import make_folder
 from elmo_gpt_bert.training.loading import load_tokenizer
-from modeling.convert_vectors import count_words
 
 
 MOST = 20  # unknown words and characters that are shown

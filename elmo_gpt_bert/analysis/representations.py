@@ -32,6 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoModelForCausalLM
 
 from elmo_gpt_bert.analysis.reporting import RANDOM
+from elmo_gpt_bert.convert.vectors import read_vectors
 from elmo_gpt_bert.tasks.minimal_pairs.scoring import choose_head
 from elmo_gpt_bert.tasks.ner.features import encode, space_before_words
 from elmo_gpt_bert.training.arguments import ModelSource
@@ -40,7 +41,6 @@ from elmo_gpt_bert.training.errors import InputError, MissingFileError, as_user_
 from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
 from modeling import ElmoModel, ElmoTokenizer
-from modeling.convert_vectors import read_vectors
 
 
 if TYPE_CHECKING:

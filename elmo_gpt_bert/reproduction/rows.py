@@ -119,7 +119,7 @@ class Row:
     @property
     def output_flag(self) -> str:
         """The flag that names its folder."""
-        return "output" if self.script.startswith("modeling.") else "output_dir"
+        return "output" if self.script.startswith("elmo_gpt_bert.convert.") else "output_dir"
 
 
 def places(flag: Flag) -> tuple[Place, ...]:

@@ -115,7 +115,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
     decay, those of AdamW, serve all groups.
 
     Both are torch's optimizers. They share the groups and the state of this one, which schedules and checkpoints see
-    as a single optimizer. Raises ImportError if torch is older than 2.9, which has no Muon.
+    as a single optimizer. Matrices of one shape are orthogonalized at once: torch's loop over all of them starts many
+    times as many kernels, and on a GPU their starts take longer than the products. Results are torch's, rounded to
+    bfloat16 at other places. Raises ImportError if torch is older than 2.9, which has no Muon.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **adamw: Any) -> None:
@@ -142,9 +144,48 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], torch.Tensor] | None = None) -> torch.Tensor | None:
         """One update of all groups; returns the loss that `closure` computes, if it is given."""
-        loss = self.muon.step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.muon.param_groups:
+            self._step_muon(group)
         self.adamw.step()
         return loss
+
+    @torch.no_grad()
+    def _step_muon(self, group: dict[str, Any]) -> None:
+        """What `torch.optim.Muon.step` does for a group."""
+        parameters, gradients, averages = [], [], []
+        self.muon._init_group(group, parameters, gradients, averages)
+        if not parameters:
+            return
+        torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
+        updates = torch._foreach_lerp(gradients, averages, group["momentum"])  # Nesterov's
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        of_shape = defaultdict(list)
+        for parameter, update in zip(parameters, updates, strict=True):
+            of_shape[parameter.shape].append((parameter, update.T if update.shape[0] > update.shape[1] else update))
+        for shape, pairs in of_shape.items():
+            matrices = orthogonalize(torch.stack([update for _, update in pairs]).bfloat16(), group).unbind(0)
+            matrices = [matrix.T if shape[0] > shape[1] else matrix for matrix in matrices]
+            size = group["lr"] * 0.2 * max(shape) ** 0.5  # as "match_rms_adamw"
+            torch._foreach_add_([parameter for parameter, _ in pairs], matrices, alpha=-size)
+
+
+def orthogonalize(matrices: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+    """(matrices, rows, columns) -> the same with singular values near 1, by Newton and Schulz's iteration.
+
+    `group` has its coefficients and the number of its steps, as `torch.optim.Muon` does.
+    """
+    a, b, c = group["ns_coefficients"]
+    norms = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)
+    matrices = matrices / norms.clamp(min=group["eps"])  # no singular value is above 1
+    for _ in range(group["ns_steps"]):
+        squares = matrices @ matrices.mT
+        polynomials = torch.baddbmm(squares, squares, squares, beta=b, alpha=c)
+        matrices = torch.baddbmm(matrices, polynomials, matrices, beta=a)
+    return matrices
 
 
 class BertAdam(torch.optim.AdamW):

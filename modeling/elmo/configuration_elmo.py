@@ -32,14 +32,22 @@ AUTO_MAP = {
     "AutoModelForMultipleChoice": "modeling_elmo_esim.ElmoForMultipleChoice",
     "AutoModelForQuestionAnswering": "modeling_elmo_bidaf.ElmoForQuestionAnswering",
 }
-# The class that `pipeline(model=...)` finds in a tagger's folder; transformers' own pipeline cannot run a tagger.
-PIPELINE = "pipeline_elmo.ElmoTokenClassificationPipeline"
+# What `pipeline(model=...)` finds in a folder of these models, which transformers' own pipelines cannot run.
 PIPELINES = {
-    "token-classification": {
-        "impl": PIPELINE,
-        "pt": ["AutoModelForTokenClassification"],
-        "type": "text",
-    }
+    "ElmoForTokenClassification": {
+        "token-classification": {
+            "impl": "pipeline_elmo.ElmoTokenClassificationPipeline",
+            "pt": ["AutoModelForTokenClassification"],
+            "type": "text",
+        }
+    },
+    "ElmoForPreTraining": {
+        "fill-mask": {
+            "impl": "pipeline_elmo.ElmoFillMaskPipeline",
+            "pt": ["AutoModelForPreTraining"],
+            "type": "text",
+        }
+    },
 }
 # The smallest value of each field; 0 means none.
 LEAST = {
@@ -253,9 +261,10 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
 
         `trust_remote_code=True` then loads them from the folder where this package is not installed.
         """
-        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory, others=[PIPELINE])
-        if self.architectures == ["ElmoForTokenClassification"]:
-            self.custom_pipelines = PIPELINES
+        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory, others=["pipeline_elmo.Pipeline"])
+        (architecture,) = self.architectures or [None]
+        if architecture in PIPELINES:
+            self.custom_pipelines = PIPELINES[architecture]
         super().save_pretrained(save_directory, **kwargs)
 
 

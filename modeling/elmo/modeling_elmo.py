@@ -30,6 +30,7 @@ hidden size (both directions), P the size of one direction, C cells, K character
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn as nn
@@ -52,6 +53,7 @@ from .tokenization_elmo_spelling import boundary_rows
 
 
 logger = logging.get_logger(__name__)
+POOLINGS = {"mean": torch.mean, "max": torch.amax}
 ENOUGH_WORDS = 100  # of a text, to judge it by the share that the model has vectors of
 
 # `config.state` is a choice of the user, for any released model:
@@ -89,7 +91,7 @@ class ElmoLayer(GradientCheckpointingLayer):
         if drops:
             inputs = tuple(self.dropout(states) for states in inputs)
         lstms = (self.forward_lstm, self.backward_lstm)
-        gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
+        gates = tuple(lstm.input(states) for lstm, states in zip(lstms, inputs, strict=True))
         if tokens is not None and not drops:
             gates = tuple(table[indices] for table, indices in zip(gates, tokens, strict=True))
         *outputs, state = run_both(gates, [lstm.step_weights for lstm in lstms], state, sizes, self.clips)
@@ -104,7 +106,7 @@ class ElmoLayer(GradientCheckpointingLayer):
         """
         inputs = tuple(self.dropout(states) for states in inputs)
         lstms = (self.forward_lstm, self.backward_lstm)
-        gates = tuple(lstm.gates(states) for lstm, states in zip(lstms, inputs, strict=True))
+        gates = tuple(lstm.input(states) for lstm, states in zip(lstms, inputs, strict=True))
         masks = (mask, torch.cat([mask[:1], mask[1:].flip(0)]))
         *outputs, _ = scan_both(gates, masks, [lstm.step_weights for lstm in lstms], state, self.clips)
         return tuple(
@@ -126,13 +128,18 @@ class ElmoScalarMix(nn.Module):
         init.zeros_(self.weights)
         init.ones_(self.gamma)
 
+    @property
+    def layer_weights(self) -> torch.Tensor:
+        """(L + 1,) s of equation 1, the share of each layer. `gamma` scales their sum."""
+        return self.weights.softmax(0)
+
     def forward(self, layers: list[torch.Tensor], mask: torch.Tensor | None = None) -> torch.Tensor:
         """L + 1 layers (..., H) -> (..., H). `mask` (..., 1) is False at padding; None if there is none."""
         if self.top_only:
             return self.gamma * layers[-1]
         if self.normalises:
             layers = [self.normalise(layer, mask) for layer in layers]
-        weights = self.gamma * self.weights.softmax(0)
+        weights = self.gamma * self.layer_weights
         mixed = weights[0] * layers[0]
         for weight, layer in zip(weights[1:], layers[1:], strict=True):
             mixed = mixed.addcmul(weight, layer)
@@ -534,24 +541,33 @@ class ElmoModel(ElmoPreTrainedModel):
         self,
         sentences: Iterable[list[str] | str],
         batch_size: int = 64,
-        layers: str = "mix",
+        layers: Literal["mix", "top", "mean", "all"] | int = "mix",
         tokenizer: ElmoTokenizer | None = None,
+        boundaries: bool = False,
+        pooling: Literal["mean", "max"] | None = None,
     ) -> list[torch.Tensor]:
         """The vectors of each sentence's words, on the CPU: (words, H), or (L + 1, words, H) with `layers="all"`.
 
-        A sentence is a list of words, or text that the tokenizer splits as its `split_by` says. A model that reads the
-        characters or words of a language needs its `tokenizer`, the one in its folder. The model runs in evaluation
-        mode. Sentences of similar length share a batch, which saves time and changes no result. With
-        `config.state="carry"`, sentences stay in their order.
+        The model runs in evaluation mode. Sentences of similar length share a batch, which saves time and changes no
+        result. With `config.state="carry"`, sentences stay in their order.
+
+        Args:
+            sentences: each a list of words, or text that the tokenizer splits as its `split_by` says.
+            batch_size: the number of sentences that the model reads at once.
+            layers: "mix" is the model's first mix (`mixes[0]`), "top" the last layer, "mean" the mean of all layers,
+                "all" all of them, and a number one of them: 0 is the word layer, L the last.
+            tokenizer: the one in the model's folder, if the model reads the characters or words of a language.
+            boundaries: whether the vectors of <S> and </S> stand before and behind those of the words.
+            pooling: "mean" or "max" gives one vector a sentence, (H,) or (L + 1, H).
 
         A warning is logged if the model has vectors of words (`lexicon_size`), but of less than 80 % of those of a
-        text of 100 words or more. Raises ValueError for a list of strings without spaces, if text is split at spaces:
-        they may be texts of one word, or the words of one sentence.
+        text of 100 words or more, and once for a list of strings that are one word each.
+
+        Raises:
+            ValueError: for a list of strings without spaces, if text is split at spaces: they may be texts of one
+                word, or the words of one sentence. For a sentence without words, if there is a pooling.
         """
-        if layers not in ("mix", "all"):
-            raise ValueError(f'layers={layers!r}: choose "mix" or "all"')
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: a batch has one sentence or more")
+        self._check_choices(layers, batch_size, pooling)
         tokenizer = self.tokenizer_or_default(tokenizer)
         sentences = _as_list(sentences, tokenizer.split_by)
         words = [tokenizer.tokenize(text) if isinstance(text, str) else list(text) for text in sentences]
@@ -559,6 +575,8 @@ class ElmoModel(ElmoPreTrainedModel):
             report = tokenizer.count_known(word for sentence in words for word in sentence)
             if report.are_few:
                 logger.warning(str(report))
+        if pooling is not None and not boundaries and not all(words):
+            raise ValueError(f"sentence {words.index([])} has no words, so no {pooling}: leave it out")
         order = range(len(words))
         if self.config.state != "carry":
             order = sorted(order, key=lambda number: len(words[number]), reverse=True)
@@ -568,14 +586,46 @@ class ElmoModel(ElmoPreTrainedModel):
             for start in range(0, len(order), batch_size):
                 numbers = order[start : start + batch_size]
                 batch = [words[number] for number in numbers]
-                inputs = tokenizer(batch, is_split_into_words=True, padding=True, return_tensors="pt").to(self.device)
-                outputs = self(**inputs, output_hidden_states=layers == "all", return_dict=True)
-                states = torch.stack(outputs.hidden_states, 1) if layers == "all" else outputs.last_hidden_state
-                for number, row in zip(numbers, states.cpu(), strict=True):
-                    vectors[number] = row[..., : len(words[number]), :].clone()
+                inputs = tokenizer(
+                    batch, is_split_into_words=True, padding=True, padding_side="right", return_tensors="pt"
+                ).to(self.device)
+                states = self._vectors_of(inputs, layers, boundaries).cpu()  # (B, T, H) or (B, L + 1, T, H)
+                for number, row in zip(numbers, states, strict=True):
+                    row = row[..., : len(words[number]) + 2 * boundaries, :]
+                    vectors[number] = row.clone() if pooling is None else POOLINGS[pooling](row, -2)
         finally:
             self.train(training)
         return vectors
+
+    def _check_choices(self, layers: str | int, batch_size: int, pooling: str | None) -> None:
+        last = self.config.num_hidden_layers
+        is_layer = isinstance(layers, int) and not isinstance(layers, bool) and 0 <= layers <= last
+        if not is_layer and layers not in ("mix", "top", "mean", "all"):
+            raise ValueError(f'layers={layers!r}: choose "mix", "top", "mean", "all" or a number from 0 to {last}')
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: a batch has one sentence or more")
+        if pooling is not None and pooling not in POOLINGS:
+            raise ValueError(f"pooling={pooling!r}: choose {' or '.join(POOLINGS)}, or None for a vector of each word")
+
+    def _vectors_of(self, inputs: dict, layers: str | int, boundaries: bool) -> torch.Tensor:
+        """What `embed` gives for a batch: (B, T, H), or (B, L + 1, T, H) with `layers="all"`."""
+        mask = None
+        if boundaries:
+            words = self.words_of(inputs["input_ids"], inputs["attention_mask"], None)
+            packed = Sentences.of(words, None, closes=True)
+            marks = self.token_encoder(self.boundaries(words.device))
+            states = packed.with_boundaries(marks, *self.read(inputs["input_ids"][words], packed))
+            mask = nn.functional.pad(words, (2, 0), value=True).unsqueeze(-1)
+        elif layers == "mix":
+            return self(**inputs, return_dict=True).last_hidden_state
+        else:
+            states = self(**inputs, output_hidden_states=True, return_dict=True).hidden_states
+        if layers == "mix":
+            return self.mixes[0](states, mask)
+        states = torch.stack(states, 1)
+        if layers == "mean":
+            return states.mean(1)
+        return states if layers == "all" else states[:, -1 if layers == "top" else layers]
 
     def tokenizer_or_default(self, tokenizer: ElmoTokenizer | None) -> ElmoTokenizer:
         """The tokenizer, by default that of bytes. Raises ValueError if the model reads other ids than it makes."""
@@ -604,6 +654,11 @@ def _as_list(sentences: Iterable, split_by: str | None) -> list:
         raise ValueError(
             f"sentences are {sentences!r:.80}, strings without spaces: give a sentence's words as [[word, word]], and "
             "texts of one word as [[word], [word]]"
+        )
+    if 1 < len(sentences) == len(words):
+        logger.warning_once(
+            f"sentences are {sentences!r:.80}: each string is read as a sentence of one word. The words of one "
+            "sentence are a list inside the list: [[word, word]]"
         )
     return sentences
 

@@ -35,8 +35,8 @@ from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_heads import IGNORED, class_loss, is_possible
-from ..shared.modeling_onednn import weight_of
 from ..shared.modeling_recurrence import run_gru
+from ..shared.modeling_weights import weight_of
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_layers import BiLSTM, ElmoTaskModel, VariationalDropout
 from .modeling_elmo_pairs import attend, max_pool, read_apart, refuse_taglm, sentence_masks

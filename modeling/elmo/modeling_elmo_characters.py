@@ -28,8 +28,9 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import apply_linear, linear, weight_of
+from ..shared.modeling_onednn import Linear, linear
 from ..shared.modeling_static import needs_static_shapes
+from ..shared.modeling_weights import weight_of
 from .configuration_elmo import ElmoConfig
 from .tokenization_elmo_spelling import Marks
 
@@ -42,8 +43,8 @@ class ElmoHighway(nn.Module):
 
     def __init__(self, size: int):
         super().__init__()
-        self.transform = nn.Linear(size, size)
-        self.carry = nn.Linear(size, size)  # named as in the released code, but a high gate takes the transform
+        self.transform = Linear(size, size)
+        self.carry = Linear(size, size)  # named as in the released code, but a high gate takes the transform
 
     def reset(self) -> None:
         for part, bias in ((self.transform, 0.0), (self.carry, -2.0)):  # -2: at first, most is the input itself
@@ -51,8 +52,8 @@ class ElmoHighway(nn.Module):
             init.constant_(part.bias, bias)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        gate = apply_linear(self.carry, inputs).sigmoid()
-        transformed = apply_linear(self.transform, inputs).relu()
+        gate = self.carry(inputs).sigmoid()
+        transformed = self.transform(inputs).relu()
         return inputs.lerp(transformed, gate)  # (..., F)
 
 
@@ -72,7 +73,7 @@ class ElmoTokenEncoder(nn.Module):
         if config.lexicon_size:
             self.lexicon_vectors = nn.Embedding(config.lexicon_size, config.lexicon_vector_size, padding_idx=0)
             filters, projects = filters + config.lexicon_vector_size, True
-        self.projection = nn.Linear(filters, config.projection_size) if projects else None
+        self.projection = Linear(filters, config.projection_size) if projects else None
         # CODEPATH: the released models have ReLU; the released code also offers tanh.
         self.activation = torch.tanh if config.char_activation == "tanh" else torch.relu
         self.tanh = config.char_activation == "tanh"
@@ -105,7 +106,7 @@ class ElmoTokenEncoder(nn.Module):
         if hasattr(self, "lexicon_vectors"):
             states = torch.cat([self.lexicon_vectors(words[:, self.letters]), states], -1)  # (N, D + F)
         if self.projection is not None:
-            states = apply_linear(self.projection, states)
+            states = self.projection(states)
         return states.unflatten(0, input_ids.shape[:-1])
 
     def convolve(self, words: torch.Tensor) -> torch.Tensor:

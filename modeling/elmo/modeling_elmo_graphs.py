@@ -34,7 +34,7 @@ import torch
 import torch.nn as nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from ..shared.modeling_recurrence import Tensors
+from ..shared.modeling_recurrence import Clips, Tensors, lstm_step, lstm_step_backward
 
 
 VARIABLE = "ZOO_CUDA_GRAPHS"
@@ -43,7 +43,6 @@ ROWS = 8  # sentences are filled up to a multiple of this, so that few graphs se
 KEPT_GRAPHS = 16  # of a stream
 DEVICES = ("cuda",)
 
-Clips = tuple[float | None, float | None]  # limits of cells and projections; None: no limit
 _lock = threading.Lock()  # a graph's tensors belong to one call at a time
 _kept: dict[tuple[torch.device, int], "_Graphs"] = {}  # by device and stream
 
@@ -105,22 +104,10 @@ def forward_steps(
     `columns` are the inputs' part of the gates (2, K, S, 4C). `is_real` (K, S, 1) says which sentences have a step.
     """
     (hidden, cell), (gates,) = state, columns
-    recurrent, *projection = weights
     results = []
     for step, real in enumerate(is_real.unbind(0)):
-        sums = torch.baddbmm(gates[:, step], hidden, recurrent.mT).float()  # (2, S, 4C)
-        i, f, g, o = sums.chunk(4, -1)
-        g.tanh_()
-        sums[..., : 2 * cell.shape[-1]].sigmoid_()  # i and f
-        o.sigmoid_()
-        new_cell = (cell * f).addcmul_(i, g)
-        if clips[0] is not None:
-            new_cell.clamp_(-clips[0], clips[0])
-        output = (new_cell.tanh() * o).to(gates.dtype)
-        output = torch.bmm(output, projection[0].mT) if projection else output
-        if clips[1] is not None:
-            output = output.clamp(-clips[1], clips[1])
-        results.append((output, sums.to(gates.dtype), new_cell) if save else (output,))
+        output, new_cell, activated = lstm_step(gates[:, step], hidden, cell, weights, clips)
+        results.append((output, torch.cat(activated, -1).to(gates.dtype), new_cell) if save else (output,))
         hidden, cell = torch.where(real, output, hidden), torch.where(real, new_cell, cell)
     return [torch.stack(parts, 1) for parts in zip(*results, strict=True)], [hidden, cell]
 
@@ -131,24 +118,29 @@ def backward_steps(
     """The gradients of `forward_steps`, from the last step to the first; `state` is the gradient of its state."""
     (d_hidden, d_cell), (activated, cells, before, outputs, d_outputs) = state, columns
     recurrent, *projection = weights
+
+    def by_recurrent(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient @ recurrent
+
+    def by_projection(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient @ projection[0] if projection else gradient
+
     results = []
     for step in range(len(is_real) - 1, -1, -1):
-        real = is_real[step]
-        i, f, g, o = activated[:, step].float().chunk(4, -1)
-        d_out = d_hidden + d_outputs[:, step]
-        if clips[1] is not None:  # the gradient is zero where the projection was clipped
-            d_out = d_out * (outputs[:, step].abs() < clips[1])
-        d_hidden_cell = (torch.bmm(d_out, projection[0]) if projection else d_out).float()  # of sigmoid(o) tanh(c)
-        squashed = cells[:, step].tanh()
-        d_current = d_cell + d_hidden_cell * o * (1 - squashed * squashed)
-        if clips[0] is not None:
-            d_current = d_current * (cells[:, step].abs() < clips[0])
-        parts = [d_current * g * i * (1 - i), d_current * before[:, step] * f * (1 - f)]
-        parts += [d_current * i * (1 - g * g), d_hidden_cell * squashed * o * (1 - o)]
-        d_gates = torch.cat(parts, -1).to(activated.dtype)
-        results.append((d_gates, d_out))
-        d_hidden = torch.where(real, torch.bmm(d_gates, recurrent), d_hidden)
-        d_cell = torch.where(real, d_current * f, d_cell)
+        d_output, both_cells = d_hidden + d_outputs[:, step], (cells[:, step], before[:, step])
+        d_gates, d_projected, d_before, d_cell_before = lstm_step_backward(
+            d_output,
+            d_cell.clone(),
+            activated[:, step],
+            both_cells,
+            outputs[:, step],
+            by_recurrent,
+            by_projection,
+            clips,
+        )
+        results.append((d_gates, d_projected))
+        d_hidden = torch.where(is_real[step], d_before, d_hidden)
+        d_cell = torch.where(is_real[step], d_cell_before, d_cell)
     return [torch.stack(parts[::-1], 1) for parts in zip(*results, strict=True)], [d_hidden, d_cell]
 
 

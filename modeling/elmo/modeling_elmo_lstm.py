@@ -26,30 +26,28 @@ fast for the following reasons, none of which changes a result:
 - sentences are sorted by length, and step t computes only those that are longer than t, so padding is not computed and
   the rows of a step are adjacent;
 - after the loop, one product each computes the gradients of U and of P;
-- oneDNN computes the products where it is faster (modeling_onednn.py); where torch computes them, each direction runs
-  in a thread of its own, because several threads within such small products of torch cost time.
+- oneDNN computes the products where it is faster (modeling_onednn.py), from weights packed once for all steps.
+
+`lstm_step` and `lstm_step_backward` (modeling_recurrence.py) have the equations of one step. `_forward` writes the
+former in place, because a step on the CPU otherwise takes half as long again.
 
 Letters: S sentences, M steps of all sentences, C cells, P size of the projection. Tensors of all steps are (M, ...):
 the rows of step 0, longest sentence first, then those of step 1, ...; `sizes` counts the rows of each step.
 """
 
-import functools
-import os
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn as nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import apply_linear, fill_up, is_faster, packed, product, weight_of
-from ..shared.modeling_recurrence import Stepped, Tensors, scan
+from ..shared.modeling_onednn import Linear, fill_up, is_faster, packed, product
+from ..shared.modeling_recurrence import Clips, Stepped, Tensors, lstm_step, lstm_step_backward, scan, tanh, tanh_
 from ..shared.modeling_static import is_transformed
-from .modeling_elmo_graphs import Clips, run_backward, run_forward, uses_graphs
+from ..shared.modeling_weights import weight_of
+from .modeling_elmo_graphs import run_backward, run_forward, uses_graphs
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # one tensor of the forward and one of the backward direction
@@ -92,7 +90,7 @@ class ElmoLSTM(nn.Module):
 
     def __init__(self, input_size: int, cell_size: int, projection_size: int):
         super().__init__()
-        self.input = nn.Linear(input_size, 4 * cell_size)
+        self.input = Linear(input_size, 4 * cell_size)
         self.recurrent = nn.Linear(projection_size, 4 * cell_size, bias=False)
         self.projection = nn.Linear(cell_size, projection_size, bias=False) if cell_size != projection_size else None
 
@@ -109,10 +107,6 @@ class ElmoLSTM(nn.Module):
         if self.projection is not None:
             init.xavier_uniform_(self.projection.weight)
 
-    def gates(self, inputs: torch.Tensor) -> torch.Tensor:
-        """W x + b, the inputs' part of all gates: (M, input_size) -> (M, 4C)."""
-        return apply_linear(self.input, inputs)
-
     @property
     def step_weights(self) -> list[torch.Tensor]:
         """The weights that each step reads: U and, unless states are the cells, P."""
@@ -120,7 +114,7 @@ class ElmoLSTM(nn.Module):
 
     @staticmethod
     def step(state: Tensors, column: Tensors, weights: Tensors, clips: Clips) -> Stepped:
-        """One step of `scan`, in ordinary operations, with one row per sentence.
+        """One step of `scan`, with one row per sentence.
 
         Args:
             state: hidden (S, P) and cell (S, C).
@@ -128,21 +122,8 @@ class ElmoLSTM(nn.Module):
             weights: the `step_weights`.
         """
         (hidden, cell), (gates, is_real) = state, column
-        recurrent, *projection = weights
-        i, f, g, o = (gates + nn.functional.linear(hidden, recurrent)).float().chunk(4, -1)  # (S, C) each
-        new_cell = clip(f.sigmoid() * cell + i.sigmoid() * g.tanh(), clips[0])
-        output = (o.sigmoid() * new_cell.tanh()).to(gates.dtype)
-        output = clip(nn.functional.linear(output, *projection) if projection else output, clips[1])
+        output, new_cell, _ = lstm_step(gates, hidden, cell, weights, clips)
         return (torch.where(is_real, output, hidden), torch.where(is_real, new_cell, cell)), output
-
-
-def clip(states: torch.Tensor, limit: float | None) -> torch.Tensor:
-    return states if limit is None else states.clamp(-limit, limit)
-
-
-def tanh_(states: torch.Tensor) -> torch.Tensor:
-    """tanh in place, in float32. On the CPU it uses the sigmoid, several times as fast, with an error below 1e-7."""
-    return states.mul_(2).sigmoid_().mul_(2).sub_(1) if states.device.type == "cpu" else states.tanh_()
 
 
 def run_both(
@@ -249,7 +230,7 @@ def _forward_both(sides, sizes, clips, save):
     """What `_forward` returns for each direction."""
     u = sides[0][1]
     if not sizes or not uses_graphs(u):
-        return _of_both(lambda side: _forward(*side, sizes, clips, save), sides, is_faster(u, u, len(sizes)))
+        return [_forward(*side, sizes, clips, save) for side in sides]
     gates, u, p, *state = _stack(sides)
     outputs, state, saved = run_forward(gates, [u] if p is None else [u, p], state, sizes, clips, save)
     return [(outputs[d], [part[d] for part in state], [part[d] for part in saved]) for d in range(2)]
@@ -259,7 +240,7 @@ def _backward_both(sides, sizes, clips):
     """What `_backward` returns for each direction."""
     u = sides[0][0]
     if not sizes or not uses_graphs(u):
-        return _of_both(lambda side: _backward(*side, sizes, clips), sides, is_faster(u, u, len(sizes)))
+        return [_backward(*side, sizes, clips) for side in sides]
     u, p, _, cell, outputs, activated, cells, d_outputs, *d_state = _stack(sides)
     columns = activated, cells, outputs, d_outputs
     d_gates, d_projected, d_state = run_backward([u] if p is None else [u, p], cell, columns, d_state, sizes, clips)
@@ -318,22 +299,11 @@ def _backward(u, p, hidden, cell, outputs, activated, cells, d_outputs, d_hidden
         rows = slice(end - size, end)
         end -= size
         previous_rows = slice(end - sizes[step - 1], end - sizes[step - 1] + size)
-        i, f, g, o = activated[rows].float().chunk(4, 1)
-        current, previous = cells[rows], cells[previous_rows] if step else cell[:size]
-        d_out = d_hidden[:size].add_(d_outputs[rows])
-        if clips[1] is not None:  # the gradient is zero where the projection was clipped
-            d_out.mul_(outputs[rows].abs() < clips[1])
-        d_projected[rows] = d_out
-        d_hidden_cell = by_p(d_out).float()  # of sigmoid(o) tanh(c)
-        squashed = tanh_(current.clone())
-        d_current = d_cell[:size].add_(d_hidden_cell * o * (1 - squashed * squashed))
-        if clips[0] is not None:
-            d_current.mul_(current.abs() < clips[0])
-        sums = torch.cat([d_current * g * i * (1 - i), d_current * previous * f * (1 - f)], 1)
-        sums = torch.cat([sums, d_current * i * (1 - g * g), d_hidden_cell * squashed * o * (1 - o)], 1)
-        d_gates[rows] = sums
-        d_current.mul_(f)  # in place in `d_cell`: the gradient of the cell before this step
-        d_hidden[:size] = by_u(d_gates[rows])
+        both_cells = cells[rows], cells[previous_rows] if step else cell[:size]
+        d_output = d_hidden[:size].add_(d_outputs[rows])
+        d_gates[rows], d_projected[rows], d_hidden[:size], _ = lstm_step_backward(  # which overwrites `d_cell`
+            d_output, d_cell[:size], activated[rows], both_cells, outputs[rows], by_u, by_p, clips
+        )
     d_weights = _weight_gradients(p, hidden, outputs, activated, cells, d_gates, d_projected, sizes)
     return d_gates, *d_weights, d_hidden, d_cell
 
@@ -344,7 +314,7 @@ def _weight_gradients(p, hidden, outputs, activated, cells, d_gates, d_projected
     if p is None:
         return d_u, None
     o = activated[:, 3 * cells.shape[1] :].float()
-    return d_u, _transposed_product(d_projected, (o * tanh_(cells.clone())).to(outputs.dtype))
+    return d_u, _transposed_product(d_projected, (o * tanh(cells)).to(outputs.dtype))
 
 
 def _previous_states(outputs: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
@@ -369,36 +339,3 @@ def _product_with(weight: torch.Tensor | None, steps: int) -> Callable[[torch.Te
 def _transposed_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """one' @ other: (M, A), (M, B) -> (A, B)."""
     return product(fill_up(one).T, fill_up(other).T) if is_faster(one, other) else one.T @ other
-
-
-def _of_both(compute: Callable, sides: list[tuple], by_onednn: bool) -> list:
-    """Runs `compute` on both directions, without gradients.
-
-    On the CPU they run in two threads, if torch may use as many and oneDNN does not compute the products. With oneDNN,
-    two threads within each product are faster: the two directions would wait for each other in Python.
-    """
-    threads = torch.get_num_threads()
-    if by_onednn or threads == 1 or sides[0][0].device.type != "cpu":
-        return [compute(side) for side in sides]
-    if _get_current_dispatch_mode() is not None:  # a mode, as torch's counter of FLOPs, sees this thread only
-        torch.set_num_threads(threads // 2)  # the same rounding as in the two threads
-        try:
-            return [compute(side) for side in sides]
-        finally:
-            torch.set_num_threads(threads)
-    return list(_pool(os.getpid(), threads).map(torch.no_grad()(compute), sides))
-
-
-@functools.lru_cache(maxsize=1)
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Two worker threads for this process, each with half of torch's threads. Threads do not survive a fork."""
-    pool, both = ThreadPoolExecutor(2), threading.Barrier(2)
-
-    def halve(_: int) -> None:
-        torch.set_num_threads(threads // 2)
-        torch.get_num_threads()  # the new number takes effect in a thread when it is first read there
-        both.wait()
-
-    list(pool.map(halve, range(2)))
-    torch.set_num_threads(threads)  # the workers also changed the number for all later threads
-    return pool

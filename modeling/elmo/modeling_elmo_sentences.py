@@ -95,6 +95,23 @@ class Sentences:
         sides = [(forward[self.slots[0]], backward[self.slots[1]]) for forward, backward in outputs]
         return [torch.cat(pair, -1) for pair in [(word, word), *sides]]
 
+    def with_boundaries(self, marks: torch.Tensor, words: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
+        """As `layers`, padded to (B, T + 2, H), with <S> in column 0 and </S> behind the last word of each row.
+
+        The sentences are rows that were read with `closes`. `marks` (2, P) and `words` (N, P) are the word layer.
+        """
+        count, columns = len(self.lengths), self.shape[1] + 2
+        number = torch.arange(count, device=words.device)
+        first, last = self.steps.rows(number, torch.zeros_like(number)), self.steps.rows(number, self.lengths + 1)
+        forward = torch.cat([first, self.slots[0], last])  # <S>, the words and </S> of all sentences
+        backward = torch.cat([last, self.slots[1], first])
+        words = torch.cat([marks[:1].expand(count, -1), words, marks[1:].expand(count, -1)])
+        sides = [(words, words), *((ahead[forward], behind[backward]) for ahead, behind in outputs)]
+        places = torch.cat([number * 0, self.position + 1, self.lengths + 1])
+        places = places + columns * torch.cat([number, self.sentence, number])
+        zeros = words.new_zeros(count * columns, 2 * words.shape[1])
+        return [zeros.index_copy(0, places, torch.cat(pair, -1)).view(count, columns, -1) for pair in sides]
+
     def pad(self, states: torch.Tensor) -> torch.Tensor:
         """(N, D) -> (B, T, D), zero at padding."""
         rows, columns = self.shape

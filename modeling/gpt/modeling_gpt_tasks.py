@@ -30,6 +30,7 @@ import torch
 import torch.nn as nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
     MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
@@ -118,8 +119,37 @@ def flatten_choices(inputs: torch.Tensor, **tensors: torch.Tensor | None) -> lis
     return [None if tensor is None else tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors.values()]
 
 
-@auto_docstring(custom_intro="Base of the heads that read the state of each row's last token, with the LM loss.")
+@auto_docstring(custom_intro="Base of the heads, most of which read the state of each row's last token.")
 class ZooGPTTaskModel(ZooGPTPreTrainedModel):
+    def decode(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        labels: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        unpad: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPast:
+        """The model's output. Positions count from each row's first real token; `labels` are those of tokens."""
+        inputs, past = input_ids if input_ids is not None else inputs_embeds, int(cached_tokens(cache))
+        check_shapes(inputs, attention_mask, position_ids=position_ids, labels=labels, past=past)
+        if position_ids is None:
+            position_ids = positions_of_real_tokens(inputs, attention_mask, past)
+        return self.transformer(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
+            cache=cache,
+            return_dict=True,
+            **kwargs | {"use_cache": False},
+        )
+
     def mask_padding(
         self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None, past: int = 0
     ) -> torch.Tensor | None:
@@ -150,30 +180,15 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
 
         The LM loss is None without labels and with `config.lm_loss_weight=0`. `num_items_in_batch` counts labels.
         """
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        past = int(cached_tokens(cache))
-        check_shapes(inputs, attention_mask, position_ids=position_ids, past=past)
         with_lm_loss = labels is not None and self.config.lm_loss_weight > 0
         if with_lm_loss and input_ids is None:
             raise ValueError("lm_loss_weight needs words to predict: give input_ids instead of inputs_embeds")
-        if position_ids is None:
-            position_ids = positions_of_real_tokens(inputs, attention_mask, past)
-        outputs = self.transformer(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            cache=cache,
-            inputs_embeds=inputs_embeds,
-            unpad=unpad,
-            last_token_only=not with_lm_loss,
-            return_dict=True,
-            **kwargs | {"use_cache": False},
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.decode(*inputs, cache=cache, unpad=unpad, last_token_only=not with_lm_loss, **kwargs)
         states = outputs.last_hidden_state  # (R, 1 or T, H)
         if not with_lm_loss and states.shape[1] == 1:
             return outputs, states[:, 0], None
-        last_states = states_at(states, last_columns(inputs, attention_mask).unsqueeze(1))[:, 0]
+        last_states = states_at(states, last_columns(states, attention_mask).unsqueeze(1))[:, 0]
         if not with_lm_loss:
             return outputs, last_states, None
         lm_loss = self.lm_loss(states, input_ids, attention_mask)
@@ -254,18 +269,7 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
             if cache is not None:
                 raise ValueError("both_orders reads two rows a pair, but the cache holds one: use only one of the two")
             rows = self.in_both_orders(*rows)
-        input_ids, attention_mask, token_type_ids, position_ids = rows
-        outputs, states, lm_loss = self.read(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            labels,
-            unpad=unpad,
-            cache=cache,
-            **kwargs,
-        )
+        outputs, states, lm_loss = self.read(*rows, inputs_embeds, labels, unpad=unpad, cache=cache, **kwargs)
         if self.config.both_orders:
             states = states.unflatten(0, (2, -1)).sum(0)  # (2B, H) -> (B, H)
         logits = self.score(self.dropout(states))  # (B, C)
@@ -357,16 +361,8 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
         )  # (B * K, T)
         inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, 1)
         attention_mask = self.mask_padding(input_ids, attention_mask)
-        outputs, states, lm_loss = self.read(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            labels,
-            unpad=unpad,
-            **kwargs,
-        )
+        rows = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs, states, lm_loss = self.read(*rows, labels, unpad=unpad, **kwargs)
         logits = self.multiple_choice_head(states).unflatten(0, inputs.shape[:2])  # (B, K)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         if lm_loss is not None:
@@ -481,7 +477,7 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
 
 
 @auto_docstring(custom_intro="GPT with a classifier on every token, which sees only the tokens before it (tagging).")
-class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
+class ZooGPTForTokenClassification(ZooGPTTaskModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
@@ -512,14 +508,8 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooGPTModel.forward`.
         """
-        check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask, labels=labels)
-        if position_ids is None:
-            position_ids = positions_of_real_tokens(
-                input_ids if input_ids is not None else inputs_embeds, attention_mask
-            )
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        unpad = False if labels_need_padding(labels, attention_mask) else unpad
-        outputs = self.transformer(*inputs, unpad=unpad, return_dict=True, **kwargs | {"use_cache": False})
+        outputs = self.decode(*inputs, labels, unpad=unpad, **kwargs)
         logits = self.classifier(self.dropout(outputs.last_hidden_state))  # (B, T, C)
         loss = None
         if labels is not None:
@@ -530,7 +520,7 @@ class ZooGPTForTokenClassification(ZooGPTPreTrainedModel):
 
 
 @auto_docstring(custom_intro="GPT with a score for each token as the start and as the end of the answer (SQuAD).")
-class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
+class ZooGPTForQuestionAnswering(ZooGPTTaskModel):
     def __init__(self, config: ZooGPTConfig):
         super().__init__(config)
         self.transformer = ZooGPTModel(self.config)
@@ -562,13 +552,8 @@ class ZooGPTForQuestionAnswering(ZooGPTPreTrainedModel):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out; see `ZooGPTModel.forward`.
         """
-        check_shapes(input_ids if input_ids is not None else inputs_embeds, attention_mask)
-        if position_ids is None:
-            position_ids = positions_of_real_tokens(
-                input_ids if input_ids is not None else inputs_embeds, attention_mask
-            )
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs = self.transformer(*inputs, unpad=unpad, return_dict=True, **kwargs | {"use_cache": False})
+        outputs = self.decode(*inputs, unpad=unpad, **kwargs)
         logits = self.qa_outputs(outputs.last_hidden_state)  # (B, T, 2)
         if attention_mask is not None and attention_mask.dim() == 2:
             padding = (attention_mask == 0).unsqueeze(-1).to(logits.device)

@@ -16,35 +16,25 @@
 `attend` is the one way from queries, keys and values to states. In a padded batch, a mask hides padding, and the
 configured function of transformers does the rest. In a packed row:
 
-- a flash kernel, or on a GPU torch's own, takes all sequences at once, with their boundaries;
 - on the CPU, sequences of equal length are computed together, without a mask;
-- on other devices, where many small calls would cost more than they save, sequences are padded for attention only.
-
-`attn_implementation="torch_varlen"` is sdpa, except that one call of `torch.nn.attention.varlen` computes all
-sequences of a packed row on a GPU. It ships with torch, so nothing has to be installed or downloaded. Batches without
-padding and steps of generation go to sdpa, and so does whatever the kernel does not take (`takes_varlen`): dropout,
-other types and sizes, other devices.
+- on a GPU, with sdpa in bfloat16 or float16, torch's flash attention takes all sequences at once, with their
+  boundaries, and so does any flash attention of transformers that is configured by its name;
+- elsewhere (`takes_flash`), where many small calls would cost more than they save, sequences are padded for attention.
 
 Letters: as in modeling_packing.py.
 """
 
-import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn as nn
-from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import (
-    AttentionMaskInterface,
     create_bidirectional_mask,
     create_causal_mask,
     packed_sequence_mask_function,
-    sdpa_mask,
 )
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -52,13 +42,8 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import CACHE, is_paged
-from .modeling_packing import VARLEN, Packing, Plan, attends_by_varlen, attends_in_groups, is_recorded
+from .modeling_packing import Packing, Plan, attends_in_groups, flash_operation, is_recorded, takes_flash
 from .modeling_static import has_amx, is_opaque, product_type
-
-
-VARLEN_TYPES = (torch.bfloat16, torch.float16)
-HEAD_DIMS = range(8, 257, 8)
-EVERYTHING, EARLIER_TOKENS = (-1, -1), (-1, 0)  # how many tokens to the left and to the right a query sees; -1: all
 
 
 def attend(
@@ -87,13 +72,13 @@ def attend(
     if packing is None:
         output, probabilities = function(module, query, key, value, attention_mask, **kwargs)
         return output.flatten(2), probabilities
-    varlen = attends_by_varlen(module.config, query.device)
-    if is_flash_attention_requested(module.config) or (varlen and takes_varlen(query, kwargs["dropout"])):
+    attend_to = _attend_on_a_grid
+    if is_flash_attention_requested(module.config):
         attend_to = _attend_by_boundaries
-    elif varlen or not attends_in_groups(query.device):
-        attend_to = _attend_on_a_grid
-    else:
+    elif attends_in_groups(query.device):
         attend_to = _attend_in_groups
+    elif takes_flash(module.config, query.device, product_type(query), query.shape[-1]):
+        attend_to, function = _attend_by_boundaries, flash_attention_forward
     return attend_to(function, module, query, key, value, packing, **kwargs).flatten(2), None
 
 
@@ -146,7 +131,7 @@ def attention_implementation(config, query: torch.Tensor, kwargs: dict, cache: C
 
     sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
     query, as in a step of generation, with dropout, for which it computes in float32, and, on processors without AMX,
-    in its backward pass. The same holds for torch_varlen, which calls sdpa. A paged cache is updated by the
+    in its backward pass. A paged cache is updated by the
     configuration's function alone. `kwargs` are those of the attention function. Raises ValueError if attentions are
     requested and the configured implementation cannot return them.
     """
@@ -157,7 +142,7 @@ def attention_implementation(config, query: torch.Tensor, kwargs: dict, cache: C
             f"output_attentions=True, but the attention {implementation!r} has none to show: call "
             'model.set_attn_implementation("eager") or ("sdpa") first.'
         )
-    if implementation not in ("sdpa", VARLEN) or is_paged(cache):  # trf-ignore: TRF051
+    if implementation != "sdpa" or is_paged(cache):  # trf-ignore: TRF051
         return implementation
     suits = not recorded and (is_tracing(query) or _is_for_sdpa(query, kwargs["dropout"]))
     return implementation if suits else "eager"
@@ -199,58 +184,28 @@ def eager_attention_forward(
     return (probabilities @ value).transpose(1, 2).contiguous(), probabilities  # (B, T, A, D)
 
 
-def varlen_attention_forward(
+def flash_attention_forward(
     module: nn.Module,
-    query: torch.Tensor,  # (1, A, N or S, D) if there are boundaries
+    query: torch.Tensor,  # (1, A, N or S, D)
     key: torch.Tensor,  # (1, A, N, D)
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    cu_seq_lens_q: torch.Tensor | None = None,  # (S + 1,), int32
-    cu_seq_lens_k: torch.Tensor | None = None,
-    max_length_q: int | None = None,
-    max_length_k: int | None = None,
+    attention_mask: None,
+    scaling: float,
+    dropout: float,
+    cu_seq_lens_q: torch.Tensor,  # (S + 1,), int32
+    cu_seq_lens_k: torch.Tensor,
+    max_length_q: int,
+    max_length_k: int,
     **kwargs,
 ) -> tuple[torch.Tensor, None]:
-    """Attention within the sequences that the boundaries separate: (1, N or S, A, D). Without boundaries: sdpa's."""
-    if cu_seq_lens_q is None:
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
-        )
+    """torch's own flash attention within the sequences that the boundaries separate: (1, N or S, A, D)."""
+    dtype = product_type(query)  # autocast does not cast for this operation
+    query, key, value = (states[0].transpose(0, 1).to(dtype) for states in (query, key, value))  # (N or S, A, D)
     # A single query of a causal layer is its sequence's last token, which sees all others.
-    window = EARLIER_TOKENS if module.is_causal and max_length_q > 1 else EVERYTHING
-    query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (N or S, A, D)
-    output = _kernel()(
-        query,
-        key,
-        value,
-        cu_seq_lens_q,
-        cu_seq_lens_k,
-        max_length_q,
-        max_length_k,
-        scale=scaling,
-        window_size=window,
-    )
+    is_causal = module.is_causal and max_length_q > 1
+    lengths = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
+    output, *_ = flash_operation()(query, key, value, *lengths, dropout, is_causal, False, scale=scaling)
     return output.unsqueeze(0), None
-
-
-def takes_varlen(query: torch.Tensor, dropout: float) -> bool:
-    """Whether torch's kernel computes attention of (N, A, D) queries, with this dropout, on their GPU."""
-    if dropout > 0 or query.dtype not in VARLEN_TYPES or query.shape[-1] not in HEAD_DIMS:
-        return False
-    is_old = query.device.type == "cuda" and torch.cuda.get_device_capability(query.device) < (8, 0)
-    return not is_old and _kernel() is not None
-
-
-@functools.cache
-def _kernel() -> Callable | None:
-    """`torch.nn.attention.varlen.varlen_attn`, imported when it is first called, or None before torch 2.11."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    return varlen_attn if "window_size" in inspect.signature(varlen_attn).parameters else None
 
 
 def create_mask(
@@ -294,7 +249,7 @@ def mask_of_queries(mask: Any, read: torch.Tensor | None) -> tuple[Any, torch.Te
 
 def keeps_packed_rows_apart(config) -> bool:
     """Whether the attention implementation takes a mask over pairs of tokens."""
-    return config._attn_implementation in ("eager", "sdpa", VARLEN, "flex_attention")  # trf-ignore: TRF051
+    return config._attn_implementation in ("eager", "sdpa", "flex_attention")  # trf-ignore: TRF051
 
 
 def _packed_rows_overlay(config: PreTrainedConfig, starts: torch.Tensor) -> Callable:
@@ -320,7 +275,3 @@ def _packed_rows_overlay(config: PreTrainedConfig, starts: torch.Tensor) -> Call
 def _allow_all(batch_idx, head_idx, q_idx, kv_idx) -> torch.Tensor:
     """A mask function, as transformers calls it for pairs of tokens, that hides none of them."""
     return q_idx >= 0
-
-
-AttentionInterface.register(VARLEN, varlen_attention_forward)
-AttentionMaskInterface.register(VARLEN, sdpa_mask)

@@ -115,8 +115,7 @@ def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Ten
     """Those of the (B, T, H) states for which a head computes logits.
 
     logits_to_keep: how many at the end of each row (0: all), (N,) positions of all rows, (B, N) positions of each row,
-        or a (B, T) mask, which gives (number of true entries, H) states. transformers 5.23 has these forms, earlier
-        releases the first two.
+        or a (B, T) mask, which gives (number of true entries, H) states. transformers has these forms.
     """
     if isinstance(logits_to_keep, int):
         return states[:, -logits_to_keep:]

@@ -38,37 +38,33 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn as nn
-from torch.nn.modules import module as torch_module
 from torch.utils.flop_counter import register_flop_formula
 
-from .modeling_static import has_amx, is_transformed, product_type
+from .modeling_static import has_amx, is_transformed
 
 
 WORTH_PACKING = 24  # from this many products with the same weight on, packing it first saves time
+SMALL = 2**20  # multiplications; below, the calls from here to oneDNN and back take longer than the product
 VARIABLE = "ZOO_ONEDNN"
-# Of torch.nn.modules.module: hooks of all modules. Its function that asks for any of them is not in torch 2.6.
-GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
-GLOBAL_HOOKS += ("_global_backward_hooks", "_global_backward_pre_hooks")
 PLAIN = (torch.Tensor, nn.Parameter)  # no subclass, and no stand-in while a graph is traced
 
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """inputs (..., I) @ weight (O, I)' + bias (O) -> (..., O)."""
-    pays = _pays(inputs, weight, bias)
-    return _multiply(inputs, weight, bias) if pays else nn.functional.linear(inputs, weight, bias)
-
-
-def _pays(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Whether `is_faster`, except for one row and a weight that is stored as (I, O): torch is as fast then."""
-    fits = inputs.dim() > 1 and (bias is None or bias.dtype == weight.dtype)
-    return fits and (inputs.numel() != weight.shape[1] or weight.is_contiguous()) and is_faster(inputs, weight)
-
-
-def _multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """As `linear`, by oneDNN, with gradients."""
+    if torch.compiler.is_compiling() or not _pays(inputs, weight, bias):
+        return nn.functional.linear(inputs, weight, bias)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (inputs, weight, bias)):
         return _without_filling(_FilledProduct.apply(inputs, weight, bias), inputs.shape[:-1])
     return multiply_rows(inputs, weight, bias)
+
+
+def _pays(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Whether `is_faster`, except for small products, and for one row and a weight that is stored as (I, O)."""
+    if inputs.numel() * weight.shape[0] < SMALL or inputs.dim() < 2:
+        return False
+    if (inputs.numel() == weight.shape[1] and not weight.is_contiguous()) or not is_faster(inputs, weight):
+        return False
+    return bias is None or bias.dtype == weight.dtype
 
 
 def multiply_rows(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -81,53 +77,6 @@ class Linear(nn.Linear):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return linear(inputs, self.weight, self.bias)  # (..., I) -> (..., O)
-
-
-def apply_linear(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    """layer(inputs), computed as by `linear` if the layer is an nn.Linear and nothing else.
-
-    Others may have replaced the layer (peft, quantization), or put hooks on it; then it is called.
-    """
-    if type(layer) is nn.Linear and not _is_hooked(layer) and _pays(inputs, layer.weight, layer.bias):
-        return _multiply(inputs, layer.weight, layer.bias)
-    return layer(inputs)
-
-
-def weight_of(layer: nn.Module) -> torch.Tensor:
-    """The weight of a layer that is not called, because a computation of another kind reads its weight.
-
-    Raises NotImplementedError for a layer that does more (LoRA, quantization), or whose weight accelerate would bring
-    from elsewhere when the layer is called.
-    """
-    if not isinstance(layer, (nn.Linear, nn.Conv1d)):
-        raise NotImplementedError(
-            f"{type(layer).__name__} stands in the place of a layer whose weight is read without a call, so it would "
-            "have no effect: leave this layer out of the adapter's target_modules, or unquantized"
-        )
-    if layer.weight.is_meta and hasattr(layer, "_hf_hook"):
-        raise NotImplementedError(
-            "this weight is offloaded, but read without a call of its layer: offload whole modules with accelerate's "
-            "preload_module_classes=model._no_split_modules, or keep the model on one device"
-        )
-    compute_weights(layer)
-    return layer.weight
-
-
-def compute_weights(layer: nn.Module) -> None:
-    """Computes the weights that hooks compute before each call of a layer (torch's pruning, weight_norm, ...).
-
-    This is for layers whose weights are read without a call. Such a hook leaves its weight as a plain tensor in the
-    place of a parameter. The hooks of a layer that has no such tensor are not run: they get to see no inputs here.
-    """
-    if layer._forward_pre_hooks and any(isinstance(value, torch.Tensor) for value in vars(layer).values()):
-        for hook in layer._forward_pre_hooks.values():
-            hook(layer, ())
-
-
-def _is_hooked(layer: nn.Module) -> bool:
-    """Whether calling the layer does more than its class's `forward`."""
-    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
-    return any(hooks) or "forward" in vars(layer) or any(getattr(torch_module, name) for name in GLOBAL_HOOKS)
 
 
 def _without_filling(rows: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -147,12 +96,6 @@ def fill_up(inputs: torch.Tensor) -> torch.Tensor:
 def is_faster(inputs: torch.Tensor, weight: torch.Tensor, products: int = 1) -> bool:
     """Whether to use oneDNN, for so many `products` with this weight."""
     return can_multiply(inputs, weight) and is_chosen(products)
-
-
-def lacks_lstm(states: torch.Tensor) -> bool:
-    """Whether torch's LSTM may fail on these states: on a CPU it leaves bfloat16 to oneDNN, which needs AVX-512."""
-    computes_in_bfloat16 = states.device.type == "cpu" and product_type(states) == torch.bfloat16
-    return computes_in_bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def is_chosen(products: int = 1) -> bool:

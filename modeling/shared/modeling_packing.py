@@ -25,6 +25,7 @@ Letters: B rows, T columns, N tokens of a packed row, S sequences (S = B unless 
 longest, H hidden size, Q queries, P tokens in a cache.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -39,12 +40,17 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import cached_tokens, is_paged
-from .modeling_static import is_opaque
+from .modeling_static import is_opaque, product_type
 
 
 GROUPED_DEVICES = ("cpu",)
-VARLEN = "torch_varlen"  # an attention implementation, see modeling_attention.py
-VARLEN_DEVICES = ("cuda",)
+FLASH_DEVICES = ("cuda",)
+FLASH_TYPES = (torch.bfloat16, torch.float16)
+FLASH_HEADS = range(8, 257, 8)  # their sizes
+FLASH_ARGUMENTS = ["query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k"]
+FLASH_ARGUMENTS += ["dropout_p", "is_causal", "return_debug_mask"]
+# Tokens of a padded batch. With fewer, a GPU waits for the calls of its kernels, of which packing makes more.
+FEW_TOKENS = 2048
 # Packages whose hooks take states of any shape: they record, place, gather or watch whole tensors.
 ANY_SHAPE = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
 NEEDS_PADDING = ("transformers.integrations.neftune",)  # scales its noise by the number of columns
@@ -261,7 +267,7 @@ def make_plan(
         token = None
     packing, column, read, padding = None, None, None, None
     if unpad and not (hooked or attentions or cache is not None or (hidden_states and torch.is_grad_enabled())):
-        packing = choose_packing(model.config, inputs, attention_mask, starts)
+        packing = choose_packing(model, inputs, attention_mask, starts)
     if packing is None and token == "first":
         column = torch.zeros(inputs.shape[0], 1, dtype=torch.long, device=inputs.device)
     elif packing is None and token == "last":
@@ -274,13 +280,13 @@ def make_plan(
 
 
 def choose_packing(
-    config, inputs: torch.Tensor, attention_mask: torch.Tensor | None, starts: torch.Tensor | None
+    model: PreTrainedModel, inputs: torch.Tensor, attention_mask: torch.Tensor | None, starts: torch.Tensor | None
 ) -> Packing | None:
     """The sequences to pack in this call, or None if it computes the whole batch.
 
     The whole batch is computed in traced graphs (torch.compile, torch.export, ONNX), under `torch.vmap` over masks and
-    on XLA, which need static shapes; with a 4-D mask, which says more than where padding is; and with flex attention
-    or an attention function of the user, which get the batch and its mask.
+    on XLA, which need static shapes; with a 4-D mask, which says more than where padding is; with flex attention or an
+    attention function of the user, which get the batch and its mask; and, on a GPU, if the batch is small.
 
     Args:
         inputs: (B, T) token ids or (B, T, H) embeddings.
@@ -291,15 +297,20 @@ def choose_packing(
         return None
     if attention_mask is not None and attention_mask.dim() != 2:
         return None
+    config, (rows, columns) = model.config, inputs.shape[:2]
     # Only the packing depends on this; the backend itself is called through transformers' interface.
-    takes_groups = config._attn_implementation in ("eager", "sdpa", VARLEN)  # trf-ignore: TRF051
-    if not takes_groups and not is_flash_attention_requested(config):
+    takes_groups = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
+    by_name = is_flash_attention_requested(config)
+    if not takes_groups and not by_name:
         return None
-    packing = find_sequences(inputs.shape[:2], inputs.device, attention_mask, starts)
-    if packing is None or attends_in_groups(inputs.device):
+    in_groups = attends_in_groups(inputs.device)
+    if not in_groups and not by_name and starts is None and rows * columns < FEW_TOKENS:
+        return None
+    packing = find_sequences((rows, columns), inputs.device, attention_mask, starts)
+    if packing is None or in_groups:
         return packing
-    takes_boundaries = is_flash_attention_requested(config) or attends_by_varlen(config, inputs.device)
-    rows, columns = packing.shape
+    table, head_size = model.get_input_embeddings().weight, config.hidden_size // config.num_attention_heads
+    takes_boundaries = by_name or takes_flash(config, inputs.device, product_type(table), head_size)
     if not takes_boundaries and len(packing.starts) * packing.longest > 2 * rows * columns:
         return None  # a grid of short sequences next to a long one
     return packing
@@ -310,9 +321,36 @@ def attends_in_groups(device: torch.device) -> bool:
     return device.type in GROUPED_DEVICES
 
 
-def attends_by_varlen(config, device: torch.device) -> bool:
-    """Whether torch's own attention for sequences of different lengths is configured, on a device that has it."""
-    return config._attn_implementation == VARLEN and device.type in VARLEN_DEVICES  # trf-ignore: TRF051
+def takes_flash(config, device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
+    """Whether sdpa is configured, and torch's flash attention computes it in this type, with heads of this size."""
+    if config._attn_implementation != "sdpa" or device.type not in FLASH_DEVICES:  # trf-ignore: TRF051
+        return False
+    return dtype in FLASH_TYPES and head_size in FLASH_HEADS and flash_is_on(device)
+
+
+def flash_is_on(device: torch.device) -> bool:
+    """Whether the GPU has torch's flash attention with boundaries, and the user has not switched flash off."""
+    return torch.backends.cuda.flash_sdp_enabled() and _has_flash(device)
+
+
+@functools.cache
+def _has_flash(device: torch.device) -> bool:
+    is_built = torch.version.hip is None and torch.backends.cuda.is_flash_attention_available()
+    return is_built and torch.cuda.get_device_capability(device) >= (8, 0) and flash_operation() is not None
+
+
+@functools.cache
+def flash_operation() -> Callable | None:
+    """torch's private operation, whose gradients are C++; None if it takes other arguments than are given here.
+
+    Its public wrapper, `torch.nn.attention.varlen`, has no dropout. The calls of that in Python make a step on short
+    sentences 1.2 times as long as one with padding.
+    """
+    operation = getattr(torch.ops.aten, "_flash_attention_forward", None)
+    if operation is None:
+        return None
+    names = [argument.name for argument in operation.default._schema.arguments]
+    return operation.default if names[: len(FLASH_ARGUMENTS)] == FLASH_ARGUMENTS and "scale" in names else None
 
 
 def hooks_need_padding(model: nn.Module) -> bool:

@@ -22,12 +22,14 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn as nn
 
-from .modeling_onednn import compute_weights
+from .modeling_static import product_type
+from .modeling_weights import compute_weights
 
 
 Tensors = Sequence[torch.Tensor]
 Stepped = tuple[Tensors, torch.Tensor]  # the new state, and an output
 Step = Callable[[Tensors, Tensors, Tensors], Stepped]
+Clips = tuple[float | None, float | None]  # limits of an LSTM's cells and outputs; None: no limit
 
 
 def scan(step: Step, state: Tensors, columns: Tensors, weights: Tensors = ()) -> tuple[Tensors, torch.Tensor]:
@@ -121,6 +123,79 @@ def loop(step: Callable, state: object, columns: object, reverse: bool = False) 
     return importlib.import_module("torch_xla.experimental.scan")._scan_impl_pytree(step, state, columns, reverse)
 
 
+def lstm_step(
+    gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, weights: Tensors, clips: Clips = (None, None)
+) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
+    """One step of an LSTM: its output (..., P), the new cell (..., C), and the activated gates (..., C).
+
+        i, f, g, o = gates + U h
+        c = clip(sigmoid(f) c + sigmoid(i) tanh(g))
+        h = clip(P (sigmoid(o) tanh(c)))
+
+    Args:
+        gates: (..., 4C), the inputs' part of the gates, with the bias.
+        hidden, cell: (..., P) and (..., C). The cell is computed in its own type.
+        weights: U (..., 4C, P) and, unless outputs are as large as cells, P (..., P, C).
+        clips: the limits of cells and of outputs.
+    """
+    recurrent, *projection = weights
+    i, f, g, o = (gates + hidden @ recurrent.mT).to(cell.dtype).chunk(4, -1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cell = clip(f * cell + i * g, clips[0])
+    output = (o * cell.tanh()).to(gates.dtype)
+    output = output @ projection[0].mT if projection else output
+    return clip(output, clips[1]), cell, (i, f, g, o)
+
+
+def lstm_step_backward(
+    d_output: torch.Tensor,
+    d_cell: torch.Tensor,
+    activated: torch.Tensor,
+    cells: tuple[torch.Tensor, torch.Tensor],
+    output: torch.Tensor,
+    by_recurrent: Callable[[torch.Tensor], torch.Tensor],
+    by_projection: Callable[[torch.Tensor], torch.Tensor],
+    clips: Clips,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of the gates (..., 4C), of the output before its clip (..., P), and of the state before the step.
+
+    Args:
+        d_output: the gradient of the output, by all that read it.
+        d_cell: that of the cell. It is overwritten, because new memory for each step takes a CPU longer.
+        activated: (..., 4C), the activated gates side by side.
+        cells: the cell after the step, and before it.
+        output: what the step returned.
+        by_recurrent, by_projection: the functions d -> d U and d -> d P.
+    """
+    i, f, g, o = activated.to(d_cell.dtype).chunk(4, -1)
+    cell, previous = cells
+    if clips[1] is not None:  # the gradient is zero where the output was clipped
+        d_output = d_output * (output.abs() < clips[1])
+    d_squashed = by_projection(d_output).to(d_cell.dtype)  # of sigmoid(o) tanh(c)
+    squashed = tanh(cell)
+    d_cell.add_(d_squashed * o * (1 - squashed * squashed))
+    if clips[0] is not None:
+        d_cell.mul_(cell.abs() < clips[0])
+    parts = [d_cell * g * i * (1 - i), d_cell * previous * f * (1 - f)]
+    parts += [d_cell * i * (1 - g * g), d_squashed * squashed * o * (1 - o)]
+    d_gates = torch.cat(parts, -1).to(activated.dtype)
+    return d_gates, d_output, by_recurrent(d_gates), d_cell.mul_(f)
+
+
+def clip(states: torch.Tensor, limit: float | None) -> torch.Tensor:
+    return states if limit is None else states.clamp(-limit, limit)
+
+
+def tanh(states: torch.Tensor) -> torch.Tensor:
+    """tanh without a gradient, in float32. On the CPU it is `tanh_`."""
+    return tanh_(states.clone()) if states.device.type == "cpu" else states.tanh()
+
+
+def tanh_(states: torch.Tensor) -> torch.Tensor:
+    """tanh in place, in float32. On the CPU it uses the sigmoid, several times as fast, with an error below 1e-7."""
+    return states.mul_(2).sigmoid_().mul_(2).sub_(1) if states.device.type == "cpu" else states.tanh_()
+
+
 def run_lstm(
     inputs: torch.Tensor,  # (B, T, D)
     input_weight: torch.Tensor,  # (4R, D): gates i, f, g, o
@@ -130,10 +205,7 @@ def run_lstm(
     """One direction of torch's LSTM: (B, T, R)."""
 
     def step(state: Tensors, column: Tensors, weights: Tensors) -> Stepped:
-        hidden, cell = state
-        i, f, g, o = (column[0] + nn.functional.linear(hidden, weights[0])).chunk(4, -1)
-        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-        hidden = o.sigmoid() * cell.tanh()
+        hidden, cell, _ = lstm_step(*column, *state, weights)
         return (hidden, cell), hidden
 
     gates = nn.functional.linear(inputs, input_weight, sum(biases)).transpose(0, 1)  # (T, B, 4R)
@@ -188,3 +260,9 @@ def rnn_weights(rnn: nn.RNNBase, direction: str) -> tuple[torch.Tensor, ...]:
     compute_weights(rnn)
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return tuple(getattr(rnn, f"{name}_{direction}") for name in names)
+
+
+def lacks_lstm(states: torch.Tensor) -> bool:
+    """Whether torch's LSTM may fail on these states: on a CPU it leaves bfloat16 to oneDNN, which needs AVX-512."""
+    computes_in_bfloat16 = states.device.type == "cpu" and product_type(states) == torch.bfloat16
+    return computes_in_bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported()

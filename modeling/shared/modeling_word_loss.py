@@ -27,8 +27,8 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils.generic import maybe_autocast
 
 from .modeling_heads import IGNORED
-from .modeling_onednn import fill_up, linear, product_type
-from .modeling_static import is_transformed, needs_static_shapes
+from .modeling_onednn import fill_up, linear
+from .modeling_static import is_transformed, needs_static_shapes, product_type
 
 
 SCORES_AT_ONCE = 2**25  # 128 MB in fp32

@@ -185,7 +185,7 @@ def _gpt(task: str, script: str, flags: dict[str, Flag]) -> Row:
 
 def elmo_words(name: str, task: str, flags: dict[str, Flag]) -> Row:
     """A model for a task's network: vectors of words, and the biLM of the flag `model` or none."""
-    return Row(name, "modeling.convert_vectors", "", flags, task=task, family=ELMO, seeded=False)
+    return Row(name, "elmo_gpt_bert.convert.vectors", "", flags, task=task, family=ELMO, seeded=False)
 
 
 GLOVE_50 = {"vectors": data("glove/glove.6B.50d.txt")}

@@ -9,7 +9,7 @@ computed in one pass and written to a file, from which any row is read at once:
 
 import hashlib
 from collections.abc import Iterator
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ SHORT_TARGETS = 0.1
 SEGMENTS = Parameter("segments")
 
 
-class Segments(str, Enum):
+class Segments(StrEnum):
     """What a row of a masked language model holds."""
 
     NEXT_SENTENCE = "next_sentence"

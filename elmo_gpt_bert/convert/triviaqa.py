@@ -1,6 +1,6 @@
 """TriviaQA (Joshi et al. 2017, arXiv 1705.03551) -> the official JSON of SQuAD 1.1, as data to fine-tune on first.
 
-    python -m elmo_gpt_bert.tasks.convert_triviaqa --questions qa/wikipedia-train.json --evidence evidence/wikipedia \\
+    python -m elmo_gpt_bert.convert.triviaqa --questions qa/wikipedia-train.json --evidence evidence/wikipedia \\
         --output triviaqa-train.json
 
 BERT's paper (arXiv 1810.04805, section 4.2) uses the first 400 tokens of each Wikipedia document of a question, if
@@ -27,11 +27,11 @@ from typing import Any
 
 from transformers.hf_argparser import HfArg
 
+from elmo_gpt_bert.convert.files import command_line
 from elmo_gpt_bert.tasks.rows import read_json, read_lines
 from elmo_gpt_bert.tasks.squad.files import check_text, members
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import plain, shown, write_text
-from modeling.conversion import command_line
 
 
 LAYOUT = "a file of TriviaQA is one object with Data, a list of questions, each with EntityPages, its documents"

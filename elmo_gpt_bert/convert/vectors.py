@@ -1,6 +1,6 @@
 """Word vectors for ELMo's task networks -> a folder that the `AutoModelFor...` classes of these networks read.
 
-    python -m modeling.convert_vectors --model elmo-original --vectors glove.6B.100d.txt \\
+    python -m elmo_gpt_bert.convert.vectors --model elmo-original --vectors glove.6B.100d.txt \\
         --texts train.conll dev.conll test.conll --output elmo-with-glove
 
 `--model` is a model folder of ELMo, whose biLM is copied, or a configuration JSON, whose biLM, if it has one, gets
@@ -42,16 +42,16 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers.hf_argparser import HfArg
 
+from elmo_gpt_bert.convert.files import command_line, new_folder, user_errors, write_folder
 from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.folders import check_indices
 from elmo_gpt_bert.training.recipes import find_config
-
-from .conversion import command_line, name_all, new_folder, read_json, write_folder
-from .elmo.configuration_elmo import ElmoConfig
-from .elmo.modeling_elmo import ElmoModel
-from .elmo.tokenization_elmo import ElmoTokenizer, split_words
+from modeling.elmo.configuration_elmo import ElmoConfig
+from modeling.elmo.modeling_elmo import ElmoModel
+from modeling.elmo.tokenization_elmo import ElmoTokenizer, split_words
+from modeling.released import name_all, read_json
 
 
 FASTTEXT = struct.pack("<i", 793712314)  # the first four bytes of its models
@@ -121,7 +121,8 @@ def convert(
 def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
     """The configuration, and the biLM's weights by their names in a task network; no weights without `use_elmo`."""
     if model.endswith(".json"):
-        values = read_json(Path(find_config(model)))
+        with user_errors():
+            values = read_json(Path(find_config(model)))
         if values.pop("model_type", None) != ElmoConfig.model_type:
             raise InputError(f'{model} must be a configuration of ELMo, with "model_type": "elmo"')
         unknown = sorted(values.keys() - ElmoConfig().to_dict().keys())

@@ -2,7 +2,7 @@
 
     pip install -e ".[convert]"
     cd uncased_L-12_H-768_A-12
-    python -m modeling.convert_bert --checkpoint bert_model.ckpt --config bert_config.json --vocab vocab.txt \\
+    python -m elmo_gpt_bert.convert.bert --checkpoint bert_model.ckpt --config bert_config.json --vocab vocab.txt \\
         --output ../bert-base-uncased
 
 The release (https://github.com/google-research/bert) is a TensorFlow checkpoint, a configuration and a vocabulary. Of
@@ -24,71 +24,67 @@ import string
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import BertTokenizer
 from transformers.activations import ACT2FN
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.training.errors import InputError, as_user_errors
-from elmo_gpt_bert.training.files import shown
-
-from .bert.configuration_bert import ZooBertConfig
-from .bert.modeling_bert import ZooBertForPreTraining
-from .conversion import (
-    check_names,
+from elmo_gpt_bert.convert.files import (
+    build_model,
     command_line,
-    name_all,
     new_folder,
     read_checkpoint,
-    read_json,
-    read_text,
+    user_errors,
     write_model,
 )
+from elmo_gpt_bert.training.errors import InputError, as_user_errors
+from elmo_gpt_bert.training.files import shown
+from modeling.bert.configuration_bert import ZooBertConfig
+from modeling.bert.modeling_bert import ZooBertForPreTraining
+from modeling.released import AS_IS, DENSE, name_all, read_json, read_text
 
 
-# The release's name, ours, and whether to transpose: a dense layer's kernel is (in, out), torch's weight (out, in).
-# The names of layer N begin with bert/encoder/layer_N/ and bert.encoder.layer.N.
+# The release's name, ours, and how to convert. The names of layer N begin with bert/encoder/layer_N/ and
+# bert.encoder.layer.N.
 LAYER = (
-    ("attention/self/query/kernel", "attention.self.query.weight", True),
-    ("attention/self/query/bias", "attention.self.query.bias", False),
-    ("attention/self/key/kernel", "attention.self.key.weight", True),
-    ("attention/self/key/bias", "attention.self.key.bias", False),
-    ("attention/self/value/kernel", "attention.self.value.weight", True),
-    ("attention/self/value/bias", "attention.self.value.bias", False),
-    ("attention/output/dense/kernel", "attention.output.dense.weight", True),
-    ("attention/output/dense/bias", "attention.output.dense.bias", False),
-    ("attention/output/LayerNorm/gamma", "attention.output.LayerNorm.weight", False),
-    ("attention/output/LayerNorm/beta", "attention.output.LayerNorm.bias", False),
-    ("intermediate/dense/kernel", "intermediate.dense.weight", True),
-    ("intermediate/dense/bias", "intermediate.dense.bias", False),
-    ("output/dense/kernel", "output.dense.weight", True),
-    ("output/dense/bias", "output.dense.bias", False),
-    ("output/LayerNorm/gamma", "output.LayerNorm.weight", False),
-    ("output/LayerNorm/beta", "output.LayerNorm.bias", False),
+    ("attention/self/query/kernel", "attention.self.query.weight", DENSE),
+    ("attention/self/query/bias", "attention.self.query.bias", AS_IS),
+    ("attention/self/key/kernel", "attention.self.key.weight", DENSE),
+    ("attention/self/key/bias", "attention.self.key.bias", AS_IS),
+    ("attention/self/value/kernel", "attention.self.value.weight", DENSE),
+    ("attention/self/value/bias", "attention.self.value.bias", AS_IS),
+    ("attention/output/dense/kernel", "attention.output.dense.weight", DENSE),
+    ("attention/output/dense/bias", "attention.output.dense.bias", AS_IS),
+    ("attention/output/LayerNorm/gamma", "attention.output.LayerNorm.weight", AS_IS),
+    ("attention/output/LayerNorm/beta", "attention.output.LayerNorm.bias", AS_IS),
+    ("intermediate/dense/kernel", "intermediate.dense.weight", DENSE),
+    ("intermediate/dense/bias", "intermediate.dense.bias", AS_IS),
+    ("output/dense/kernel", "output.dense.weight", DENSE),
+    ("output/dense/bias", "output.dense.bias", AS_IS),
+    ("output/LayerNorm/gamma", "output.LayerNorm.weight", AS_IS),
+    ("output/LayerNorm/beta", "output.LayerNorm.bias", AS_IS),
 )
 TABLE = (
-    ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", False),  # also the masked LM head's
-    ("bert/embeddings/position_embeddings", "bert.embeddings.position_embeddings.weight", False),
-    ("bert/embeddings/token_type_embeddings", "bert.embeddings.token_type_embeddings.weight", False),
-    ("bert/embeddings/LayerNorm/gamma", "bert.embeddings.LayerNorm.weight", False),
-    ("bert/embeddings/LayerNorm/beta", "bert.embeddings.LayerNorm.bias", False),
+    ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", AS_IS),  # also the masked LM head's
+    ("bert/embeddings/position_embeddings", "bert.embeddings.position_embeddings.weight", AS_IS),
+    ("bert/embeddings/token_type_embeddings", "bert.embeddings.token_type_embeddings.weight", AS_IS),
+    ("bert/embeddings/LayerNorm/gamma", "bert.embeddings.LayerNorm.weight", AS_IS),
+    ("bert/embeddings/LayerNorm/beta", "bert.embeddings.LayerNorm.bias", AS_IS),
     *((f"bert/encoder/layer_{{}}/{row[0]}", f"bert.encoder.layer.{{}}.{row[1]}", row[2]) for row in LAYER),
-    ("bert/pooler/dense/kernel", "bert.pooler.dense.weight", True),
-    ("bert/pooler/dense/bias", "bert.pooler.dense.bias", False),
-    ("cls/predictions/transform/dense/kernel", "cls.predictions.transform.dense.weight", True),
-    ("cls/predictions/transform/dense/bias", "cls.predictions.transform.dense.bias", False),
-    ("cls/predictions/transform/LayerNorm/gamma", "cls.predictions.transform.LayerNorm.weight", False),
-    ("cls/predictions/transform/LayerNorm/beta", "cls.predictions.transform.LayerNorm.bias", False),
-    ("cls/predictions/output_bias", "cls.predictions.bias", False),
-    ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight", False),  # (out, in) there, too
-    ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", False),
+    ("bert/pooler/dense/kernel", "bert.pooler.dense.weight", DENSE),
+    ("bert/pooler/dense/bias", "bert.pooler.dense.bias", AS_IS),
+    ("cls/predictions/transform/dense/kernel", "cls.predictions.transform.dense.weight", DENSE),
+    ("cls/predictions/transform/dense/bias", "cls.predictions.transform.dense.bias", AS_IS),
+    ("cls/predictions/transform/LayerNorm/gamma", "cls.predictions.transform.LayerNorm.weight", AS_IS),
+    ("cls/predictions/transform/LayerNorm/beta", "cls.predictions.transform.LayerNorm.bias", AS_IS),
+    ("cls/predictions/output_bias", "cls.predictions.bias", AS_IS),
+    ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight", AS_IS),  # (out, in) there, too
+    ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", AS_IS),
 )
 # run_pretraining.py also saves the step and Adam's two averages of each variable. The releases lack these.
 UNREAD_TENSORS = ("global_step", "/adam_m", "/adam_v")
-ONLY = (
-    "Only pre-training checkpoints with the configuration's number of layers can be converted, not those of Google's "
+REMEDY = (
+    "Take both from the same release. Only pre-training checkpoints can be converted, not those of Google's "
     "fine-tuning scripts, which lack the heads"
 )
 
@@ -126,8 +122,8 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
         ValueError: when a file differs from the release's, or the three files do not fit together.
     """
     new_folder(output)
-    model_config = read_config(Path(config))
-    tokens = read_vocabulary(Path(vocab))
+    with user_errors():
+        model_config, tokens = read_config(Path(config)), read_vocabulary(Path(vocab))
     if len(tokens) != model_config.vocab_size:
         raise InputError(
             f"{vocab} has {len(tokens)} entries, but {config} says vocab_size {model_config.vocab_size}: "
@@ -137,7 +133,8 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
     if do_lower_case is None:
         do_lower_case = looks_uncased(tokens)
     prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", checkpoint)  # the path that its files share
-    model = build_model(read_checkpoint(prefix, UNREAD_TENSORS), model_config, f"{prefix} does not fit {config}:")
+    tensors = read_checkpoint(prefix, UNREAD_TENSORS)
+    model = build_model(ZooBertForPreTraining, model_config, tensors, TABLE, prefix, config, REMEDY)
     tokenizer = BertTokenizer(
         vocab={token: number for number, token in enumerate(tokens)},
         do_lower_case=do_lower_case,
@@ -186,34 +183,6 @@ def read_vocabulary(path: Path) -> list[str]:
 def looks_uncased(tokens: list[str]) -> bool:
     """Whether no entry is a single letter A to Z. A cased vocabulary has every letter of its language as an entry."""
     return not set(string.ascii_uppercase) & set(tokens)
-
-
-def build_model(tensors: dict[str, np.ndarray], config: ZooBertConfig, mismatch: str) -> ZooBertForPreTraining:
-    """The model of `config` with the weights of `tensors`, all of which are used. Errors begin with `mismatch`."""
-    with torch.device("meta"):  # nothing is initialised, because the tensors hold all values
-        model = ZooBertForPreTraining(config)
-    parameters = dict(model.named_parameters())  # tied parameters under one name
-    rows = {
-        original.format(layer): (ours.format(layer), transposed)
-        for original, ours, transposed in TABLE
-        for layer in range(config.num_hidden_layers)
-    }
-    check_names(rows.keys() - tensors.keys(), tensors.keys() - rows.keys(), mismatch, ONLY)
-    if parameters.keys() != {ours for ours, _ in rows.values()}:
-        raise ValueError("TABLE and ZooBertForPreTraining do not name the same parameters")
-    weights = {}
-    for original, (ours, transposed) in rows.items():
-        tensor = tensors[original]
-        expected = tuple(reversed(parameters[ours].shape) if transposed else parameters[ours].shape)
-        if tensor.shape != expected or tensor.dtype != np.float32:
-            raise InputError(
-                f"{mismatch} {original} is {tensor.dtype} {tensor.shape}, but the configuration needs float32 "
-                f"{expected}"
-            )
-        weights[ours] = torch.from_numpy(tensor.T if transposed else tensor).contiguous()
-    model.load_state_dict(weights, strict=False, assign=True)  # not strict: tied parameters have a second name
-    model.tie_weights()
-    return model
 
 
 @dataclass(frozen=True)

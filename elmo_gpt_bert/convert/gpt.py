@@ -1,7 +1,7 @@
 """OpenAI's release of GPT -> a folder that `from_pretrained` reads, here and in transformers.
 
     cd finetune-transformer-lm/model
-    python -m modeling.convert_gpt --params . --encoder encoder_bpe_40000.json --merges vocab_40000.bpe \\
+    python -m elmo_gpt_bert.convert.gpt --params . --encoder encoder_bpe_40000.json --merges vocab_40000.bpe \\
         --output ../../openai-gpt
 
 The release (https://github.com/openai/finetune-transformer-lm, folder model/) is one long vector of float32 numbers,
@@ -22,43 +22,47 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from transformers.hf_argparser import HfArg
 
+from elmo_gpt_bert.convert.files import (
+    build_model,
+    command_line,
+    new_folder,
+    user_errors,
+    write_model,
+)
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import shown
+from modeling.gpt.configuration_gpt import ZooGPTConfig
+from modeling.gpt.modeling_gpt import ZooGPTLMHeadModel
+from modeling.gpt.tokenization_gpt import ZooGPTTokenizer
+from modeling.released import AS_IS, Conversion, Shape, parse_json, read_json, read_text
 
-from .conversion import command_line, new_folder, parse_json, read_json, read_text, write_model
-from .gpt.configuration_gpt import ZooGPTConfig
-from .gpt.modeling_gpt import ZooGPTLMHeadModel
-from .gpt.tokenization_gpt import ZooGPTTokenizer
 
-
-Shape = tuple[int, ...]
-
-# The tensors in the vector's order: train.py's name, ours, and whether it is the kernel of a convolution one position
-# wide, (1, in, out), which is (in, out) in our model. Only the order tells the tensors apart, since six tensors of a
-# layer have the same shape. train.py assigns them to its variables in the order in which its code makes these: `block`
-# calls `attn`, `norm`, `mlp` and `norm` again, `conv1d` makes w, then b, and `norm` makes g, then b.
-# https://github.com/huggingface/pytorch-openai-transformer-lm lists the same order in its parameters_names.json. The
-# two embeddings, which train.py joins into one variable, come first.
+# The kernel of a convolution one position wide, (1, in, out), is (in, out) in our model.
+KERNEL = Conversion(lambda ours: (1, *ours), lambda kernel: kernel[0])
+# The tensors in the vector's order: train.py's name, ours, and how to convert. Only the order tells the tensors apart,
+# since six tensors of a layer have the same shape. train.py assigns them to its variables in the order in which its
+# code makes these: `block` calls `attn`, `norm`, `mlp` and `norm` again, `conv1d` makes w, then b, and `norm` makes g,
+# then b. https://github.com/huggingface/pytorch-openai-transformer-lm lists the same order in its
+# parameters_names.json. The two embeddings, which train.py joins into one variable, come first.
 EMBEDDINGS = (
-    ("positions", "transformer.positions_embed.weight", False),
-    ("words", "transformer.tokens_embed.weight", False),  # also the output matrix of the language model
+    ("positions", "transformer.positions_embed.weight", AS_IS),
+    ("words", "transformer.tokens_embed.weight", AS_IS),  # also the output matrix of the language model
 )
 LAYER = (
-    ("h{}/attn/c_attn/w", "transformer.h.{}.attn.c_attn.weight", True),  # query, key and value, side by side
-    ("h{}/attn/c_attn/b", "transformer.h.{}.attn.c_attn.bias", False),
-    ("h{}/attn/c_proj/w", "transformer.h.{}.attn.c_proj.weight", True),
-    ("h{}/attn/c_proj/b", "transformer.h.{}.attn.c_proj.bias", False),
-    ("h{}/ln_1/g", "transformer.h.{}.ln_1.weight", False),
-    ("h{}/ln_1/b", "transformer.h.{}.ln_1.bias", False),
-    ("h{}/mlp/c_fc/w", "transformer.h.{}.mlp.c_fc.weight", True),
-    ("h{}/mlp/c_fc/b", "transformer.h.{}.mlp.c_fc.bias", False),
-    ("h{}/mlp/c_proj/w", "transformer.h.{}.mlp.c_proj.weight", True),
-    ("h{}/mlp/c_proj/b", "transformer.h.{}.mlp.c_proj.bias", False),
-    ("h{}/ln_2/g", "transformer.h.{}.ln_2.weight", False),
-    ("h{}/ln_2/b", "transformer.h.{}.ln_2.bias", False),
+    ("h{}/attn/c_attn/w", "transformer.h.{}.attn.c_attn.weight", KERNEL),  # query, key and value, side by side
+    ("h{}/attn/c_attn/b", "transformer.h.{}.attn.c_attn.bias", AS_IS),
+    ("h{}/attn/c_proj/w", "transformer.h.{}.attn.c_proj.weight", KERNEL),
+    ("h{}/attn/c_proj/b", "transformer.h.{}.attn.c_proj.bias", AS_IS),
+    ("h{}/ln_1/g", "transformer.h.{}.ln_1.weight", AS_IS),
+    ("h{}/ln_1/b", "transformer.h.{}.ln_1.bias", AS_IS),
+    ("h{}/mlp/c_fc/w", "transformer.h.{}.mlp.c_fc.weight", KERNEL),
+    ("h{}/mlp/c_fc/b", "transformer.h.{}.mlp.c_fc.bias", AS_IS),
+    ("h{}/mlp/c_proj/w", "transformer.h.{}.mlp.c_proj.weight", KERNEL),
+    ("h{}/mlp/c_proj/b", "transformer.h.{}.mlp.c_proj.bias", AS_IS),
+    ("h{}/ln_2/g", "transformer.h.{}.ln_2.weight", AS_IS),
+    ("h{}/ln_2/b", "transformer.h.{}.ln_2.bias", AS_IS),
 )
 HEAD_SIZE = 64
 HEADS = Parameter("num_attention_heads")
@@ -80,21 +84,24 @@ def convert(params: str, encoder: str, merges: str, output: str, num_attention_h
     """
     new_folder(output)
     shapes_file = Path(params) / SHAPES
-    shapes = read_shapes(shapes_file)
+    with user_errors():
+        shapes, vocabulary = read_shapes(shapes_file), read_encoder(Path(encoder))
     config = read_config(shapes, shapes_file, num_attention_heads)
-    vocabulary = read_encoder(Path(encoder))
     if len(vocabulary) != config.vocab_size:
         raise InputError(
             f"{encoder} has {len(vocabulary)} entries, but {shapes_file} says {config.vocab_size} words: "
             "take both from the same release"
         )
-    pairs = read_merges(Path(merges), vocabulary)
+    with user_errors():
+        pairs = read_merges(Path(merges), vocabulary)
     with as_user_errors():
         tokenizer = ZooGPTTokenizer(
             vocab=vocabulary, merges=pairs, words="released", model_max_length=config.n_positions
         )
     config.pad_token_id = tokenizer.pad_token_id
-    model = build_model(read_vector(Path(params), shapes), config, shapes, Path(params))
+    tensors = name_tensors(read_vector(Path(params), shapes), shapes, config.n_layer)
+    sizes, remedy = f"a GPT of width {config.n_embd}", f"Is its {SHAPES} that of the release?"
+    model = build_model(ZooGPTLMHeadModel, config, tensors, (*EMBEDDINGS, *LAYER), params, sizes, remedy)
 
     write_model(output, model, tokenizer)
     print(f"{output}: {config.n_layer} layers, {config.n_head} heads, {model.num_parameters():,} parameters")
@@ -230,31 +237,12 @@ def open_piece(path: Path) -> np.ndarray:
     return piece
 
 
-def build_model(vector: np.ndarray, config: ZooGPTConfig, shapes: list[Shape], folder: Path) -> ZooGPTLMHeadModel:
-    """The model of `config` with the weights of `vector`, tensors of these `shapes`. Errors name their `folder`."""
-    with torch.device("meta"):  # nothing is initialised, because the vector holds all values
-        model = ZooGPTLMHeadModel(config)
-    parameters = dict(model.named_parameters())  # tied parameters under one name
-    rows = [*EMBEDDINGS]
-    for layer in range(config.n_layer):
-        rows += [(original.format(layer), ours.format(layer), kernel) for original, ours, kernel in LAYER]
-    if parameters.keys() != {ours for _, ours, _ in rows}:
-        raise ValueError("the table and ZooGPTLMHeadModel do not name the same parameters")
-    weights = {}
+def name_tensors(vector: np.ndarray, shapes: list[Shape], layers: int) -> dict[str, np.ndarray]:
+    """The tensors of these `shapes` in the vector, by their names in train.py."""
+    names = [name for name, _, _ in EMBEDDINGS]
+    names += [name.format(layer) for layer in range(layers) for name, _, _ in LAYER]
     parts = np.split(vector, np.cumsum([math.prod(shape) for shape in shapes])[:-1])
-    for (original, ours, kernel), shape, values in zip(rows, shapes, parts, strict=True):
-        expected = tuple(parameters[ours].shape)
-        if shape != (1,) * kernel + expected:
-            raise InputError(
-                f"{folder / SHAPES}: {original} is {shape}, but a GPT of width {config.n_embd} needs "
-                f"{(1,) * kernel + expected}"
-            )
-        if not np.isfinite(values).all():
-            raise InputError(f"{folder}/params_*.npy: not all numbers of {original} are finite: {AGAIN}")
-        weights[ours] = torch.from_numpy(values.reshape(expected))
-    model.load_state_dict(weights, strict=False, assign=True)  # not strict: tied parameters have a second name
-    model.tie_weights()
-    return model
+    return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
 
 
 @dataclass(frozen=True)

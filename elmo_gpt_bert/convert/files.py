@@ -1,10 +1,12 @@
 """What the converters share: their command line, readers of files, and a folder written whole or not at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from elmo_gpt_bert.training import files
 from elmo_gpt_bert.training.command_line import run_command
@@ -18,10 +20,11 @@ from elmo_gpt_bert.training.errors import (
     UserError,
 )
 from elmo_gpt_bert.training.flags import parse_fields
+from modeling.released import Table, as_parameters
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 def command_line(convert: Callable[..., None], arguments: type, argv: list[str] | None) -> None:
@@ -40,6 +43,23 @@ def command_line(convert: Callable[..., None], arguments: type, argv: list[str] 
             raise FileError(str(error)) from error
 
     run_command(run)
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Turns the errors of `modeling`'s readers, which are of one line, into errors of users of the same kinds."""
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise MissingFileError(str(error)) from error
+    except OSError as error:
+        raise FileError(str(error)) from error
+    except ImportError as error:
+        raise PackageError(str(error)) from error
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def new_folder(output: str) -> Path:
@@ -66,30 +86,24 @@ def write_model(output: str, model: "PreTrainedModel", tokenizer: "PreTrainedTok
     write_folder(output, write)
 
 
-def read_text(path: Path) -> str:
-    """The text of a file in UTF-8. Raises OSError or ValueError, with the file's name, if it cannot be read."""
-    if not path.is_file():
-        raise MissingFileError(f"{path}: no such file")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8: {error}") from error
-
-
-def parse_json(path: Path) -> Any:
-    """The JSON value that a file holds."""
-    try:
-        return files.parse_json(read_text(path))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object that a file holds. Raises ValueError if it holds another value."""
-    values = parse_json(path)
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold one JSON object, not {type(values).__name__}")
-    return values
+def build_model(
+    model_class: type["PreTrainedModel"],
+    config: "PreTrainedConfig",
+    tensors: dict[str, np.ndarray],
+    table: Table,
+    weights: str,
+    sizes: str,
+    remedy: str,
+) -> "PreTrainedModel":
+    """The model of `config` with the weights of `tensors`, all of which are used. The rest is for `as_parameters`."""
+    with torch.device("meta"):  # nothing is initialised, because the tensors hold all values
+        model = model_class(config)
+    with user_errors():
+        parameters = dict(model.named_parameters())  # tied parameters under one name
+        values = as_parameters(tensors, parameters, table, weights, sizes, remedy)
+    model.load_state_dict(values, strict=False, assign=True)  # not strict: tied parameters have a second name
+    model.tie_weights()
+    return model
 
 
 def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
@@ -117,17 +131,16 @@ def read_checkpoint(prefix: str, unread: tuple[str, ...] = ()) -> dict[str, np.n
         ) from error
 
 
-def name_all(names: list[str]) -> str:
-    """The names in an error, on one short line, as in "a, b, c, d and 2 more"."""
-    return ", ".join(map(files.plain, names[:4])) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def check_names(missing: set[str], unknown: set[str], mismatch: str, remedy: str) -> None:
-    """Raises ValueError if tensors of a file are `missing` or `unknown`. The error begins with `mismatch`."""
-    problems = [
-        f"{what} {name_all(sorted(names))}"
-        for what, names in (("lacks", missing), ("has the unknown", unknown))
-        if names
-    ]
-    if problems:
-        raise InputError(f"{mismatch} it {' and '.join(problems)}. {remedy}")
+def read_pickle(path: Path) -> dict[str, torch.Tensor]:
+    """The state dict in a file of torch.save, of any version of torch and any device. No code in it is run."""
+    if not path.is_file():
+        raise MissingFileError(f"{path}: no such file")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)  # tensors only: a pickle could run any code
+    except Exception as error:  # torch raises many: OSError, pickle's, zipfile's, KeyError, EOFError
+        raise FileError(
+            f"{path} is not a state dict that torch.save wrote, or is damaged ({type(error).__name__}): copy it again"
+        ) from error
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise InputError(f"{path} must hold a state dict, from names to tensors")
+    return state

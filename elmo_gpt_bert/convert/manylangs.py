@@ -1,6 +1,6 @@
 """A release of ELMoForManyLangs, as it was unzipped -> a folder that `from_pretrained` reads.
 
-`python -m modeling.convert_elmo --weights FOLDER --output ...` calls `convert` for such a folder, which has
+`python -m elmo_gpt_bert.convert.elmo --weights FOLDER --output ...` calls `convert` for such a folder, which has
 
 - char.dic and word.dic: a character or a word, a tab, and its row in a table, one a line;
 - token_embedder.pkl and encoder.pkl: the state dicts of the word layer and of the biLSTM;
@@ -27,15 +27,26 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
+from elmo_gpt_bert.convert.files import new_folder, read_pickle, user_errors, write_model
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
+from modeling.elmo.configuration_elmo import ElmoConfig
+from modeling.elmo.modeling_elmo import ElmoModel
+from modeling.elmo.released_elmo import CHARACTERS, DIRECTIONS, check_keys
+from modeling.elmo.tokenization_elmo import FULL_WIDTH, ElmoTokenizer
+from modeling.released import AS_IS, Conversion, as_parameters, read_json
 
-from .conversion import name_all, new_folder, read_json, write_model
-from .conversion_elmo import AS_IS, CARRY, CHARACTERS, TRANSFORM, fill, read_pickle, released_names
-from .elmo.configuration_elmo import ElmoConfig
-from .elmo.modeling_elmo import ElmoModel
-from .elmo.tokenization_elmo import FULL_WIDTH, ElmoTokenizer
 
-
+# What ELMoForManyLangs has from AllenNLP, which keeps the two maps of a highway layer in one tensor. In
+# y = g x + (1 - g) relu(..), its gate g weights the input x. The gate of bilm-tf, and ours, weights the other term:
+# 1 - g = 1 - sigmoid(a) = sigmoid(-a).
+TRANSFORM = Conversion(lambda ours: (2 * ours[0], *ours[1:]), lambda rows: np.split(rows, 2)[0])
+CARRY = Conversion(lambda ours: (2 * ours[0], *ours[1:]), lambda rows: -np.split(rows, 2)[1])
+ALLENNLP_LSTM = (
+    ("input_linearity.weight", "input.weight"),
+    ("state_linearity.weight", "recurrent.weight"),
+    ("state_linearity.bias", "input.bias"),  # gates in torch's order, the forget gate's 1 added
+    ("state_projection.weight", "projection.weight"),
+)
 # The release's name, ours in ElmoModel, and how to convert. {} is the number of a convolution or a layer. The tables'
 # rows are in our order by then, without the row of zeros that ours begin with.
 CHARACTER_TABLE, WORD_TABLE = "char_emb_layer.embedding.weight", "word_emb_layer.embedding.weight"
@@ -53,15 +64,11 @@ TOKEN_EMBEDDER = (
 )
 ENCODER = tuple(
     (f"{direction}_layer_{{}}.{theirs}", f"layers.{{}}.{direction}_lstm.{ours}", AS_IS)
-    for direction in ("forward", "backward")
-    for theirs, ours in (
-        ("input_linearity.weight", "input.weight"),
-        ("state_linearity.weight", "recurrent.weight"),
-        ("state_linearity.bias", "input.bias"),  # gates in torch's order, the forget gate's 1 added
-        ("state_projection.weight", "projection.weight"),
-    )
+    for direction in DIRECTIONS
+    for theirs, ours in ALLENNLP_LSTM
 )
 PICKLES = {"token_embedder.pkl": TOKEN_EMBEDDER, "encoder.pkl": ENCODER}
+PARTS = {"token_embedder.pkl": "token_encoder.", "encoder.pkl": "layers."}  # of ElmoModel, whose parameters they fill
 # The tokens of a dictionary that are no characters or words of a text, in the order of our rows: first and last ones.
 SPECIAL_CHARACTERS = (("<oov>",), ("<bos>", "<eos>", "<eow>", "<bow>", "<pad>"))  # a word begins with the row <eow>
 SPECIAL_WORDS = (("<oov>", "<bos>", "<eos>"), ())
@@ -124,7 +131,8 @@ def convert(folder: Path, output: str, options: str | None = None, state: str = 
             f"{folder} is not a release of ELMoForManyLangs, which has {missing[0]}: name the folder with this file "
             "or, of another release, the file of weights"
         )
-    sizes, origin = read_sizes(folder, options)
+    with user_errors():
+        sizes, origin = read_sizes(folder, options)
     tensors = {name: read_tensors(folder / name) for name in PICKLES}
     characters = order_rows(folder / "char.dic", tensors["token_embedder.pkl"], CHARACTER_TABLE, SPECIAL_CHARACTERS)
     words = None
@@ -136,9 +144,9 @@ def convert(folder: Path, output: str, options: str | None = None, state: str = 
     tokenizer = make_tokenizer(config, characters, words, reading)
     with as_user_errors(f"{origin}: ", RuntimeError), torch.device("meta"):
         outline = ElmoModel(config)  # without values: sizes are compared before memory is taken
-    load(outline, tensors, folder, origin)
+    values = convert_tensors(outline, tensors, folder, origin)
     model = ElmoModel(config)
-    load(model, tensors, folder, origin)
+    model.load_state_dict(values, strict=False)  # not strict: the mix and the state to start from stay new
 
     write_model(output, model, tokenizer)
     lexicon = "no words" if words is None else f"{len(words):,} words"
@@ -179,11 +187,11 @@ def read_sizes(folder: Path, options: str | None) -> tuple[dict[str, Any], str]:
             return PUBLISHED, f"the published sizes ({folder} has no file of sizes {name!r:.80})"
     path = Path(options) if options is not None else folder / name
     sizes = read_json(path)
-    _check_keys(sizes, (*PUBLISHED, "classifier"), str(path))
+    check_keys(sizes, (*PUBLISHED, "classifier"), str(path))
     for section, numbers in (("encoder", ENCODER_SIZES), ("token_embedder", EMBEDDER_SIZES)):
         if not isinstance(sizes.get(section), dict):
             raise InputError(f"{path} lacks the object {section}: is it the file of sizes?")
-        _check_keys(sizes[section], PUBLISHED[section], f"{path}: {section}")
+        check_keys(sizes[section], PUBLISHED[section], f"{path}: {section}")
         missing = [key for key in PUBLISHED[section] if key not in sizes[section]]
         if missing:
             raise InputError(f"{path}: {section} lacks {', '.join(missing)}")
@@ -195,12 +203,6 @@ def read_sizes(folder: Path, options: str | None) -> tuple[dict[str, Any], str]:
                 raise InputError(f"{path}: {key} must be a whole number from {least} to {most}, not {value!r:.80}")
     _check_kind(sizes, path)
     return sizes, str(path)
-
-
-def _check_keys(section: dict[str, Any], keys: Any, where: str) -> None:
-    unknown = sorted(section.keys() - {*keys})
-    if unknown:
-        raise InputError(f"{where} has the unknown {name_all(unknown)}; remove it if it does not change the model")
 
 
 def _check_kind(sizes: dict[str, Any], path: Path) -> None:
@@ -341,16 +343,18 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def load(model: ElmoModel, tensors: dict[str, dict[str, np.ndarray]], folder: Path, origin: str) -> None:
-    """Copies the tensors of both files into the model. Errors name the file, and `origin`, where sizes are from."""
-    parameters = {name: value for name, value in model.named_parameters() if not name.startswith("mixes.")}
-    names = {file: released_names(table, parameters) for file, table in PICKLES.items()}
-    if parameters.keys() - {name for rows in names.values() for name in rows}:
-        raise ValueError("the tables and ElmoModel do not name the same parameters")
-    for file, rows in names.items():
+def convert_tensors(
+    model: ElmoModel, tensors: dict[str, dict[str, np.ndarray]], folder: Path, origin: str
+) -> dict[str, torch.Tensor]:
+    """The tensors of both files as parameters of the model. Errors name the file, and `origin`, whose sizes it has."""
+    parameters, values = dict(model.named_parameters()), {}
+    for file, table in PICKLES.items():
+        ours = {name: value for name, value in parameters.items() if name.startswith(PARTS[file])}
+        path, remedy = str(folder / file), "Take all files from one release"
         try:
-            fill(parameters, rows, tensors[file], str(folder / file), origin, "Take all files from one release")
-        except InputError as error:
-            if origin.startswith("the published sizes"):
-                raise InputError(f"{error}. Give the file of this model's sizes as ", OPTIONS) from error
-            raise
+            values |= as_parameters(tensors[file], ours, table, path, origin, remedy)
+        except ValueError as error:
+            of_others = origin.startswith("the published sizes")
+            more = (". Give the file of this model's sizes as ", OPTIONS) if of_others else ()
+            raise InputError(str(error), more) from error
+    return values

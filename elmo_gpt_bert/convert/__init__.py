@@ -1,0 +1,11 @@
+"""Released files -> what this project reads: a command for each release, as in `python -m elmo_gpt_bert.convert.elmo`.
+
+    elmo       ELMo, of bilm-tf, AllenNLP and ELMoForManyLangs (manylangs)
+    gpt        OpenAI's GPT
+    bert       Google's BERT
+    vectors    word vectors of GloVe, word2vec and fastText, for ELMo's task networks
+    triviaqa   TriviaQA, as SQuAD's JSON
+
+All but triviaqa write a folder for `from_pretrained`. A table of names says which tensor of a release becomes which
+parameter. Every tensor is used and every parameter filled, or it is an error, and then no folder is written.
+"""
