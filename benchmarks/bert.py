@@ -359,8 +359,7 @@ def train_step(
         def models(dropout: float) -> dict[str, PreTrainedModel]:
             both = make_models(head, setup.size, tiny, dropout=dropout)
             for model in both.values() if setup.checkpointing else ():
-                # The second name is that of transformers before 5.23.
-                getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+                model.activation_checkpointing_enable()
             return both
 
         trained = models(setup.dropout)

@@ -34,7 +34,6 @@ from elmo_gpt_bert.convert.files import (
     command_line,
     new_folder,
     read_checkpoint,
-    user_errors,
     write_model,
 )
 from elmo_gpt_bert.training.errors import InputError, as_user_errors
@@ -122,7 +121,7 @@ def convert(checkpoint: str, config: str, vocab: str, output: str, do_lower_case
         ValueError: when a file differs from the release's, or the three files do not fit together.
     """
     new_folder(output)
-    with user_errors():
+    with as_user_errors("", ImportError):
         model_config, tokens = read_config(Path(config)), read_vocabulary(Path(vocab))
     if len(tokens) != model_config.vocab_size:
         raise InputError(

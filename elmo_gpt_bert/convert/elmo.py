@@ -41,7 +41,6 @@ from elmo_gpt_bert.convert.files import (
     new_folder,
     read_checkpoint,
     read_pickle,
-    user_errors,
     write_model,
 )
 from elmo_gpt_bert.convert.manylangs import ALLENNLP_LSTM, CARRY, TRANSFORM
@@ -125,7 +124,7 @@ def convert(
         return
     if options is None:
         raise InputError(f"{weights} comes with an options.json: give it as ", Parameter("options"))
-    with user_errors():
+    with as_user_errors("", ImportError):
         config = read_options(Path(options))
         tensors, table = read_weights(weights)
         if softmax is not None:
@@ -140,7 +139,7 @@ def convert(
     if vocab is not None:
         config.lm_vocab_size = len(tokenizer.targets)
     model = (ElmoModel if vocab is None else ElmoForPreTraining)(config)
-    with user_errors():
+    with as_user_errors("", ImportError):
         fill(model, tensors, table, weights, options)
     warm_up(model.base_model)
 

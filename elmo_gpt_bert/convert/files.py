@@ -1,7 +1,6 @@
 """What the converters share: their command line, readers of files, and a folder written whole or not at all."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from elmo_gpt_bert.training.errors import (
     PackageError,
     Parameter,
     UserError,
+    as_user_errors,
 )
 from elmo_gpt_bert.training.flags import parse_fields
 from modeling.released import Table, as_parameters
@@ -43,23 +43,6 @@ def command_line(convert: Callable[..., None], arguments: type, argv: list[str] 
             raise FileError(str(error)) from error
 
     run_command(run)
-
-
-@contextmanager
-def user_errors() -> Iterator[None]:
-    """Turns the errors of `modeling`'s readers, which are of one line, into errors of users of the same kinds."""
-    try:
-        yield
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise MissingFileError(str(error)) from error
-    except OSError as error:
-        raise FileError(str(error)) from error
-    except ImportError as error:
-        raise PackageError(str(error)) from error
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def new_folder(output: str) -> Path:
@@ -98,7 +81,7 @@ def build_model(
     """The model of `config` with the weights of `tensors`, all of which are used. The rest is for `as_parameters`."""
     with torch.device("meta"):  # nothing is initialised, because the tensors hold all values
         model = model_class(config)
-    with user_errors():
+    with as_user_errors("", ImportError):
         parameters = dict(model.named_parameters())  # tied parameters under one name
         values = as_parameters(tensors, parameters, table, weights, sizes, remedy)
     model.load_state_dict(values, strict=False, assign=True)  # not strict: tied parameters have a second name

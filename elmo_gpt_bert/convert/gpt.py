@@ -28,7 +28,6 @@ from elmo_gpt_bert.convert.files import (
     build_model,
     command_line,
     new_folder,
-    user_errors,
     write_model,
 )
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
@@ -84,7 +83,7 @@ def convert(params: str, encoder: str, merges: str, output: str, num_attention_h
     """
     new_folder(output)
     shapes_file = Path(params) / SHAPES
-    with user_errors():
+    with as_user_errors("", ImportError):
         shapes, vocabulary = read_shapes(shapes_file), read_encoder(Path(encoder))
     config = read_config(shapes, shapes_file, num_attention_heads)
     if len(vocabulary) != config.vocab_size:
@@ -92,7 +91,7 @@ def convert(params: str, encoder: str, merges: str, output: str, num_attention_h
             f"{encoder} has {len(vocabulary)} entries, but {shapes_file} says {config.vocab_size} words: "
             "take both from the same release"
         )
-    with user_errors():
+    with as_user_errors("", ImportError):
         pairs = read_merges(Path(merges), vocabulary)
     with as_user_errors():
         tokenizer = ZooGPTTokenizer(

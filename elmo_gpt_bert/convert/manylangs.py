@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from elmo_gpt_bert.convert.files import new_folder, read_pickle, user_errors, write_model
+from elmo_gpt_bert.convert.files import new_folder, read_pickle, write_model
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from modeling.elmo.configuration_elmo import ElmoConfig
 from modeling.elmo.modeling_elmo import ElmoModel
@@ -131,7 +131,7 @@ def convert(folder: Path, output: str, options: str | None = None, state: str = 
             f"{folder} is not a release of ELMoForManyLangs, which has {missing[0]}: name the folder with this file "
             "or, of another release, the file of weights"
         )
-    with user_errors():
+    with as_user_errors("", ImportError):
         sizes, origin = read_sizes(folder, options)
     tensors = {name: read_tensors(folder / name) for name in PICKLES}
     characters = order_rows(folder / "char.dic", tensors["token_embedder.pkl"], CHARACTER_TABLE, SPECIAL_CHARACTERS)

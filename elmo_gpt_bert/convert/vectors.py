@@ -42,7 +42,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.convert.files import command_line, new_folder, user_errors, write_folder
+from elmo_gpt_bert.convert.files import command_line, new_folder, write_folder
 from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
@@ -121,7 +121,7 @@ def convert(
 def read_model(model: str) -> tuple[ElmoConfig, dict[str, torch.Tensor]]:
     """The configuration, and the biLM's weights by their names in a task network; no weights without `use_elmo`."""
     if model.endswith(".json"):
-        with user_errors():
+        with as_user_errors("", ImportError):
             values = read_json(Path(find_config(model)))
         if values.pop("model_type", None) != ElmoConfig.model_type:
             raise InputError(f'{model} must be a configuration of ELMo, with "model_type": "elmo"')

@@ -212,20 +212,6 @@ def _title(args: RunArguments) -> str:
     return hub_model_id(args).split("/")[-1]
 
 
-def add_evaluations(card: ModelCard, evaluations: list[ModelCard]) -> ModelCard:
-    """The card with the scores of each `evaluation_card`, in the text before "How to use" and in the model-index."""
-    before, heading, after = card.text.partition(USE)
-    results = [*(card.data.eval_results or [])]
-    for evaluation in evaluations:
-        results += evaluation.data.eval_results or []
-        data_set = re.search(r"was evaluated on (.+)\.$", evaluation.text, re.MULTILINE).group(1)
-        table = evaluation.text[evaluation.text.index("| test") : evaluation.text.index("## Recipe")].strip()
-        before += f"## Scores on {data_set}\n\n{table}\n\n"
-    data = ModelCardData(**{**card.data.to_dict(), "model-index": None, "eval_results": None})
-    data.model_name, data.eval_results = card.data.model_name, results or None
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n{before}{heading}{after}")
-
-
 def renamed(card: ModelCard, name: str) -> ModelCard:
     """The card of the same model in another folder or repository: in the metadata, the title and the code."""
     before, heading, after = card.content.partition(USE)
@@ -236,12 +222,6 @@ def renamed(card: ModelCard, name: str) -> ModelCard:
     if result.data.model_name:
         result.data.model_name = title
     return result
-
-
-def without_code(card: ModelCard) -> ModelCard:
-    """The card of a folder that does not have the code of its model."""
-    before, heading, after = card.content.partition(f"{SAVED_CODE}\n\n```python\n")
-    return ModelCard(before + after.partition("```\n\n")[2]) if heading else card
 
 
 # Where the weights come from

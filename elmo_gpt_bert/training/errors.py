@@ -63,14 +63,16 @@ def flags_in_errors() -> Iterator[None]:
 def as_user_errors(prefix: str = "", *kinds: type[Exception]) -> Iterator[None]:
     """Turns what a library raises for a user's input into a UserError of one line, which begins with `prefix`.
 
-    An OSError becomes a FileError; a ValueError, or an exception of one of the `kinds`, becomes an InputError.
+    An OSError becomes a FileError or MissingFileError; an ImportError, if it is among the `kinds`, a PackageError; a
+    ValueError, or an exception of another of the `kinds`, an InputError.
     """
     try:
         yield
     except UserError:
         raise
     except (OSError, ValueError, *kinds) as error:
-        error_type = FileError if isinstance(error, OSError) else InputError
+        pairs = ((FileNotFoundError, MissingFileError), (OSError, FileError), (ImportError, PackageError))
+        error_type = next((ours for theirs, ours in pairs if isinstance(error, theirs)), InputError)
         raise error_type(f"{prefix}{textwrap.shorten(str(error), LONGEST, placeholder=' ...')}") from error
 
 

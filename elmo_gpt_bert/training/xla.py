@@ -61,9 +61,7 @@ def load_weights(models: list[nn.Module], folder: str) -> None:
 
 def recompute_activations(model: PreTrainedModel, accelerator: Accelerator) -> None:
     """Keeps the inputs of each layer only, and computes its activations again in the backward pass."""
-    # The name in transformers 5.20 to 5.22 is a deprecated alias later.
-    name = "activation_checkpointing_enable"
-    getattr(model, name if hasattr(model, name) else "gradient_checkpointing_enable")()
+    model.activation_checkpointing_enable()
     if on_xla(accelerator):  # torch's function knows no XLA, whose compiler would moreover undo it
         from torch_xla.utils.checkpoint import checkpoint
 
