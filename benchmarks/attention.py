@@ -80,7 +80,7 @@ def attend_padded(states: list[torch.Tensor], mask: torch.Tensor) -> torch.Tenso
 
 
 def attend_packed(lengths_name: str) -> Build:
-    """32 sequences of these lengths: ours as a model attends on the device, the baseline by sdpa with a mask."""
+    """32 sequences of these lengths: ours as a model attends to packed ones, the baseline by sdpa with a mask."""
     layer = SimpleNamespace(is_causal=False, training=True, config=SimpleNamespace(_attn_implementation="sdpa"))
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
@@ -94,9 +94,10 @@ def attend_packed(lengths_name: str) -> Build:
 
         def ours(states: list[torch.Tensor]) -> torch.Tensor:
             states = (state.transpose(1, 2) for state in states)  # (1, A, N, D)
-            return attend_to(sdpa_attention_forward, layer, *states, packing=packing, scaling=size**-0.5, dropout=0.0)[
-                0
-            ]
+            output, _ = attend_to(
+                sdpa_attention_forward, layer, *states, packing=packing, scaling=size**-0.5, dropout=0.0
+            )
+            return output
 
         def real(states: torch.Tensor) -> torch.Tensor:
             """(B, T, ...) -> (1, N, ...), in the order of the packed tokens."""

@@ -8,7 +8,7 @@ the zoo; `modeling.unregister()` reverts that. Models that transformers does not
 
 from collections import UserDict
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import transformers
 from transformers import AutoConfig, AutoTokenizer, BertTokenizer
@@ -85,10 +85,10 @@ class RegisteredModels(UserDict):
 
     def __getitem__(self, config: type) -> type:
         model = self.data[config]
-        return import_class(model) if isinstance(model, str) else model
+        return import_name(model) if isinstance(model, str) else model
 
 
-def import_class(name: str) -> type:
+def import_name(name: str) -> Any:
     return getattr(import_module(MODULES[name]), name)
 
 
@@ -115,11 +115,11 @@ for _config, _auto_map, _tokenizer in MODELS:
 
 if not TYPE_CHECKING:  # type checkers would otherwise accept any name
 
-    def __getattr__(name: str) -> type:
-        """Imports a class when it is first used."""
+    def __getattr__(name: str) -> Any:
+        """Imports a class or a function when it is first used."""
         if name not in MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = import_class(name)
+        globals()[name] = import_name(name)
         return globals()[name]
 
 

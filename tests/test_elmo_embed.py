@@ -63,3 +63,18 @@ def test_strings_of_one_word_each_are_pointed_out_once(caplog, monkeypatch):
         assert [tuple(vectors.shape) for vectors in model.embed(["the", "cat"])] == [(1, 14)] * 2
     (record,) = caplog.records
     assert "['the', 'cat']: each string is read as a sentence of one word" in record.message
+
+
+def test_normalised_layers_have_a_mean_over_words_alone():
+    model = small_model(mix_layer_norm=True)
+    plain, with_boundaries = model.embed(SENTENCES), model.embed(SENTENCES, boundaries=True)
+    torch.testing.assert_close([vectors[1:-1] for vectors in with_boundaries], plain, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("state", ["carry", "warm"])
+def test_boundaries_change_no_vector_of_a_word_and_no_state(state):
+    models = [small_model(state=state) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    for _ in range(2):  # the second time from the carried state
+        plain, with_boundaries = models[0].embed(SENTENCES), models[1].embed(SENTENCES, boundaries=True)
+        torch.testing.assert_close([vectors[1:-1] for vectors in with_boundaries], plain, atol=1e-6, rtol=0)

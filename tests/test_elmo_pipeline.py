@@ -1,5 +1,7 @@
 """Pipelines over ELMo's networks: transformers' own, and the one for tagging, where a word is a row of characters."""
 
+import json
+
 import pytest
 import torch
 from transformers import (
@@ -225,6 +227,9 @@ def test_a_batch_fills_what_each_text_alone_does(side, fill):
         ("[MASK] or [MASK]", {}, r"has \[MASK\] 2 times"),
         ("the [MASK]", {"targets": ["dog"]}, r"\['dog'\] are not among the language model's words"),
         ("the [MASK]", {"targets": []}, r"targets=\[\]"),
+        ("the [MASK]", {"targets": ()}, r"targets=\(\)"),
+        ("the [MASK]", {"targets": ["cat", "<UNK>"]}, r"\['<UNK>'\] are not among"),
+        ("the [MASK]", {"mask": ""}, 'mask="": name what stands'),
         ("the [MASK]", {"top_k": 0}, "top_k=0: ask for one word or more"),
     ],
 )
@@ -249,3 +254,18 @@ def test_the_folder_of_a_language_model_names_its_pipeline(fill, tmp_path):
     loaded = pipeline("fill-mask", model=str(tmp_path), trust_remote_code=True)
     assert type(loaded).__name__ == "ElmoFillMaskPipeline"
     assert loaded("the [MASK] .") == fill("the [MASK] .")
+
+
+def test_a_folder_names_the_pipeline_of_its_own_model_alone(fill, tmp_path):
+    """Such as that of a classifier, or a tagger, that started from a language model."""
+    fill.model.save_pretrained(tmp_path / "AutoModelForPreTraining")
+    tasks = []
+    for source, auto_class in (
+        (AutoModelForPreTraining, AutoModelForSequenceClassification),
+        (AutoModelForPreTraining, AutoModelForTokenClassification),
+        (AutoModelForTokenClassification, AutoModelForPreTraining),
+    ):
+        folder = tmp_path / auto_class.__name__
+        auto_class.from_pretrained(tmp_path / source.__name__).save_pretrained(folder)
+        tasks.append([*json.loads((folder / "config.json").read_text()).get("custom_pipelines", {})])
+    assert tasks == [[], ["token-classification"], ["fill-mask"]]

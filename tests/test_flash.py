@@ -130,14 +130,6 @@ def test_what_is_not_packed_goes_to_sdpa_and_attentions_are_written_out(tmp_path
 
 
 @pytest.mark.usefixtures("_on_gpu")
-def test_generation_with_padding_on_the_left_writes_the_same_tokens(monkeypatch):
-    model, prompts = gpt_cases.zoo("LMHeadModel"), gpt_cases.on_the_left(gpt_cases.batch())
-    tokens = model.generate(**prompts, max_new_tokens=9, do_sample=False)
-    on_a_grid(monkeypatch)
-    assert torch.equal(model.generate(**prompts, max_new_tokens=9, do_sample=False), tokens)
-
-
-@pytest.mark.usefixtures("_on_gpu")
 @pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
 @pytest.mark.parametrize(
     "lacking", ["FLASH_DEVICES", "FLASH_TYPES", "FLASH_HEADS", "_has_flash", "switched off", "eager"]
@@ -226,3 +218,36 @@ def test_a_small_batch_is_computed_with_its_padding(tmp_path, monkeypatch):
         monkeypatch.setattr(modeling_packing, "FEW_TOKENS", few)
         bert_cases.assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
         assert len(CALLS) == calls
+    monkeypatch.setattr(modeling_packing, "FEW_TOKENS", tokens + 1)
+    bert_cases.assert_same_outputs(ours(**this.inputs, unpad=True), stock(**this.inputs), this.real)
+    assert len(CALLS) == 6
+
+
+@pytest.mark.usefixtures("_on_gpu")
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_a_kernel_that_the_user_put_in_the_place_of_torchs_gets_no_dropout(dropout, monkeypatch):
+    monkeypatch.setattr(torch.nn.attention, "current_flash_attention_impl", lambda: "FA3")
+    model = gpt_cases.zoo("Model").train()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout if name.endswith("attn_dropout") else 0.0
+    model(**gpt_cases.batch())
+    assert len(CALLS) == (0 if dropout else 3)
+
+
+@pytest.mark.usefixtures("_on_gpu")
+def test_embeddings_without_a_weight_of_their_own_are_no_hindrance(tmp_path):
+    stock, ours = bert_cases.pair("Model", tmp_path)
+    this = bert_cases.case("Model", holes=True)
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self, table):
+            super().__init__()
+            self.table = table
+
+        def forward(self, ids):
+            return self.table(ids)
+
+    ours.set_input_embeddings(Wrapped(ours.get_input_embeddings()))
+    bert_cases.assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
+    assert len(CALLS) == 3

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import modeling
+from elmo_gpt_bert.training import optimization
 from elmo_gpt_bert.training.layers import reinitialize_layers
 from elmo_gpt_bert.training.optimization import BertAdam, MuonWithAdamW, build_optimizer, decay_updates, move_schedule
 from tests.bert_cases import SIZES, pair, stock_config
@@ -251,6 +252,18 @@ class Counter(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.count += not function.is_view
         return function(*args, **(kwargs or {}))
+
+
+def test_muon_divides_many_matrices_to_save_memory(run, monkeypatch):
+    models = []
+    for at_once in (optimization.AT_ONCE, 1):
+        monkeypatch.setattr(optimization, "AT_ONCE", at_once)
+        models.append(masked_lm())
+        optimizer = build_optimizer(models[-1], run(optim="muon"))
+        give_gradients(models[-1], 0)
+        optimizer.step()
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
 
 
 def test_muon_starts_few_kernels_for_many_matrices():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 OPTIM = Parameter("optim")
+AT_ONCE = 2**23  # numbers in the matrices that Muon orthogonalizes at once, in 130 MB: 14 of BERT-base's square ones
 
 
 def samples_of_update(args: RunArguments, processes: int) -> int:
@@ -161,16 +162,19 @@ class MuonWithAdamW(torch.optim.Optimizer):
         if not parameters:
             return
         torch._foreach_lerp_(averages, gradients, 1 - group["momentum"])
-        updates = torch._foreach_lerp(gradients, averages, group["momentum"])  # Nesterov's
         torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        of_shape = defaultdict(list)
-        for parameter, update in zip(parameters, updates, strict=True):
-            of_shape[parameter.shape].append((parameter, update.T if update.shape[0] > update.shape[1] else update))
-        for shape, pairs in of_shape.items():
-            matrices = orthogonalize(torch.stack([update for _, update in pairs]).bfloat16(), group).unbind(0)
-            matrices = [matrix.T if shape[0] > shape[1] else matrix for matrix in matrices]
-            size = group["lr"] * 0.2 * max(shape) ** 0.5  # as "match_rms_adamw"
-            torch._foreach_add_([parameter for parameter, _ in pairs], matrices, alpha=-size)
+        alike = defaultdict(list)
+        for each in zip(parameters, gradients, averages, strict=True):
+            alike[each[0].shape, each[0].device].append(each)
+        for (shape, _), rows in alike.items():
+            at_once = max(1, AT_ONCE // shape.numel())
+            for start in range(0, len(rows), at_once):
+                parameters, gradients, averages = zip(*rows[start : start + at_once], strict=True)
+                updates = torch._foreach_lerp(gradients, averages, group["momentum"])  # Nesterov's
+                stack = torch.stack(updates).bfloat16()
+                matrices = orthogonalize(stack.mT, group).mT if shape[0] > shape[1] else orthogonalize(stack, group)
+                size = group["lr"] * 0.2 * max(shape) ** 0.5  # as "match_rms_adamw"
+                torch._foreach_add_(parameters, matrices.unbind(0), alpha=-size)
 
 
 def orthogonalize(matrices: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:

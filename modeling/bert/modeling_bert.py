@@ -377,8 +377,8 @@ class ZooBertModel(ZooBertPreTrainedModel):
             Whether to compute the real tokens only. This applies where the mask shows padding, or
             `cu_seq_lens_q` or `seq_idx` that a row holds several sequences. Padding is computed all the same when
             attentions are returned, or hidden states with gradients, when shapes must be static (a traced graph, XLA)
-            and, unless `True` is passed, when a module of the model has a hook. In all of these cases
-            `last_hidden_state` is zero at padding. With `False`, it holds the states of padding.
+            and, unless `True` is passed, when a module of the model has a hook or a GPU gets few tokens. In all of
+            these cases `last_hidden_state` is zero at padding. With `False`, it holds the states of padding.
         first_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of the first token, or with `config.is_decoder` of the last real one:
             `last_hidden_state` is then `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False` unless

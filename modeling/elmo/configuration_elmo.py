@@ -261,9 +261,9 @@ class ElmoConfig(SavedWithCode, PreTrainedConfig):
 
         `trust_remote_code=True` then loads them from the folder where this package is not installed.
         """
-        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory, others=["pipeline_elmo.Pipeline"])
-        (architecture,) = self.architectures or [None]
-        if architecture in PIPELINES:
+        self.auto_map = copy_code(__file__, AUTO_MAP, save_directory, others=["pipeline_elmo.ElmoFillMaskPipeline"])
+        vars(self).pop("custom_pipelines", None)  # of the model whose weights this one started from
+        if (architecture := next(iter(self.architectures or ()), None)) in PIPELINES:
             self.custom_pipelines = PIPELINES[architecture]
         super().save_pretrained(save_directory, **kwargs)
 

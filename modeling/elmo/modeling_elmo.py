@@ -21,7 +21,7 @@ What differs from the released code:
 
 - each sentence starts from zeros or from one stored state (`config.state`), so its vectors do not depend on other
   sentences; with "carry", it starts from the state at the end of the same row of the batch before, as released;
-- each distinct word is computed once, padding is not computed, and a layer's two directions run at the same time;
+- each distinct word is computed once, and padding is not computed;
 - layers without skip connections and LSTMs without projection can be loaded too, since some releases have them.
 
 Letters: B rows, T words of a row, N words of all rows, S sentences, M steps of all sentences, L LSTM layers, H = 2 P
@@ -549,7 +549,8 @@ class ElmoModel(ElmoPreTrainedModel):
         """The vectors of each sentence's words, on the CPU: (words, H), or (L + 1, words, H) with `layers="all"`.
 
         The model runs in evaluation mode. Sentences of similar length share a batch, which saves time and changes no
-        result. With `config.state="carry"`, sentences stay in their order.
+        result, except with `config.mix_layer_norm`, whose mean is over the batch. With `config.state="carry"`,
+        sentences stay in their order.
 
         Args:
             sentences: each a list of words, or text that the tokenizer splits as its `split_by` says.
@@ -557,7 +558,8 @@ class ElmoModel(ElmoPreTrainedModel):
             layers: "mix" is the model's first mix (`mixes[0]`), "top" the last layer, "mean" the mean of all layers,
                 "all" all of them, and a number one of them: 0 is the word layer, L the last.
             tokenizer: the one in the model's folder, if the model reads the characters or words of a language.
-            boundaries: whether the vectors of <S> and </S> stand before and behind those of the words.
+            boundaries: whether the vectors of <S> and </S> stand before and behind those of the words. The model is
+                then not called by its `forward`, so its own hooks see nothing.
             pooling: "mean" or "max" gives one vector a sentence, (H,) or (L + 1, H).
 
         A warning is logged if the model has vectors of words (`lexicon_size`), but of less than 80 % of those of a
@@ -612,10 +614,12 @@ class ElmoModel(ElmoPreTrainedModel):
         mask = None
         if boundaries:
             words = self.words_of(inputs["input_ids"], inputs["attention_mask"], None)
+            if needs_static_shapes(words):
+                raise ValueError("boundaries=True needs shapes that depend on the words: move the model to the CPU")
             packed = Sentences.of(words, None, closes=True)
             marks = self.token_encoder(self.boundaries(words.device))
             states = packed.with_boundaries(marks, *self.read(inputs["input_ids"][words], packed))
-            mask = nn.functional.pad(words, (2, 0), value=True).unsqueeze(-1)
+            mask = nn.functional.pad(words, (1, 1)).unsqueeze(-1)  # a mean of `normalise` is over words
         elif layers == "mix":
             return self(**inputs, return_dict=True).last_hidden_state
         else:

@@ -127,9 +127,12 @@ class ElmoFillMaskPipeline(Pipeline):
             raise ValueError("the tokenizer has no vocab.txt, so the language model's words have no names")
         if top_k is not None and top_k < 1:
             raise ValueError(f"top_k={top_k}: ask for one word or more")
+        if mask == "":
+            raise ValueError('mask="": name what stands in the place of the word, such as "[MASK]"')
         targets = [targets] if isinstance(targets, str) else targets
-        unknown = [word for word in targets or () if word not in self.tokenizer.targets]
-        if unknown or targets == []:
+        # The first three words are <S>, </S> and <UNK>.
+        unknown = [word for word in targets or () if self.tokenizer.targets.get(word, 0) < 3]
+        if unknown or (targets is not None and not targets):
             raise ValueError(f"targets={targets!r:.80}: {unknown[:5]} are not among the language model's words")
         given = {"top_k": top_k, "targets": targets}
         after = {name: value for name, value in given.items() if value is not None}

@@ -267,7 +267,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             Whether to compute the real tokens only. This applies where the mask shows padding after them, or
             `cu_seq_lens_q` or `seq_idx` that a row holds several sequences; the states of padding are then zero.
             Padding is computed all the same with a cache, when attentions are returned, or hidden states with
-            gradients, and, unless `True` is passed, when a module of the model has a hook.
+            gradients, and, unless `True` is passed, when a module of the model has a hook or a GPU gets few tokens.
         last_token_only (`bool`, *optional*, defaults to `False`):
             Whether to return only the state of each row's last real token: `last_hidden_state` is then
             `(batch_size, 1, hidden_size)`. Has no effect with `config.unpad=False` unless `unpad=True` is passed,

@@ -77,7 +77,7 @@ def attend(
         attend_to = _attend_by_boundaries
     elif attends_in_groups(query.device):
         attend_to = _attend_in_groups
-    elif takes_flash(module.config, query.device, product_type(query), query.shape[-1]):
+    elif takes_flash(module.config, query.device, product_type(query), query.shape[-1], kwargs["dropout"]):
         attend_to, function = _attend_by_boundaries, flash_attention_forward
     return attend_to(function, module, query, key, value, packing, **kwargs).flatten(2), None
 
@@ -131,9 +131,9 @@ def attention_implementation(config, query: torch.Tensor, kwargs: dict, cache: C
 
     sdpa returns no attention probabilities and takes no empty batch. In bfloat16 on the CPU, it is slower for one
     query, as in a step of generation, with dropout, for which it computes in float32, and, on processors without AMX,
-    in its backward pass. A paged cache is updated by the
-    configuration's function alone. `kwargs` are those of the attention function. Raises ValueError if attentions are
-    requested and the configured implementation cannot return them.
+    in its backward pass. A paged cache is updated by the configuration's function alone. `kwargs` are those of the
+    attention function. Raises ValueError if attentions are requested and the configured implementation cannot return
+    them.
     """
     implementation = config._attn_implementation
     recorded = is_recorded(config, "attentions", kwargs)

@@ -20,7 +20,7 @@ itself, but converts the layout of the weight for each product. Results differ b
 Which product is faster depends on the processor. `is_chosen` decides, by what the processor says of itself, so that a
 machine always computes in the same way: on processors with AMX, Intel's units for matrix products, `linear` is
 torch's, and on all others it is oneDNN's. The environment variable ZOO_ONEDNN overrides this: 1 for oneDNN, 0 for
-torch. It is read at the first product.
+torch. It is read at the first product that is not SMALL: small ones are torch's on every processor.
 
 `linear` uses oneDNN only if this build of torch has it, if a first small product agrees with torch's, and unless
 `torch.backends.mkldnn.enabled` is switched off. For other types, on other devices, while a graph is traced, and under

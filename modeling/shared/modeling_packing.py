@@ -46,10 +46,11 @@ from .modeling_static import is_opaque, product_type
 GROUPED_DEVICES = ("cpu",)
 FLASH_DEVICES = ("cuda",)
 FLASH_TYPES = (torch.bfloat16, torch.float16)
-FLASH_HEADS = range(8, 257, 8)  # their sizes
+FLASH_HEADS = range(8, 193, 8)  # their sizes; some GPUs have no gradients of larger ones
 FLASH_ARGUMENTS = ["query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k"]
 FLASH_ARGUMENTS += ["dropout_p", "is_causal", "return_debug_mask"]
-# Tokens of a padded batch. With fewer, a GPU waits for the calls of its kernels, of which packing makes more.
+# Tokens of a padded batch. With fewer, a GPU waits for the calls of its kernels, of which packing makes more. How many
+# these are was estimated, not measured.
 FEW_TOKENS = 2048
 # Packages whose hooks take states of any shape: they record, place, gather or watch whole tensors.
 ANY_SHAPE = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
@@ -261,13 +262,14 @@ def make_plan(
     hidden_states, attentions = (is_recorded(model.config, name, kwargs) for name in ("hidden_states", "attentions"))
     may_skip_tokens = token is not None or cache is None  # no search for hooks in each step of generation
     hooked = unpad is not True and may_skip_tokens and not is_tracing(inputs) and hooks_need_padding(model)
+    is_asked = unpad is True
     configured = getattr(model.config, "unpad", True)  # EncoderDecoderModel may set transformers' configuration
     unpad = configured if unpad is None else unpad
     if hooked or not (unpad or configured):
         token = None
     packing, column, read, padding = None, None, None, None
     if unpad and not (hooked or attentions or cache is not None or (hidden_states and torch.is_grad_enabled())):
-        packing = choose_packing(model, inputs, attention_mask, starts)
+        packing = choose_packing(model, inputs, attention_mask, starts, always=is_asked)
     if packing is None and token == "first":
         column = torch.zeros(inputs.shape[0], 1, dtype=torch.long, device=inputs.device)
     elif packing is None and token == "last":
@@ -280,16 +282,21 @@ def make_plan(
 
 
 def choose_packing(
-    model: PreTrainedModel, inputs: torch.Tensor, attention_mask: torch.Tensor | None, starts: torch.Tensor | None
+    model: PreTrainedModel,
+    inputs: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    starts: torch.Tensor | None,
+    always: bool = False,
 ) -> Packing | None:
     """The sequences to pack in this call, or None if it computes the whole batch.
 
     The whole batch is computed in traced graphs (torch.compile, torch.export, ONNX), under `torch.vmap` over masks and
     on XLA, which need static shapes; with a 4-D mask, which says more than where padding is; with flex attention or an
-    attention function of the user, which get the batch and its mask; and, on a GPU, if the batch is small.
+    attention function of the user, which get the batch and its mask; and, on a GPU with sdpa, if the batch is small.
 
     Args:
         inputs: (B, T) token ids or (B, T, H) embeddings.
+        always: also if the batch is small.
     """
     if is_tracing(inputs) or is_opaque(attention_mask) or is_opaque(starts):
         return None
@@ -304,13 +311,13 @@ def choose_packing(
     if not takes_groups and not by_name:
         return None
     in_groups = attends_in_groups(inputs.device)
-    if not in_groups and not by_name and starts is None and rows * columns < FEW_TOKENS:
+    if not (in_groups or by_name or always) and starts is None and rows * columns < FEW_TOKENS:
         return None
     packing = find_sequences((rows, columns), inputs.device, attention_mask, starts)
     if packing is None or in_groups:
         return packing
-    table, head_size = model.get_input_embeddings().weight, config.hidden_size // config.num_attention_heads
-    takes_boundaries = by_name or takes_flash(config, inputs.device, product_type(table), head_size)
+    head_size, dtype = config.hidden_size // config.num_attention_heads, product_type(next(model.parameters()))
+    takes_boundaries = by_name or takes_flash(config, inputs.device, dtype, head_size)
     if not takes_boundaries and len(packing.starts) * packing.longest > 2 * rows * columns:
         return None  # a grid of short sequences next to a long one
     return packing
@@ -321,16 +328,22 @@ def attends_in_groups(device: torch.device) -> bool:
     return device.type in GROUPED_DEVICES
 
 
-def takes_flash(config, device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Whether sdpa is configured, and torch's flash attention computes it in this type, with heads of this size."""
+def takes_flash(config, device: torch.device, dtype: torch.dtype, head_size: int, dropout: float = 0.0) -> bool:
+    """Whether sdpa is configured, and torch's flash attention computes it in this type, with heads of this size.
+
+    Not if the user has switched flash off, nor dropout by another kernel that the user has put in its place.
+    """
     if config._attn_implementation != "sdpa" or device.type not in FLASH_DEVICES:  # trf-ignore: TRF051
         return False
-    return dtype in FLASH_TYPES and head_size in FLASH_HEADS and flash_is_on(device)
-
-
-def flash_is_on(device: torch.device) -> bool:
-    """Whether the GPU has torch's flash attention with boundaries, and the user has not switched flash off."""
+    if dtype not in FLASH_TYPES or head_size not in FLASH_HEADS or (dropout > 0 and _is_replaced()):
+        return False
     return torch.backends.cuda.flash_sdp_enabled() and _has_flash(device)
+
+
+def _is_replaced() -> bool:
+    """Whether FlashAttention 3 or 4 stands in the place of torch's kernel; they have no dropout."""
+    current = getattr(torch.nn.attention, "current_flash_attention_impl", None)  # since torch 2.11
+    return current is not None and current() is not None
 
 
 @functools.cache
@@ -343,8 +356,7 @@ def _has_flash(device: torch.device) -> bool:
 def flash_operation() -> Callable | None:
     """torch's private operation, whose gradients are C++; None if it takes other arguments than are given here.
 
-    Its public wrapper, `torch.nn.attention.varlen`, has no dropout. The calls of that in Python make a step on short
-    sentences 1.2 times as long as one with padding.
+    Its public wrapper, `torch.nn.attention.varlen`, has no dropout, and each call of it is several in Python.
     """
     operation = getattr(torch.ops.aten, "_flash_attention_forward", None)
     if operation is None:
