@@ -9,7 +9,7 @@ from elmo_gpt_bert.training.history import draw_curves, group_curves
 
 RECORDS = [
     {"update": 2, "train_loss": 5.0, "train_loss_forward": 6.0, "learning_rate": 0.1, "device": "cpu"},
-    {"update": 4, "train_loss": 4.0, "learning_rate": 0.2, "grad_norm": 3.5, "energy": None},
+    {"update": 4, "train_loss": 4.0, "learning_rate": 0.2, "grad_norm": 3.5},
     {"update": 4, "eval_perplexity": 31.0, "eval_accuracy": 0.5},
     {"update": 6, "train_loss": float("nan"), "learning_rate": 0.1},
 ]

@@ -21,7 +21,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import run_glue
 from elmo_gpt_bert.training import checkpoints, global_batch, loop
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.output_folder import newest_checkpoint
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.run_samples import make_run
@@ -177,15 +176,17 @@ def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):
 def as_on_two_machines(tmp_path: Path, argv: list[str]) -> None:
     """What one of two processes does, each on a machine with a folder of its own."""
     folder = tmp_path / os.environ["RANK"]
-    message = r"\(process 1\) sees no checkpoint in --output_dir .*\(process 0\) sees seed-3/checkpoint-10: give"
-    with pytest.raises(InputError, match=message):
-        run_glue.main([*argv, "--resume", "--output_dir", str(folder / "out")])
+    with pytest.raises(InputError, match=r"output_dir .*out is not shared: \S+ \(process 1\) does not see it: choose"):
+        run_glue.main([*argv, "--output_dir", str(folder / "out")])
+    assert [path.name for path in (folder / "out").glob("*")] == ["checkpoint-2"] * ("--resume" in argv)
 
 
-def test_machines_that_do_not_see_the_same_checkpoint_are_refused(flags, tmp_path, capfd):
-    for name in ("0/out/checkpoint-2", "0/out/seed-3/checkpoint-10", "0/out/seed-3/checkpoint-9", "1/out"):
+@pytest.mark.parametrize("resumes", [False, True])
+def test_machines_that_do_not_share_the_output_folder_are_refused_and_nothing_is_left(resumes, flags, tmp_path, capfd):
+    """Also where both have a checkpoint of the same name, which may be of another run."""
+    for name in ("0/out/checkpoint-2", "1/out/checkpoint-2") if resumes else ("0", "1"):
         (tmp_path / name).mkdir(parents=True)
-    assert newest_checkpoint(tmp_path / "0" / "out") == "seed-3/checkpoint-10"
+    flags = [*flags, *["--resume"] * resumes]
     assert wait(fork(partial(as_on_two_machines, tmp_path, flags), 2)) == [0, 0], capfd.readouterr().err
 
 

@@ -26,6 +26,7 @@ from elmo_gpt_bert.training.errors import (
     InputError,
     LaunchError,
     PackageError,
+    Parameter,
 )
 from elmo_gpt_bert.training.files import acquire_lock
 from elmo_gpt_bert.training.history import History
@@ -35,11 +36,10 @@ from elmo_gpt_bert.training.output_folder import (
     HALF_WRITTEN,
     RESULTS,
     SEED,
-    newest_checkpoint,
     remove_curves,
     remove_results,
 )
-from elmo_gpt_bert.training.processes import from_all, name_of_process, on_main
+from elmo_gpt_bert.training.processes import check_shared, on_main
 
 
 # The folder above that of the first of several seeds. Its earlier files go when that seed begins.
@@ -52,24 +52,13 @@ def lock_output_folder(args: RunArguments) -> Iterator[None]:
 
     Every process must call it. It raises FileExistsError on all of them if the folder is not empty and neither
     --resume nor --overwrite_output_dir is given, BlockingIOError if another run is writing to it, OSError if it cannot
-    be written to, and ValueError if a machine sees other checkpoints there than the first one.
+    be written to, and ValueError if a machine does not see it.
     """
     output = Path(args.output_dir)
     with contextlib.ExitStack() as run:
         on_main(lambda: run.enter_context(_locked(output, args)))
-        _check_shared(output)
+        check_shared(output, Parameter("output_dir"))
         yield
-
-
-def _check_shared(output: Path) -> None:
-    """Raises ValueError, on all processes, if the newest checkpoint is not the same for each. All must call it."""
-    (first, newest), *others = from_all((name_of_process(), newest_checkpoint(output)))
-    for name, other in others:
-        if other != newest:
-            raise InputError(
-                f"{name} sees {other or 'no checkpoint'} in --output_dir {output}, and {first} sees "
-                f"{newest or 'none'}: give a folder that all machines share, or copy it to each"
-            )
 
 
 @contextlib.contextmanager

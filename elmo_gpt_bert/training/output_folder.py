@@ -38,15 +38,6 @@ def matching_folders(output: Path, name: re.Pattern) -> list[Path]:
     return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
 
 
-def newest_checkpoint(output: Path) -> str | None:
-    """The newest checkpoint in the folder, or in those of its seeds, as a path in it; None if there is none."""
-    folders = [output, *matching_folders(output, SEED)]
-    saved = [path for folder in folders for path in matching_folders(folder, CHECKPOINT)]
-    places = [path.relative_to(output) for path in saved]
-    numbers = [[int(number) for number in re.findall(r"\d+", str(place))] for place in places]
-    return max(zip(numbers, map(str, places), strict=True))[1] if places else None
-
-
 @dataclass(frozen=True)
 class ResultFiles:
     """The names of the files of results in an output folder, except metrics.json."""

@@ -1,16 +1,20 @@
 """Joins the processes of a run, on one machine or several, and makes them agree: on values, and on errors."""
 
+import contextlib
 import os
 import pickle
 import socket
+import tempfile
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from accelerate import DistributedType, PartialState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
 
-from elmo_gpt_bert.training.errors import LaunchError, UserError
+from elmo_gpt_bert.training.errors import InputError, LaunchError, Parameter, UserError
 
 
 Value = TypeVar("Value")
@@ -36,12 +40,13 @@ def join_processes(timeout: int) -> None:
 
 def _check_alone(state: PartialState) -> None:
     """Raises RuntimeError if the environment tells a process that knows of no other that there are more."""
-    remedy = "On CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
+    remedy = "GPUs: accelerate launch --config_file configs/accelerate/multi_gpu.yaml --num_processes N run_X.py ... "
+    remedy += "CPU: ACCELERATE_USE_CPU=true torchrun --nproc_per_node N run_X.py ..."
     requested = os.environ.get("WORLD_SIZE")
     if requested is None and "MASTER_ADDR" in os.environ:  # as `accelerate launch --cpu --num_processes 2` leaves it
         raise LaunchError(
-            f"MASTER_ADDR is {os.environ['MASTER_ADDR']}, but WORLD_SIZE is not set: a launcher that was asked for "
-            f"several processes started only one. {remedy} To start one process, unset MASTER_ADDR"
+            f"MASTER_ADDR is {os.environ['MASTER_ADDR']}, as a launcher of several processes sets it, but WORLD_SIZE "
+            f"is not set, so there is one process. {remedy} One process: unset MASTER_ADDR"
         )
     if int(requested or 1) > 1:
         if state.distributed_type == DistributedType.XLA:
@@ -51,9 +56,24 @@ def _check_alone(state: PartialState) -> None:
         )
 
 
-def name_of_process() -> str:
-    """As in "gpu-7 (process 3)"."""
-    return f"{socket.gethostname()} (process {PartialState().process_index})"
+def check_shared(folder: Path, flag: Parameter) -> None:
+    """Raises ValueError, on all processes, unless all of them see the main process's `folder`, which `flag` names.
+
+    Another folder of the same name would give a process other checkpoints than those of the run. Every process must
+    call it.
+    """
+    state = PartialState()
+    if state.num_processes == 1:
+        return
+    with contextlib.ExitStack() as marks:
+        mark = partial(tempfile.NamedTemporaryFile, dir=folder, prefix=".shared-")
+        # A name that was looked up nowhere before, so that no network file system remembers that there is none.
+        name = on_main(lambda: Path(marks.enter_context(mark()).name).name)
+        sees = from_all((f"{socket.gethostname()} (process {state.process_index})", (folder / name).exists()))
+    if blind := [process for process, is_seen in sees if not is_seen]:
+        raise InputError(
+            flag, f" {folder} is not shared: {blind[0]} does not see it: choose a folder that all machines see"
+        )
 
 
 def broadcast(value: Value, process: int = 0) -> Value:

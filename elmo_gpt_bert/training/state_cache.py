@@ -31,7 +31,7 @@ from elmo_gpt_bert.training.batches import Collate
 from elmo_gpt_bert.training.digests import digest, model_digest
 from elmo_gpt_bert.training.errors import InputError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import load_tensors, save_tensors, writing
-from elmo_gpt_bert.training.processes import on_main
+from elmo_gpt_bert.training.processes import check_shared, on_main
 
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def _write_missing(
     with writing(folder, remedy):
         if accelerator.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
+        check_shared(folder, CACHE)
         lock = FileLock(folder / ".lock")
         _acquire(lock, accelerator)
         try:
