@@ -25,7 +25,7 @@ from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import DivergedError, InputError
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.results import Results, Scores
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
@@ -310,11 +310,11 @@ def test_of_the_seeds_that_were_not_best_only_the_results_remain_and_with_other_
     best = metrics_of(out)["seed"]
     (other,) = {42, 43} - {best}
     kept = sorted(path.name for path in (out / f"seed-{other}").iterdir())
-    assert kept == [".identity.json", ".results.json", "metrics.json", "predictions.tsv"]
+    assert kept == [".results.json", "metrics.json", "predictions.tsv"]
     assert (out / "predictions.tsv").exists()
     card = ModelCard.load(out / "README.md")
     assert f"This is seed {best}, the best of 2 on the validation set" in card.text and card.data.model_name == "out"
-    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+    with pytest.raises(ValueError, match="seed-42 is of a run with max_predict_samples None, not 1"):
         run_glue.main([*argv, "--resume", "--max_predict_samples", "1"])
 
 
@@ -343,7 +343,7 @@ def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch
     assert seen == [45] and len(metrics_of(tmp_path / "out")["runs"]) == 4
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert card.count("This is seed") == 1 and "the best of 4 on the validation set" in card
-    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+    with pytest.raises(ValueError, match="seed-42 is of a run with learning_rate 0.01, not 0.5"):
         run_glue.main([*argv, "--resume", "--learning_rate", "0.5"])
 
 
@@ -364,7 +364,10 @@ def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(two_seeds, f
     record = metrics_of(tmp_path / "out" / "seed-42")
     assert record["args"]["data_dir"] == "RTE" and str(Path(two_seeds[-1]).parent) not in json.dumps(record)
     other = write_task(tmp_path / "other", "RTE")
-    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+    run_glue.main([*finished, "--resume", "--data_dir", str(other)])  # a copy
+    path = other / "train.tsv"
+    path.write_text(path.read_text(encoding="utf-8").replace("good", "bad"), encoding="utf-8")
+    with pytest.raises(ValueError, match="seed-42 is of a run with training data"):
         run_glue.main([*finished, "--resume", "--data_dir", str(other)])
 
 
@@ -372,18 +375,20 @@ def test_a_disk_that_is_full_when_a_seed_has_finished_is_one_line(flags, monkeyp
     replace = os.replace
 
     def full(source, target) -> None:
-        if Path(target).name == ".identity.json" and Path(source).stat().st_size > 10:
+        if Path(target).name == "metrics.json":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(source, target)
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match=r"cannot write .*\.identity\.json: No space left on device\. Make room"):
+    with pytest.raises(OSError, match=r"cannot write .*metrics\.json: No space left on device\. Make room"):
         run_glue.main([*flags, "--seeds", "2"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", ["dev.csv", "config.json"])
-def test_finished_seeds_are_not_resumed_where_a_file_they_read_has_changed(flags, tmp_path, changed):
+@pytest.mark.parametrize(
+    ("changed", "part"), [("dev.csv", "validation data"), ("config.json", "initial model"), ("vocab.txt", "tokenizer")]
+)
+def test_finished_seeds_are_not_resumed_where_a_file_they_read_has_changed(flags, tmp_path, changed, part):
     for name in ("train.csv", "dev.csv"):
         (tmp_path / name).write_text("sentence,label\ngood,1\nbad,0\ngood film,1\n", encoding="utf-8")
     own = flags[: flags.index("--task_name")] + flags[flags.index("--max_seq_length") :]
@@ -391,7 +396,7 @@ def test_finished_seeds_are_not_resumed_where_a_file_they_read_has_changed(flags
     run_glue.main([*own, *data, "--seeds", "2"])
     path = tmp_path / changed
     path.write_text(path.read_text(encoding="utf-8").replace("bad", "good").replace("0.2", "0.3"), encoding="utf-8")
-    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments, data or configuration"):
+    with pytest.raises(ValueError, match=f"seed-42 is of a run with {part} [0-9a-f]{{16}}, not"):
         run_glue.main([*own, *data, "--seeds", "2", "--resume"])
 
 
@@ -423,7 +428,7 @@ def fake_run(scores: dict[int, tuple[float, int]]):
         results = Results(validation={"": Scores({"accuracy": accuracy}, predicted_classes=classes, loss=1 / classes)})
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        record = results.flat() | {"seed": args.seed, "args": asdict(args), "identity": run_digest(args)}
+        record = results.flat() | {"seed": args.seed, "args": asdict(args), "identity": run_identity(args)}
         record["hardware"] = {"processes": 1}
         for name, text in (
             ("metrics.json", json.dumps(record)),
@@ -523,7 +528,7 @@ def test_a_seed_that_diverged_and_was_replaced_is_not_run_again(run, tmp_path):
     assert metrics_of(tmp_path / "out")["replaced_runs"] == {"42": {"error": "the training loss is nan"}}
     with pytest.raises(FloatingPointError, match="seed 42: the training loss is nan; --max_restarts lets"):
         runs.repeat(diverging, run(**flags | {"max_restarts": 0}, resume=True))
-    with pytest.raises(ValueError, match="seed-43 is of a run with other arguments"):
+    with pytest.raises(ValueError, match="seed-43 is of a run with learning_rate 0.01, not 0.001"):
         runs.repeat(diverging, run(**flags | {"learning_rate": 0.001}, resume=True))
     assert started == [42, 43, 44, 44, 42]  # at another learning rate its outcome is open
 

@@ -8,7 +8,6 @@ OUTPUT_DIR/runs/                                                   TensorBoard's
 OUTPUT_DIR/config.json, model.safetensors, README.md, SHA256SUMS   the model folder
 OUTPUT_DIR/checkpoint-UPDATES/                                     what --resume reads
 OUTPUT_DIR/seed-N/                                                 with --seeds, the output folder of each run
-OUTPUT_DIR/seed-N/.identity.json                                   the identity of that run
 OUTPUT_DIR/seed-N/.diverged.json                                   how that run diverged, if another seed replaced it
 """
 
@@ -22,7 +21,6 @@ from elmo_gpt_bert.training.files import read_json, remove_folder, shown, write_
 
 
 METRICS = "metrics.json"
-IDENTITY = ".identity.json"
 DIVERGED = ".diverged.json"
 RESULTS = ".results.json"
 BATCH = ".batch.json"
