@@ -16,7 +16,8 @@ import run_squad
 import run_swag
 from elmo_gpt_bert.tasks import rows
 from elmo_gpt_bert.training import loop
-from elmo_gpt_bert.training.identity import run_identity
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.identity import first_difference, read_finished, run_identity
 from tests import choices_sample, glue_sample, ner_sample, squad_sample
 from tests.tiny_run import Arguments
 
@@ -182,6 +183,33 @@ def test_a_data_set_of_the_hub_counts_by_its_version(monkeypatch):
     assert first.startswith("a/b@") and version() == first
     texts.append("bad")
     assert version() != first
+
+
+def test_a_model_of_the_hub_counts_by_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    args = Arguments(**COMMON | {"model_name_or_path": "a/b"})
+
+    def model(commit: str) -> str:
+        cached = tmp_path / "models--a--b"
+        for path, text in (("refs/main", commit), (f"snapshots/{commit}/config.json", "{}")):
+            (cached / path).parent.mkdir(parents=True, exist_ok=True)
+            (cached / path).write_text(text, encoding="utf-8")
+        return run_identity(args)["initial model"]
+
+    nowhere, one, other = run_identity(args), model("1" * 40), model("2" * 40)
+    assert (nowhere["initial model"], one, other) == ("a/b", f"a/b@{'1' * 40}", f"a/b@{'2' * 40}")
+    assert first_difference(nowhere, run_identity(args)) is None  # where no version is in the cache
+    assert first_difference({"initial model": one}, {"initial model": other}) == "initial model"
+    assert first_difference({"initial model": "a/c"}, {"initial model": other}) == "initial model"
+
+
+def test_a_table_counts_runs_whose_data_and_models_are_not_here(flags, tmp_path):
+    run_glue.main(flags)
+    shutil.rmtree(tmp_path / "RTE")
+    args = parse_arguments(run_glue.GlueArguments, [*flags, "--tokenizer_name", "no/tokenizer"])
+    assert read_finished(tmp_path / "out", args, absent=True)["train_updates"] == 2
+    with pytest.raises(FileNotFoundError, match="RTE has no train.tsv"):
+        read_finished(tmp_path / "out", args)
 
 
 def test_a_model_counts_without_the_tokenizer_and_the_state_of_its_training(tmp_path):

@@ -130,6 +130,32 @@ def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
         pass
 
 
+def test_a_seed_and_a_run_do_not_write_to_one_folder(run, tmp_path):
+    def hold(args) -> Results:
+        (tmp_path / "held").touch()
+        time.sleep(60)
+
+    (other,) = fork(lambda: runs.repeat(hold, run(do_eval=True, seeds=2)))
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    alone = run(do_eval=True, resume=True, output_dir=str(tmp_path / "out" / "seed-42"))
+    with pytest.raises(BlockingIOError, match="^another run is writing to --output_dir .*seed-42: choose another$"):
+        runs.repeat(lambda _: pytest.fail("ran"), alone)
+    other.kill()
+    wait([other])
+    with launching.lock_output_folder(alone), pytest.raises(BlockingIOError, match="seed-42: choose another$"):
+        runs.repeat(lambda _: pytest.fail("ran"), run(do_eval=True, seeds=2, resume=True))
+
+
+def test_a_damaged_list_of_predictions_is_one_line_with_its_folder(flags, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".results.json").write_text("{", encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"out lists its predictions in a damaged file \(.*\): remove .*\.results\.json$"
+    ):
+        run_glue.main([*flags, "--overwrite_output_dir", "--max_steps", "1"])
+
+
 def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp_path):
     with pytest.raises(OSError, match="cannot write to --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
         with launching.lock_output_folder(run(output_dir=str(write_vocabulary(tmp_path) / "below" / "a file"))):
@@ -186,6 +212,16 @@ def test_an_interruption_is_one_line_on_the_command_line(capsys):
 
     status, message = end_of(interrupted_elsewhere, capsys)
     assert status == 130 and message.startswith("interrupted: ")
+
+
+def test_sigterm_outside_training_is_one_line_that_says_what_to_do():
+    def told() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    started, reading = command_on_a_pipe(told)
+    assert os.read(reading, 200) == b"interrupted: what was finished is kept, and --resume continues from it\n"
+    wait([started])
 
 
 def test_a_mistake_of_the_code_keeps_its_traceback():

@@ -6,6 +6,7 @@ metrics.json has it and, with features and configuration, the progress.json of a
 have the same identity, except for the length of a run that --resume makes longer.
 """
 
+import contextlib
 import dataclasses
 import glob
 import hashlib
@@ -68,7 +69,8 @@ def run_identity(args: RunArguments, processes: int | None = None, absent: bool 
     values |= {MODEL: model_content(args.model_name_or_path), TOKENIZER: tokenizer_content(args)}
     if args.ensemble is not None:
         folders = [Path(path) for name in args.ensemble.split(",") for path in sorted(glob.glob(name))]
-        values[OUTPUTS] = files_digest(file for folder in folders for file in sorted(folder.rglob("outputs-*")))
+        files = [file for folder in folders for file in sorted(folder.rglob("outputs-*.safetensors"))]
+        values[OUTPUTS] = files_digest(files)
     try:
         values |= {data_name(split): _data_content(source) for split, source in args.data_sources().items()}
     except MissingFileError:
@@ -128,9 +130,10 @@ def _content_of(name: str) -> str | None:
         return files_digest([Path(name)])
     if name.endswith((".json", ".txt")) or name.startswith((".", "/", "~")) or name.count("/") > 1:
         return None
-    for file in ("config.json", "tokenizer_config.json"):
-        if isinstance(path := try_to_load_from_cache(name, file), str):
-            return f"{name}@{Path(path).parent.name}"
+    with contextlib.suppress(ValueError):  # no name on the Hub
+        for file in ("config.json", "tokenizer_config.json"):
+            if isinstance(path := try_to_load_from_cache(name, file), str):
+                return f"{name}@{Path(path).parent.name}"
     return name
 
 
@@ -143,10 +146,12 @@ def read_finished(folder: Path, args: RunArguments, absent: bool = False) -> dic
     if not (folder / METRICS).is_file():
         return None
     record = read_record(folder / METRICS)
-    identity, saved = run_identity(args, absent=absent), record["identity"]
+    identity, saved = run_identity(args, absent=absent), record.get("identity", {})
     left_out = PREDICTIONS - (identity.keys() & saved.keys())
     if absent:
-        left_out |= {name for name in saved if is_content(name) and identity.get(name) is None}
+        names = {None, args.model_name_or_path, args.tokenizer_name}  # of what is not here
+        missing = {name for name in saved if is_content(name) and identity.get(name) in names}
+        left_out |= {name for name in missing if "@" not in str(saved[name])}
     check_same(identity, saved, folder, left_out)
     return record
 

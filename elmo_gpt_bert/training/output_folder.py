@@ -69,7 +69,10 @@ def read_result_files(output: Path) -> ResultFiles:
     path = output / RESULTS
     if not path.is_file():
         return ResultFiles()
-    record = read_json(path)
+    try:
+        record = read_json(path)
+    except ValueError as error:
+        raise InputError(f"{output} lists its predictions in a damaged file ({error}): remove {path}") from error
     lists = [record.get(field.name) for field in fields(ResultFiles)] if isinstance(record, dict) else [None]
     if not all(isinstance(names, list) and all(map(_is_file_name, names)) for names in lists):
         raise InputError(f"{path} holds {shown(record)}, which are not names of files: remove it")

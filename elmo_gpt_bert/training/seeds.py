@@ -14,7 +14,7 @@ from elmo_gpt_bert.training.cards import with_spread
 from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_json, write_text
 from elmo_gpt_bert.training.identity import first_difference, read_finished, run_identity
-from elmo_gpt_bert.training.launching import first_of_seeds
+from elmo_gpt_bert.training.launching import first_of_seeds, locked
 from elmo_gpt_bert.training.output_folder import (
     CHECKPOINT,
     CURVES,
@@ -101,10 +101,9 @@ def _run_seed(run: Run, args: RunArguments, seed_args: RunArguments) -> Results:
     finished = on_main(lambda: _read_finished(folder, seed_args)) if args.resume else None
     if finished is not None:
         return finished
-    if PartialState().is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-    PartialState().wait_for_everyone()
-    return run(seed_args)
+    with contextlib.ExitStack() as lock:  # another command may name the seed's folder as its --output_dir
+        on_main(lambda: lock.enter_context(locked(folder)))
+        return run(seed_args)
 
 
 def _read_finished(folder: Path, args: RunArguments) -> Results | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 from accelerate import PartialState
 
@@ -275,6 +276,12 @@ def _read_label(label: str, task: GlueTask, where: str) -> str | float:
     for name in spellings:
         if name in task.labels:
             return name
+    for name in task.labels:
+        if normalize("NFKC", name) == normalize("NFKC", label):
+            raise InputError(
+                f"{where}: the label {ascii(label)} looks like {ascii(name)}, which is known, and has other "
+                "characters: convert the files to one Unicode form, such as NFC"
+            )
     raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
 
 
