@@ -35,7 +35,7 @@ from datasets import DatasetDict
 from transformers import AutoModelForMaskedLM
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
+from elmo_gpt_bert.tasks.minimal_pairs.data import find_files, is_blimp, phenomena, read_file, read_folder
 from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
 from elmo_gpt_bert.tasks.minimal_pairs.plot import draw
 from elmo_gpt_bert.tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
@@ -80,6 +80,9 @@ class BlimpArguments(RunArguments):
         model, output = Path(self.model_name_or_path), Path(self.output_dir)
         if model.is_dir() and output.resolve() == model.resolve():
             raise InputError(f"--output_dir {output} is the model's folder, whose card would be lost: choose another")
+
+    def data_sources(self) -> dict[str, list[Path] | str]:
+        return {"validation": [Path(self.data_file)] if self.data_dir is None else find_files(Path(self.data_dir))}
 
 
 @dataclass

@@ -36,9 +36,10 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.glue.data import read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.glue.data import find_file, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.glue.features import class_names, make_features
 from elmo_gpt_bert.tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, GlueTask
+from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.training.arguments import DataArguments, PathOrName, one_of
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
@@ -97,6 +98,20 @@ class GlueArguments(DataArguments):
                 "--problem_type says what to train on a --train_file; a task, or a trained model, has its own"
             )
 
+    @property
+    def task_splits(self) -> list[str]:
+        """The splits of the task that this run needs, such as validation and validation_mm."""
+        return [split for split in EVERY_TASK[self.task_name].splits if split.removesuffix("_mm") in self.splits]
+
+    def data_sources(self) -> dict[str, list[Path] | str]:
+        if self.task_name is None:
+            return super().data_sources()
+        task = EVERY_TASK[self.task_name]
+        if self.data_dir is not None:
+            return {split: [find_file(Path(self.data_dir), task, split)] for split in self.task_splits}
+        configuration = None if task.hub_revision else task.hub_configuration or self.task_name
+        return dict.fromkeys(self.task_splits, hub_version(task.hub, configuration, task.hub_revision))
+
     def _check_task(self) -> None:
         if self.task_name in DIAGNOSTICS and self.do_train:
             raise InputError(
@@ -116,10 +131,9 @@ def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, 
         text_columns = tuple(args.text_column_names.split(",")) if args.text_column_names else None
         return read_files(args.files, config, args.problem_type, text_columns, args.label_column_name)
     task = EVERY_TASK[args.task_name]
-    splits = [split for split in task.splits if split.removesuffix("_mm") in args.splits]
     if args.data_dir is None:
-        return task, read_hub(args.task_name, splits)
-    return task, read_folder(Path(args.data_dir), task, splits)
+        return task, read_hub(args.task_name, args.task_splits)
+    return task, read_folder(Path(args.data_dir), task, args.task_splits)
 
 
 @dataclass

@@ -38,10 +38,10 @@ from transformers.hf_argparser import HfArg
 
 import modeling
 from elmo_gpt_bert.metrics.entities.entities import scores_and_types
-from elmo_gpt_bert.tasks.ner.data import read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
-from elmo_gpt_bert.tasks.rows import total
+from elmo_gpt_bert.tasks.rows import hub_version, total
 from elmo_gpt_bert.training.arguments import DataArguments, ModelSource, PathOrName, public_arguments
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.clock import Clock
@@ -116,6 +116,14 @@ class NerArguments(DataArguments):
             raise InputError("--features is for training: a trained tagger has the features that it was trained on")
         if self.text_column_name is not None and self.text_column_name == self.label_column_name:
             raise InputError(f"--text_column_name and --label_column_name are both {self.text_column_name}")
+
+    def data_sources(self) -> dict[str, list[Path] | str]:
+        if self.dataset_name is not None:
+            return dict.fromkeys(self.splits, hub_version(self.dataset_name, self.dataset_config_name, None))
+        if self.data_dir is not None:
+            files = find_folder_files(Path(self.data_dir), self.splits)
+            return {split: [Path(file)] for split, file in files.items()}
+        return super().data_sources()
 
 
 def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:

@@ -44,8 +44,9 @@ from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from elmo_gpt_bert.tasks.pretraining.preparing import PreparedText, prepare
-from elmo_gpt_bert.tasks.pretraining.sources import TextSource
+from elmo_gpt_bert.tasks.pretraining.sources import TRAIN_FILE, VALIDATION_FILE, TextSource
 from elmo_gpt_bert.tasks.pretraining.streams import BiLM, change_vocabulary, start_size
+from elmo_gpt_bert.tasks.pretraining.text import find_files
 from elmo_gpt_bert.tasks.pretraining.vocabulary import size_field, tokenizer_class
 from elmo_gpt_bert.training.arguments import (
     NonNegativeFloat,
@@ -158,6 +159,16 @@ class PretrainingArguments(RunArguments):
     def text(self) -> TextSource:
         """The text and how to read it."""
         return TextSource(**{field.name: getattr(self, field.name) for field in fields(TextSource)})
+
+    def data_sources(self) -> dict[str, list[Path] | str]:
+        """The files of the text. A data set of the Hub is downloaded once, and then stays as it is."""
+        if self.dataset_name is None:
+            sources = {"train": find_files(self.train_file, TRAIN_FILE)}
+        else:
+            sources = {"train": " ".join(filter(None, [self.dataset_name, self.dataset_config_name]))}
+        if self.validation_file is not None:
+            sources["validation"] = find_files(self.validation_file, VALIDATION_FILE)
+        return sources
 
     @property
     def shares(self) -> Shares:

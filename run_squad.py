@@ -36,8 +36,8 @@ from transformers import AutoModelForQuestionAnswering
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.rows import total
-from elmo_gpt_bert.tasks.squad.data import read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.rows import hub_version, total
+from elmo_gpt_bert.tasks.squad.data import find_file, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.squad.decode import Answers, find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, collate, make_features
 from elmo_gpt_bert.training.arguments import DataArguments, NonNegativeInt, PathOrName, PositiveInt, public_arguments
@@ -99,6 +99,16 @@ class SquadArguments(DataArguments):
             )
         if self.metric == "cmrc2018" and self.version_2_with_negative:
             raise InputError("--metric cmrc2018 is for questions with answers: leave --version_2_with_negative out")
+
+    def data_sources(self) -> dict[str, list[Path] | str]:
+        """As `load_data` chooses them."""
+        sources = super().data_sources()
+        for split in [split for split in self.splits if split not in sources and split != "test"]:
+            if self.data_dir is not None:
+                sources[split] = [find_file(Path(self.data_dir), split, self.version_2_with_negative)]
+            elif self.dataset_name is not None:
+                sources[split] = hub_version(self.dataset_name, None, None)
+        return sources
 
     @property
     def window_shape(self) -> dict[str, int]:

@@ -37,9 +37,10 @@ from transformers import AutoModelForMultipleChoice
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.choices.data import read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.choices.data import find_files, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.choices.features import collate, make_features
 from elmo_gpt_bert.tasks.choices.table import TASKS
+from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.training.arguments import DataArguments, PathOrName, one_of
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
@@ -78,6 +79,14 @@ class SwagArguments(DataArguments):
                 f"{self.task_name} is not on the Hub: ask its authors for the data, and give --data_dir with "
                 f"{' and '.join(dict.fromkeys(TASKS[self.task_name].files.values()))}"
             )
+
+    def data_sources(self) -> dict[str, list[Path] | str]:
+        if self.task_name is None:
+            return super().data_sources()
+        task = TASKS[self.task_name]
+        if self.data_dir is None:
+            return dict.fromkeys(self.splits, hub_version(*task.hub, None))
+        return {split: find_files(Path(self.data_dir), task, split) for split in self.splits}
 
 
 def load_data(args: SwagArguments) -> DatasetDict:

@@ -9,6 +9,7 @@ from transformers import TrainingArguments
 
 import run_glue
 import run_ner
+import run_pretraining
 import run_squad
 import run_swag
 from elmo_gpt_bert.training import aliases
@@ -295,7 +296,9 @@ def test_the_former_name_of_a_flag_is_read_on_the_command_line_and_in_a_recipe(
 
 
 def test_what_may_change_when_a_run_is_resumed_is_a_flag_by_its_present_name():
-    flags = {field.name for arguments in CLASSES for field in dataclasses.fields(arguments)}
+    flags = {
+        field.name for each in (*CLASSES, run_pretraining.PretrainingArguments) for field in dataclasses.fields(each)
+    }
     assert {"state_cache", "window_cache"} <= FREE <= flags
 
 

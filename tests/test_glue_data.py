@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 from datasets import Dataset, DatasetDict
@@ -494,6 +495,12 @@ def test_labels_are_the_checkpoints_where_nothing_is_trained(own):
     assert own_data(config, validation_file=own("a.csv", ["ok"]))[0].labels == ("bad", "ok")
     with pytest.raises(ValueError, match="a.csv, example 1: unknown label 'fine', known are bad, ok"):
         own_data(config, validation_file=own("a.csv", ["fine"]))
+    config = AutoConfig.for_model("bert", id2label={0: "bad", 1: "déjà"})
+    message = (
+        r"example 1: the label 'de\\u0301ja\\u0300' looks like 'd\\xe9j\\xe0', which is known, .*: convert the files"
+    )
+    with pytest.raises(ValueError, match=message):
+        own_data(config, validation_file=own("a.csv", [normalize("NFD", "déjà")]))
     config = AutoConfig.for_model("bert", id2label={0: "bad", 1: "o\tk"})
     with pytest.raises(ValueError, match=r"the model: the label 'o\\tk' has a tab or a line break"):
         own_data(config, validation_file=own("a.csv", ["bad"]))

@@ -110,7 +110,7 @@ def test_a_run_told_to_stop_after_its_last_update_ends_at_once(flags, tmp_path, 
         os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("went on")
 
-    monkeypatch.setattr(checkpoints.Checkpoints, "write_identity", told)
+    monkeypatch.setattr(checkpoints.Checkpoints, "check_weights", told)
     monkeypatch.setattr(checkpoints.Checkpoints, "save", lambda *_: None)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
     try:

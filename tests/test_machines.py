@@ -21,6 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import run_glue
 from elmo_gpt_bert.training import checkpoints, global_batch, loop
 from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.identity import SAMPLES, first_difference, run_identity
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.run_samples import make_run
@@ -161,13 +162,10 @@ def test_where_random_states_are_missing_draws_follow_from_seed_and_update(run, 
 
 
 def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):
-    def record(batch: int, processes: int) -> dict:
-        sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": 1}
-        return {"args": sizes, "hardware": {"processes": processes}}
-
-    args = run(gradient_accumulation_steps=2)  # eight examples in an update, of one process
-    assert global_batch.with_batch_of(record(2, processes=4), args) == run(per_device_train_batch_size=2)
-    assert global_batch.with_batch_of(record(2, processes=2), args) == args
+    args, other = run(gradient_accumulation_steps=2), run(per_device_train_batch_size=2)
+    identity = run_identity(args, processes=1)  # eight examples in an update
+    assert first_difference(identity, run_identity(other, processes=4)) is None
+    assert first_difference(identity, run_identity(other, processes=2)) == SAMPLES
 
 
 # Folders

@@ -13,6 +13,7 @@ from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.plan import Phase
 from elmo_gpt_bert.tasks.pretraining.streams import BiLM
 from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import load_config, load_model
 from elmo_gpt_bert.training.loop import train
@@ -221,7 +222,7 @@ def test_eight_updates_are_those_of_the_released_code(corpus, data, tmp_path, mo
     accelerator, lines = make_accelerator(args), []
     monkeypatch.setattr(accelerator, "log", lambda values, step: lines.append(values))
     task = LanguageModelling({"train": corpus}, {}, None, {}, describe_data("bilm", args), [Phase(objective)])
-    train(model, None, task, None, args, accelerator)
+    train(model, None, task, None, args, accelerator, run_identity(args))
     for number, line in enumerate(lines):
         assert line["train_loss"] == pytest.approx(arrays[f"loss{number}"], abs=1e-6)
         directions = line["train_forward_loss"], line["train_backward_loss"]

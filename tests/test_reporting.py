@@ -85,7 +85,7 @@ def test_metrics_json_never_holds_what_json_has_no_word_for(run):
     accelerator, tokenizer, model, _ = prepare(args)
     results = Results(validation={"": Scores({}, loss=float("nan"))})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        reporting.write_results(model, tokenizer, results, Description("text-classification"), args, accelerator)
+        reporting.write_results(model, tokenizer, results, Description("text-classification"), args, accelerator, {})
     assert not (Path(args.output_dir) / "metrics.json").exists()
 
 

@@ -42,7 +42,7 @@ output.mkdir(exist_ok=True)
 for name in ("model.safetensors", "README.md"):
     (output / name).touch()
 record = {"eval_accuracy": 0.5 + 0.01 * seed * rate, "train_runtime": 60, "save_runtime": 1.5, "seed": seed}
-record |= {"args": {}, "identity": mark["digest"], "versions": {"python": "3"}, "hardware": {"device": "abacus"}}
+record |= {"args": {}, "identity": mark["identity"], "versions": {"python": "3"}, "hardware": {"device": "abacus"}}
 (output / "metrics.json").write_text(json.dumps(record))
 """
 CONFIG = {"config_overrides": "hidden_dropout_prob=0"}
@@ -331,7 +331,7 @@ def test_results_of_other_settings_are_neither_shown_nor_lost(fake, capsys):
     Path("recipe.yaml").write_text("task_name: sst2\ndo_train: true\nnum_train_epochs: 9\n", encoding="utf-8")
     with pytest.raises(LaunchError, match="2 of 2 steps failed"):
         run("--seeds", "1")
-    assert "low/seed-42 holds a run with other flags, data or configuration: remove it" in capsys.readouterr().out
+    assert "low/seed-42 is of a run with num_train_epochs 3.0, not 9.0: --resume" in capsys.readouterr().out
     assert [row["runs"] for row in read_record()["rows"]] == [{}, {}]
     assert Path("runs/reproduce/tiny/low/seed-42/metrics.json").is_file() and len(calls(fake)) == 2
 
@@ -388,7 +388,7 @@ def test_the_scores_of_squad_are_percentages_already_and_perplexities_are_none(s
 
 def test_results_of_another_model_in_the_same_folder_are_not_taken_for_these(fake):
     run("--seeds", "1")
-    Path("bert/SHA256SUMS").write_text("0 model.safetensors\n", encoding="utf-8")
+    Path("bert/model.safetensors").write_text("0", encoding="utf-8")
     with pytest.raises(LaunchError, match="2 of 2 steps failed"):
         run("--seeds", "1")
 

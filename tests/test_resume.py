@@ -22,6 +22,7 @@ from elmo_gpt_bert.training import checkpoints, files, loop, reporting, results,
 from elmo_gpt_bert.training.checksums import write_checksums
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.folders import danger
+from elmo_gpt_bert.training.identity import run_identity
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import checkpoint_names, computation, prepare, tiny_task
@@ -320,7 +321,15 @@ def test_what_a_metric_knows_beside_the_features_is_compared_too(run, data_set, 
         accelerator, tokenizer, model, collate = prepare(args)
         examples = Dataset.from_dict({"answers": answers})
         task = tiny_task(data_set, {"": data_set}, collate, lambda outputs, _: {"n": len(outputs)}, examples)
-        loop.train(model, tokenizer, task, computation(model, collate, args, accelerator), args, accelerator)
+        loop.train(
+            model,
+            tokenizer,
+            task,
+            computation(model, collate, args, accelerator),
+            args,
+            accelerator,
+            run_identity(args),
+        )
 
     fit(["yes", "no"])
     fit(["yes", "no"], resume=True)
@@ -355,7 +364,7 @@ def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(tmp_
     path = tmp_path / "RTE" / "train.tsv"
     before = path.read_text(encoding="utf-8")
     path.write_text(before.replace("not_entailment", "entailment"), encoding="utf-8")
-    with pytest.raises(ValueError, match="out is of a run with training data"):
+    with pytest.raises(ValueError, match="seed-42 is of a run with training data"):
         run_glue.main([*argv, "--resume"])
     path.write_text(before, encoding="utf-8")
     results = run_glue.main([*argv, "--output_dir", str(again), "--resume"])
@@ -531,7 +540,7 @@ def test_a_finished_run_without_checkpoints_predicts_without_training(tmp_path, 
     run_glue.main([*argv, "--output_dir", str(out), "--do_predict", "--resume"])
     assert outcome(out) == before
     assert (out / "predictions.tsv").read_text() == (tmp_path / "whole" / "predictions.tsv").read_text()
-    with pytest.raises(ValueError, match="out is of a run with other arguments, data or configuration: --resume"):
+    with pytest.raises(ValueError, match="out is of a run with learning_rate 0.01, not 0.02: --resume continues"):
         run_glue.main([*argv, "--output_dir", str(out), "--resume", "--learning_rate", "0.02"])
     assert outcome(out) == before
     (out / "model.safetensors").unlink()

@@ -25,7 +25,7 @@ from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import DivergedError, InputError
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.results import Results, Scores
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
@@ -130,6 +130,32 @@ def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
         pass
 
 
+def test_a_seed_and_a_run_do_not_write_to_one_folder(run, tmp_path):
+    def hold(args) -> Results:
+        (tmp_path / "held").touch()
+        time.sleep(60)
+
+    (other,) = fork(lambda: runs.repeat(hold, run(do_eval=True, seeds=2)))
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    alone = run(do_eval=True, resume=True, output_dir=str(tmp_path / "out" / "seed-42"))
+    with pytest.raises(BlockingIOError, match="^another run is writing to --output_dir .*seed-42: choose another$"):
+        runs.repeat(lambda _: pytest.fail("ran"), alone)
+    other.kill()
+    wait([other])
+    with launching.lock_output_folder(alone), pytest.raises(BlockingIOError, match="seed-42: choose another$"):
+        runs.repeat(lambda _: pytest.fail("ran"), run(do_eval=True, seeds=2, resume=True))
+
+
+def test_a_damaged_list_of_predictions_is_one_line_with_its_folder(flags, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".results.json").write_text("{", encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"out lists its predictions in a damaged file \(.*\): remove .*\.results\.json$"
+    ):
+        run_glue.main([*flags, "--overwrite_output_dir", "--max_steps", "1"])
+
+
 def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp_path):
     with pytest.raises(OSError, match="cannot write to --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
         with launching.lock_output_folder(run(output_dir=str(write_vocabulary(tmp_path) / "below" / "a file"))):
@@ -186,6 +212,16 @@ def test_an_interruption_is_one_line_on_the_command_line(capsys):
 
     status, message = end_of(interrupted_elsewhere, capsys)
     assert status == 130 and message.startswith("interrupted: ")
+
+
+def test_sigterm_outside_training_is_one_line_that_says_what_to_do():
+    def told() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    started, reading = command_on_a_pipe(told)
+    assert os.read(reading, 200) == b"interrupted: what was finished is kept, and --resume continues from it\n"
+    wait([started])
 
 
 def test_a_mistake_of_the_code_keeps_its_traceback():
@@ -310,11 +346,11 @@ def test_of_the_seeds_that_were_not_best_only_the_results_remain_and_with_other_
     best = metrics_of(out)["seed"]
     (other,) = {42, 43} - {best}
     kept = sorted(path.name for path in (out / f"seed-{other}").iterdir())
-    assert kept == [".identity.json", ".results.json", "metrics.json", "predictions.tsv"]
+    assert kept == [".results.json", "metrics.json", "predictions.tsv"]
     assert (out / "predictions.tsv").exists()
     card = ModelCard.load(out / "README.md")
     assert f"This is seed {best}, the best of 2 on the validation set" in card.text and card.data.model_name == "out"
-    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+    with pytest.raises(ValueError, match="seed-42 is of a run with max_predict_samples None, not 1"):
         run_glue.main([*argv, "--resume", "--max_predict_samples", "1"])
 
 
@@ -343,7 +379,7 @@ def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch
     assert seen == [45] and len(metrics_of(tmp_path / "out")["runs"]) == 4
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert card.count("This is seed") == 1 and "the best of 4 on the validation set" in card
-    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+    with pytest.raises(ValueError, match="seed-42 is of a run with learning_rate 0.01, not 0.5"):
         run_glue.main([*argv, "--resume", "--learning_rate", "0.5"])
 
 
@@ -364,7 +400,10 @@ def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(two_seeds, f
     record = metrics_of(tmp_path / "out" / "seed-42")
     assert record["args"]["data_dir"] == "RTE" and str(Path(two_seeds[-1]).parent) not in json.dumps(record)
     other = write_task(tmp_path / "other", "RTE")
-    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments"):
+    run_glue.main([*finished, "--resume", "--data_dir", str(other)])  # a copy
+    path = other / "train.tsv"
+    path.write_text(path.read_text(encoding="utf-8").replace("good", "bad"), encoding="utf-8")
+    with pytest.raises(ValueError, match="seed-42 is of a run with training data"):
         run_glue.main([*finished, "--resume", "--data_dir", str(other)])
 
 
@@ -372,18 +411,20 @@ def test_a_disk_that_is_full_when_a_seed_has_finished_is_one_line(flags, monkeyp
     replace = os.replace
 
     def full(source, target) -> None:
-        if Path(target).name == ".identity.json" and Path(source).stat().st_size > 10:
+        if Path(target).name == "metrics.json":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(source, target)
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match=r"cannot write .*\.identity\.json: No space left on device\. Make room"):
+    with pytest.raises(OSError, match=r"cannot write .*metrics\.json: No space left on device\. Make room"):
         run_glue.main([*flags, "--seeds", "2"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", ["dev.csv", "config.json"])
-def test_finished_seeds_are_not_resumed_where_a_file_they_read_has_changed(flags, tmp_path, changed):
+@pytest.mark.parametrize(
+    ("changed", "part"), [("dev.csv", "validation data"), ("config.json", "initial model"), ("vocab.txt", "tokenizer")]
+)
+def test_finished_seeds_are_not_resumed_where_a_file_they_read_has_changed(flags, tmp_path, changed, part):
     for name in ("train.csv", "dev.csv"):
         (tmp_path / name).write_text("sentence,label\ngood,1\nbad,0\ngood film,1\n", encoding="utf-8")
     own = flags[: flags.index("--task_name")] + flags[flags.index("--max_seq_length") :]
@@ -391,7 +432,7 @@ def test_finished_seeds_are_not_resumed_where_a_file_they_read_has_changed(flags
     run_glue.main([*own, *data, "--seeds", "2"])
     path = tmp_path / changed
     path.write_text(path.read_text(encoding="utf-8").replace("bad", "good").replace("0.2", "0.3"), encoding="utf-8")
-    with pytest.raises(ValueError, match="seed-42 is of a run with other arguments, data or configuration"):
+    with pytest.raises(ValueError, match=f"seed-42 is of a run with {part} [0-9a-f]{{16}}, not"):
         run_glue.main([*own, *data, "--seeds", "2", "--resume"])
 
 
@@ -423,7 +464,7 @@ def fake_run(scores: dict[int, tuple[float, int]]):
         results = Results(validation={"": Scores({"accuracy": accuracy}, predicted_classes=classes, loss=1 / classes)})
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        record = results.flat() | {"seed": args.seed, "args": asdict(args), "identity": run_digest(args)}
+        record = results.flat() | {"seed": args.seed, "args": asdict(args), "identity": run_identity(args)}
         record["hardware"] = {"processes": 1}
         for name, text in (
             ("metrics.json", json.dumps(record)),
@@ -523,7 +564,7 @@ def test_a_seed_that_diverged_and_was_replaced_is_not_run_again(run, tmp_path):
     assert metrics_of(tmp_path / "out")["replaced_runs"] == {"42": {"error": "the training loss is nan"}}
     with pytest.raises(FloatingPointError, match="seed 42: the training loss is nan; --max_restarts lets"):
         runs.repeat(diverging, run(**flags | {"max_restarts": 0}, resume=True))
-    with pytest.raises(ValueError, match="seed-43 is of a run with other arguments"):
+    with pytest.raises(ValueError, match="seed-43 is of a run with learning_rate 0.01, not 0.001"):
         runs.repeat(diverging, run(**flags | {"learning_rate": 0.001}, resume=True))
     assert started == [42, 43, 44, 44, 42]  # at another learning rate its outcome is open
 

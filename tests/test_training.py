@@ -30,6 +30,7 @@ from elmo_gpt_bert.tasks.squad import features as squad
 from elmo_gpt_bert.training import batches, checkpoints, loop, optimization
 from elmo_gpt_bert.training.batches import load_batches
 from elmo_gpt_bert.training.digests import digest
+from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.prediction import predict
 from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tests.glue_sample import VOCABULARY, write_model
@@ -313,7 +314,7 @@ def fit_tags(args, data_set: Dataset):
     model = load_model(args, transformers.AutoModelForTokenClassification, tokenizer)
     collate = transformers.DataCollatorForTokenClassification(tokenizer)
     task, compute = tiny_task(tagged(data_set), None, collate), computation(model, collate, args, accelerator)
-    return loop.train(model, tokenizer, task, compute, args, accelerator).results.flat(), model
+    return loop.train(model, tokenizer, task, compute, args, accelerator, run_identity(args)).results.flat(), model
 
 
 @pytest.mark.parametrize("size", [1, 2])

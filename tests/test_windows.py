@@ -20,6 +20,7 @@ from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from elmo_gpt_bert.tasks.squad import features as module
 from elmo_gpt_bert.tasks.squad.data import read_folder
 from elmo_gpt_bert.tasks.squad.features import Windows, cached_windows, make_windows
+from elmo_gpt_bert.training.checksums import write_checksums
 from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tests.conftest import ROOT
 from tests.glue_sample import WORDS, write_vocabulary
@@ -502,6 +503,22 @@ def test_damaged_windows_are_made_anew(make, tmp_path, how):
     DAMAGE[how](tmp_path / "a")
     found = [cached_windows(make, tmp_path, "a") for _ in range(2)]
     assert make.calls == 2 and all(same(windows, make()) for windows in found)
+
+
+@pytest.mark.parametrize("how", [how for how in DAMAGE if how != "features changed"])
+def test_damaged_windows_are_made_anew_where_their_checksums_were_written_again(make, tmp_path, how):
+    cached_windows(make, tmp_path, "a")
+    DAMAGE[how](tmp_path / "a")
+    write_checksums(tmp_path / "a")
+    assert same(cached_windows(make, tmp_path, "a"), make()) and make.calls == 3
+
+
+def test_windows_of_two_caches_are_made_anew(make, tmp_path):
+    shorter = Dataset.from_dict(cached_windows(make, tmp_path, "a").features[:1])
+    shutil.rmtree(tmp_path / "a" / "features")
+    shorter.save_to_disk(tmp_path / "a" / "features")
+    write_checksums(tmp_path / "a")
+    assert same(cached_windows(make, tmp_path, "a"), make())
 
 
 def test_other_windows_have_another_format(bert):

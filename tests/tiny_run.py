@@ -19,6 +19,7 @@ from transformers import (
 from elmo_gpt_bert.training import launching, loading, loop
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Collate
+from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.prediction import Outputs, predict
 from elmo_gpt_bert.training.results import Scores
 from elmo_gpt_bert.training.task import Compute, Description, Task
@@ -101,7 +102,7 @@ def fit(args: RunArguments, data_set: Dataset, eval_sets: dict | None = None, me
     accelerator, tokenizer, model, collate = prepare(args)
     task = tiny_task(data_set, eval_sets, collate, metrics)
     compute = computation(model, collate, args, accelerator)
-    return loop.train(model, tokenizer, task, compute, args, accelerator).results.flat(), model
+    return loop.train(model, tokenizer, task, compute, args, accelerator, run_identity(args)).results.flat(), model
 
 
 def weights(model: torch.nn.Module) -> torch.Tensor:

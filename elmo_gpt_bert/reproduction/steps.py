@@ -21,11 +21,10 @@ from elmo_gpt_bert.training.checksums import SHA256SUMS, write_checksums
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import file_digest, make_folder, read_json, remove_folder, write_json
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.global_batch import with_batch_of, write_batch
-from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.global_batch import write_batch
+from elmo_gpt_bert.training.identity import read_finished, run_identity
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
 from elmo_gpt_bert.training.recipes import find_config
-from elmo_gpt_bert.training.results import read_record
 from elmo_gpt_bert.training.seeds import remove_all_but_results
 
 from .rows import Place, Row, Table, places
@@ -89,7 +88,7 @@ class Step:
 
     @property
     def mark(self) -> Path:
-        """The digest and the commit with which the command was started."""
+        """The identity and the commit with which the command was started."""
         return self.output.with_name(f"{self.output.name}.json")
 
     @property
@@ -183,15 +182,15 @@ def arguments_of(script: str) -> type[RunArguments]:
     return next(each for each in classes if each.__module__ == module.__name__)
 
 
-def digest(step: Step) -> str:
-    """A digest of all that the results depend on: the flags, and the files and models they name.
+def identity(step: Step) -> dict[str, Any]:
+    """All that the results depend on: the flags, and digests of the files and models that they name.
 
     For a run it is that of its metrics.json, if one process carries it out.
     """
     if step.row.is_run:
-        return run_digest(parse(step))
+        return run_identity(parse(step), absent=True)
     contents = _contents(Path(find_config(word)) for word in step.words if Path(word) != step.output)
-    return hashlib.sha256(json.dumps([step.row.script, step.words, contents]).encode()).hexdigest()
+    return {"script": step.row.script, "words": list(step.words), "contents": contents}
 
 
 def content_digests(steps: Iterable[Step]) -> dict[str, str | None]:
@@ -240,16 +239,10 @@ def is_finished(step: Step) -> bool:
     """
     if not step.row.is_run:
         is_complete = (step.output / SHA256SUMS).is_file() and step.mark.is_file()
-        return is_complete and read_json(step.mark)["digest"] == digest(step)
+        return is_complete and read_json(step.mark)["identity"] == identity(step)
     if not (step.output / METRICS).is_file():
         return False
-    record = read_record(step.output / METRICS)
-    if record.get("identity") != run_digest(with_batch_of(record, parse(step))):
-        raise InputError(
-            f"{step.output} holds a run with other flags, data or configuration: remove it, or choose another "
-            "--output_dir"
-        )
-    return True
+    return read_finished(step.output, parse(step), absent=True) is not None
 
 
 def begin(step: Step) -> None:
@@ -257,7 +250,7 @@ def begin(step: Step) -> None:
     if not step.row.is_run and step.output.is_dir():
         remove_folder(step.output)
     make_folder(step.output.parent)
-    write_json(step.mark, {"digest": digest(step), "commit": commit()})
+    write_json(step.mark, {"identity": identity(step), "commit": commit()})
     if step.launcher and step.row.is_run and not step.output.exists() and (args := parse(step)).do_train:
         write_batch(step.output, args)  # so that several processes make updates of the recipe's size
 

@@ -6,9 +6,11 @@ and "NA" are text.
 """
 
 import csv
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import constants
 
 from elmo_gpt_bert.tasks.compressed import reading
-from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, Text
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, Text, UserError
 from elmo_gpt_bert.training.files import parse_json, plain
 
 
@@ -52,6 +54,22 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
         raise FileError(f"{error}. {remedy}, or give ", otherwise, ".") from error
     except (ValueError, RuntimeError) as error:
         raise InputError(f"cannot read {name} from the Hub: {error}. Or give ", otherwise, ".") from error
+
+
+@lru_cache
+def hub_version(name: str, configuration: str | None, revision: str | None) -> str:
+    """NAME@VERSION of a data set of the Hub, or NAME where it is out of reach.
+
+    The version is the revision or, without one, what the splits hold.
+    """
+    if revision is not None:
+        return f"{name}@{revision}"
+    try:
+        hub = load_hub(name, configuration, None, PUBLISHED)
+    except UserError:
+        return name
+    contents = [[split, hub[split]._fingerprint] for split in hub]
+    return f"{name}@{hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:16]}"
 
 
 def check_split(hub: Collection[str], name: str, split: str) -> None:

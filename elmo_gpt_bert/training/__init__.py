@@ -14,10 +14,10 @@ A module imports only from modules above it in this list:
     arguments      the flags of a run and their values; aliases: transformers' names for them; flags: the parser
     command_line   one-line errors, signals, and output that outlives its reader
     results        scores and results, and their form in metrics.json; samples: how many examples a run uses
-    identity       which run the files in OUTPUT_DIR belong to
     optimization   optimizer and learning rate schedule
     xla            what a run needs on TPUs
     processes      joins the processes of a run, and makes them agree
+    identity       which run the files in OUTPUT_DIR belong to, and whether it has finished
     launching      prepares the output folder, the Accelerator and the trackers of a run
     loading        loads tokenizer, configuration and model; folders: checks a folder first; hub: pushes it
     batches        chooses the examples of each batch; prediction: computes the model's outputs

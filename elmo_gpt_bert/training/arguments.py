@@ -305,6 +305,13 @@ class RunArguments:
             self.trust_remote_code,
         )
 
+    def data_sources(self) -> dict[str, list[Path] | str]:
+        """Where the data of each split come from: files, or a data set of the Hub, as in NAME@VERSION.
+
+        Raises FileNotFoundError if a file is missing.
+        """
+        return {}
+
     def _check_evaluations(self) -> None:
         chooses = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
         if chooses and not (self.do_train and self.do_eval):
@@ -404,6 +411,10 @@ class DataArguments(RunArguments):
     def files(self) -> dict[str, str | None]:
         """The user's own file for each of these splits; None where no flag names one."""
         return {split: getattr(self, f"{split}_file") for split in self.splits}
+
+    def data_sources(self) -> dict[str, list[Path] | str]:
+        """The user's own files; a script adds its other sources."""
+        return {split: [Path(file)] for split, file in self.files.items() if file is not None}
 
     @property
     def padding(self) -> dict[str, Any]:

@@ -9,8 +9,6 @@
 A checkpoint is written under a temporary name, synced to the disk, and renamed when it is complete. Checksums do not
 protect against an attacker, who can change SHA256SUMS, too. So no file is read in a way that could run code
 (folders.py). The schedule has no file: it depends only on the number of updates.
-
-    OUTPUT_DIR/seed-N/.identity.json    with --seeds, the identity of this run or, until it has finished, of another
 """
 
 from __future__ import annotations
@@ -29,21 +27,15 @@ from accelerate.utils import set_seed
 from accelerate.utils.constants import FSDP_MODEL_NAME
 from safetensors.torch import save_file
 
-from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
+from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.checksums import damage, write_checksums
 from elmo_gpt_bert.training.digests import digest
-from elmo_gpt_bert.training.errors import DivergedError, FileError, InputError
-from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder, write_json
+from elmo_gpt_bert.training.errors import DivergedError, FileError
+from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder
 from elmo_gpt_bert.training.folders import danger, has_random_states, random_states
-from elmo_gpt_bert.training.identity import (
-    FREE,
-    SAMPLES,
-    allowed_differences,
-    first_difference,
-    flatten_config,
-)
+from elmo_gpt_bert.training.identity import PREDICTIONS, allowed_differences, check_same, flatten_config
 from elmo_gpt_bert.training.layers import as_saved, saved_class
-from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, IDENTITY, matching_folders
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, matching_folders
 from elmo_gpt_bert.training.plan import Plan, sharding
 from elmo_gpt_bert.training.processes import from_all, on_main, together
 from elmo_gpt_bert.training.results import ScoresBySet, flatten_scores, goodness, read_scores
@@ -128,15 +120,17 @@ class Checkpoints:
         plan: Plan,
         data: dict[str, Dataset],
         circumstances: dict[str, str | int],
+        identity: dict[str, Any],
         args: RunArguments,
         accelerator: Accelerator,
     ) -> None:
         """
         data: all data that the results depend on, by the names for errors
         circumstances: versions and hardware, which change only rounding
+        identity: of the run, as in metrics.json
         """
         self.model, self.tokenizer, self.args, self.accelerator = model, tokenizer, args, accelerator
-        self.plan, self.data, self.circumstances = plan, data, circumstances
+        self.plan, self.data, self.circumstances, self.run = plan, data, circumstances, identity
         self.folder = Path(args.output_dir)
         # Before training, because the model may record the type of its loss in its configuration.
         self.config = flatten_config(model.config.to_dict())
@@ -147,10 +141,8 @@ class Checkpoints:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What a run and its continuation have in common, as JSON. Computed only when needed: it reads all data."""
-        free = FREE | self.plan.free
         identity = {
-            **{name: value for name, value in dataclasses.asdict(self.args).items() if name not in free},
-            "eval_strategy": self.args.eval_strategy or default_strategy(self.args.eval_steps),
+            **{name: value for name, value in self.run.items() if name not in PREDICTIONS and " data" not in name},
             **self.plan.identity,
             **self.config,
             **{name: digest(data_set)[:16] for name, data_set in self.data.items()},  # short, for errors
@@ -234,14 +226,12 @@ class Checkpoints:
     def restore(self) -> Progress | None:
         """With --resume, loads the newest complete checkpoint; None without --resume, or if there is no checkpoint.
 
-        Every process must call it. Raises OSError if all checkpoints are damaged, and ValueError if the newest one, or
-        a finished seed, belongs to another run.
+        Every process must call it. Raises OSError if all checkpoints are damaged, and ValueError if the newest one
+        belongs to another run.
         """
         if not self.args.resume:
             return None
-        seed_identity, saved = on_main(self._find)
-        if seed_identity:
-            together(partial(self._compare, seed_identity | {"seed": self.args.seed}, self.folder.parent, update=0))
+        saved = on_main(self._find)
         self.newest = None if saved is None else saved[0].update
         if saved is None:
             return None
@@ -255,26 +245,16 @@ class Checkpoints:
                 remove_folder(self.path(newer))
         return progress
 
-    def _find(self) -> tuple[dict[str, Any], Saved | None]:
-        """(the identity of a finished seed, what the newest complete checkpoint says), each empty if there is none."""
+    def _find(self) -> Saved | None:
+        """What the newest complete checkpoint says; None if there is none."""
         for half_written in matching_folders(self.folder, HALF_WRITTEN):
             shutil.rmtree(half_written)
-        seed_identity = read_json_object(self.folder / IDENTITY) if (self.folder / IDENTITY).is_file() else {}
         update = self._newest()
-        return seed_identity, None if update is None else self._read(update)
+        return None if update is None else self._read(update)
 
     def _compare(self, saved: dict[str, Any], path: Path, update: int) -> None:
         """Raises ValueError if the identity `saved` in `path` is not of this run, or of its first updates."""
-        identity = self.identity
-        ignored = allowed_differences(identity, saved, path, update)
-        name = first_difference(*({name: run[name] for name in run.keys() - ignored} for run in (identity, saved)))
-        if name is not None:
-            product = "--per_device_train_batch_size x --gradient_accumulation_steps x processes"
-            how = f" ({product})" if name == SAMPLES else ""
-            raise InputError(
-                f"{path} is of a run with {name} {saved.get(name)}, not {identity.get(name)}{how}: --resume "
-                "continues the same run, another needs its own --output_dir"
-            )
+        check_same(self.identity, saved, path, allowed_differences(self.identity, saved, path, update))
 
     def _print_changes(self, saved: dict[str, str | int], path: Path) -> None:
         """Prints which circumstances differ from those that are `saved` in `path`."""
@@ -304,11 +284,6 @@ class Checkpoints:
             f"{self.path(update)} {reason}: each update keeps its samples, and dropout draws other numbers"
         )
         set_seed(draw_seed(self.args.seed, update, rank))
-
-    def write_identity(self) -> None:
-        """Writes, at the end of a run with --seeds, its identity. Every process must call it."""
-        if self.accelerator.is_main_process and (self.folder / IDENTITY).is_file():
-            write_json(self.folder / IDENTITY, self.identity)
 
     def _newest(self) -> int | None:
         """The newest checkpoint that is complete; raises OSError if there are only damaged ones."""

@@ -13,7 +13,7 @@ MAX_SIZE = 1 << 24  # bytes of SHA256SUMS, enough for 100,000 files
 # The names of files that transformers, tokenizers, peft and accelerate load from a folder. The other files of a run,
 # and a user's notes and scripts, have other names.
 LOADED_FILES = re.compile(
-    r".*(config|token|vocab|template|processor|modules|\.index).*\.json|(vocab|merges).*\.txt"
+    r".*(config|token|vocab|template|processor|modules|characters|lexicon|\.index).*\.json|(vocab|merges|words).*\.txt"
     r"|(adapter_)?model.*\.safetensors|.*\.(bin|jinja|model|pt)|(custom_checkpoint|random_states)_\d+\.pkl"
     r"|(configuration|feature_extraction|image_processing|modeling|processing|tokenization)_.*\.py",
     re.IGNORECASE,
@@ -53,7 +53,7 @@ def damage(folder: Path) -> str | None:
             problem = f"{name[:200]}: {getattr(error, 'strerror', error)}"
         if problem:
             return problem
-    unlisted = sorted(_loadable_files(folder) - sums.keys())
+    unlisted = sorted(_loadable_names(folder) - sums.keys())
     return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted else None
 
 
@@ -85,16 +85,20 @@ def _sums(text: str) -> dict[str, str]:
     return {name: digest for digest, name in re.findall(r"^([0-9a-f]{64}) [ *](.+)$", text, re.MULTILINE)}
 
 
-def _loadable_files(folder: Path) -> set[str]:
-    """The names of files in `folder`, not below it, that a library would load."""
-    return {path.name for path in folder.iterdir() if LOADED_FILES.fullmatch(path.name) and not path.is_dir()}
+def loadable_files(folder: Path) -> list[Path]:
+    """The files in `folder`, not below it, that a library would load, sorted by their names."""
+    return sorted(path for path in folder.iterdir() if LOADED_FILES.fullmatch(path.name) and not path.is_dir())
+
+
+def _loadable_names(folder: Path) -> set[str]:
+    return {path.name for path in loadable_files(folder)}
 
 
 def listed_files(folder: Path) -> set[str]:
     """The names of files in `folder` that are listed and that a library would load; empty if there is no list."""
     if not (folder / SHA256SUMS).exists():
         return set()
-    return _loadable_files(folder) & _sums(_read_list(folder / SHA256SUMS)).keys()
+    return _loadable_names(folder) & _sums(_read_list(folder / SHA256SUMS)).keys()
 
 
 def loaded_names(listing: Path) -> set[str]:

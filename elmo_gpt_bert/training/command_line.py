@@ -22,9 +22,9 @@ def run_command(main: Callable[[], object], interrupted: str = "interrupted") ->
     """Runs a script's `main`. A UserError ends it with one line and status 1, Ctrl-C with status 130.
 
     Other exceptions keep their traceback, because they are mistakes in the code. With ZOO_TRACEBACK=1, a UserError
-    keeps it, too. `interrupted` is the message after Ctrl-C if the exception has none.
+    keeps it, too. `interrupted` is the message after Ctrl-C if the exception has none. SIGTERM counts as Ctrl-C.
     """
-    with lasting_streams():
+    with lasting_streams(), _terminated_as_interrupted():
         _call(main, interrupted)
 
 
@@ -43,6 +43,32 @@ def _call(main: Callable[[], object], interrupted: str) -> None:
 
 
 # Signals
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Within the context, the first SIGTERM raises KeyboardInterrupt, and others do nothing.
+
+    Processes that this one forks end by it without a word, as usual. Outside the main thread nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process, handler = os.getpid(), signal.getsignal(signal.SIGTERM)
+
+    def receive(number: int, frame: object) -> None:
+        if os.getpid() != process:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, receive)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 class Interrupted(KeyboardInterrupt):

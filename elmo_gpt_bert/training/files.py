@@ -265,7 +265,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1 << 16)  # RACE has 28,000 files
 def _sha256_once(path: Path, *state: int) -> str:
     """Reads a file again only if its `state`, its size and times, has changed."""
     return sha256(path)

@@ -6,7 +6,6 @@ OUTPUT_DIR/.batch.json    --per_device_train_batch_size and --gradient_accumulat
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,16 +54,6 @@ def forget_global_batch(args: RunArguments) -> None:
     """Removes what `keep_global_batch` wrote: the run is complete."""
     if PartialState().is_main_process:
         Path(args.output_dir, BATCH).unlink(missing_ok=True)
-
-
-def with_batch_of(record: Mapping[str, Any], args: Arguments) -> Arguments:
-    """The arguments with the batch size and accumulation of a finished run, if its updates have as many samples.
-
-    record: its metrics.json
-    """
-    finished = dataclasses.replace(args, **{name: record["args"][name] for name in SIZES})
-    samples = samples_of_update(finished, record["hardware"]["processes"])
-    return finished if samples == samples_of_update(args, PartialState().num_processes) else args
 
 
 def _has_progress(output: Path) -> bool:

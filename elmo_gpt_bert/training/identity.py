@@ -1,53 +1,171 @@
-"""Tells whether a checkpoint or a finished seed belongs to a run.
+"""Tells whether a checkpoint or finished results belong to a run, and whether a run has finished.
 
-A run's identity is a dictionary of its arguments, data and configuration. A run and its continuation have the same
-identity, except for the length of a run that --resume makes longer.
+A run's identity is a dictionary of its arguments and of digests of what it reads: the data, the tokenizer, and the
+model that it begins with. No name or place of a file is in it, so that data may move, or be named another way.
+metrics.json has it and, with features and configuration, the progress.json of a checkpoint. A run and its continuation
+have the same identity, except for the length of a run that --resume makes longer.
 """
 
+import contextlib
 import dataclasses
+import glob
 import hashlib
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.checksums import SHA256SUMS
-from elmo_gpt_bert.training.errors import InputError
+from accelerate import PartialState
+from huggingface_hub import try_to_load_from_cache
+
+from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
+from elmo_gpt_bert.training.checksums import loadable_files
+from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import file_digest
+from elmo_gpt_bert.training.optimization import samples_of_update
+from elmo_gpt_bert.training.output_folder import METRICS
+from elmo_gpt_bert.training.results import read_record
 
 
 # Arguments that may differ between a run and its continuation.
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
-FREE |= {"report_to", "push_to_hub", "hub_model_id", "test_file", "max_predict_samples"}
-FREE |= {"save_outputs", "hub_private_repo", "dataloader_num_workers", "state_cache", "window_cache", "ddp_timeout"}
+FREE |= {"report_to", "push_to_hub", "hub_model_id", "save_outputs", "hub_private_repo", "dataloader_num_workers"}
+FREE |= {"state_cache", "window_cache", "ddp_timeout", "preprocessing_num_workers", "corpus_dir"}
+# How an update is divided; `SAMPLES` is what counts.
+FREE |= {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
+# Arguments that name files, whose content counts.
+FILES = {"model_name_or_path", "tokenizer_name", "data_dir", "train_file", "validation_file", "test_file", "data_file"}
+FILES |= {"dataset_name", "dataset_config_name", "ensemble"}
 # Fields of a configuration that no result depends on.
 IGNORED_FIELDS = {"_name_or_path", "architectures", "auto_map", "dtype", "transformers_version"}
-DATA_FILES = ("train_file", "validation_file", "test_file", "data_file")
 LENGTH = ("max_steps", "num_train_epochs", "updates")
 SAMPLES = "samples of an update"  # of all processes
 FINAL_LENGTH = "first update of the final length"  # of the rows of a language model
 RATES = ("warmup_ratio", "warmup_steps", "warm-up", "decay_ratio", "decay")
+PREDICTIONS = {"test data", "test data_mm", "max_predict_samples"}  # what only predictions depend on
+MODEL, TOKENIZER, OUTPUTS = "initial model", "tokenizer", "outputs of the ensemble"
+# Among the files of a model folder, those of the tokenizer, and those of a checkpoint that only --resume reads.
+TOKENIZER_FILES = re.compile(
+    r".*(token|vocab|template|processor|characters|lexicon).*\.json|(vocab|merges|words).*\.txt|.*\.(jinja|model)"
+    r"|tokenization_.*\.py",
+    re.IGNORECASE,
+)
+TRAINING_STATE = re.compile(r".*\.pkl|(optimizer|scheduler|sampler|scaler|pytorch_model_fsdp).*\.(bin|pt)")
 
 
-def run_digest(args: RunArguments, predicts: bool | None = None) -> str:
-    """A digest of all arguments that the results depend on, and of the data files and the model that they name.
+def run_identity(args: RunArguments, processes: int | None = None, absent: bool = False) -> dict[str, Any]:
+    """The identity of a run: the arguments that its results depend on, and digests of the content of what it reads.
 
-    The model's weights count where it has checksums, as each one that a run has saved. `predicts` takes the place of
-    --do_predict: without predictions, the results depend on nothing of the test set.
-
-    It stands in metrics.json. Unlike the arguments themselves, it shows no paths.
+    processes: how many the run has; default: those of this one
+    absent: whether data may be missing; they are then left out
+    Raises FileNotFoundError if a file of the data is missing.
     """
-    predicts = args.do_predict if predicts is None else predicts
-    free = FREE - {"test_file", "max_predict_samples"}  # the predictions of a finished run depend on these
+    free = FREE | FILES | (set() if args.do_predict else PREDICTIONS)
     values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
-    if not predicts:
-        values |= dict.fromkeys({"test_file", "max_predict_samples"} & values.keys())
-    model = Path(args.model_name_or_path)
-    files = [model / "config.json", model / SHA256SUMS] if model.is_dir() else [model]
-    files += [Path(values[name]) for name in DATA_FILES if values.get(name)]
-    contents = [file_digest(path) for path in files if path.is_file()]
-    return hashlib.sha256(json.dumps([values, contents], sort_keys=True).encode()).hexdigest()
+    values["eval_strategy"] = args.eval_strategy or default_strategy(args.eval_steps)
+    values[SAMPLES] = samples_of_update(args, processes or PartialState().num_processes)
+    values |= {MODEL: model_content(args.model_name_or_path), TOKENIZER: tokenizer_content(args)}
+    if args.ensemble is not None:
+        folders = [Path(path) for name in args.ensemble.split(",") for path in sorted(glob.glob(name))]
+        files = [file for folder in folders for file in sorted(folder.rglob("outputs-*.safetensors"))]
+        values[OUTPUTS] = files_digest(files)
+    try:
+        values |= {data_name(split): _data_content(source) for split, source in args.data_sources().items()}
+    except MissingFileError:
+        if not absent:
+            raise
+    return json.loads(json.dumps(values, default=str))
+
+
+def data_name(split: str) -> str:
+    """The name of a split's data in an identity, as errors show it: training data, validation data_mm."""
+    name, _, part = split.partition("_")
+    return f"{'training' if name == 'train' else name} data{part and '_' + part}"
+
+
+def is_content(name: str) -> bool:
+    """Whether a name in an identity is of a digest, and not of an argument."""
+    return name in (MODEL, TOKENIZER, OUTPUTS) or " data" in name
+
+
+def files_digest(files: Iterable[Path]) -> str:
+    """A short digest of the contents of files, in their order. Each file is read once in a process."""
+    return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()[:16]
+
+
+def _data_content(source: list[Path] | str) -> str:
+    """The digest of the files of a split, or of the name of a data set on the Hub with its version."""
+    return source if isinstance(source, str) else files_digest(source)
+
+
+def model_content(name: str) -> str | None:
+    """A digest of what `from_pretrained` reads of a model, without the tokenizer; None if there is no such path."""
+    if not Path(name).is_dir():
+        return _content_of(name)
+    files = [path for path in loadable_files(Path(name)) if not TOKENIZER_FILES.fullmatch(path.name)]
+    return _named_digest([path for path in files if not TRAINING_STATE.fullmatch(path.name)])
+
+
+def tokenizer_content(args: RunArguments) -> str | None:
+    """A digest of the tokenizer's files, those of the model without --tokenizer_name; None if there are none."""
+    name = args.tokenizer_name or args.model_name_or_path
+    if args.tokenizer_name is None and name.endswith(".json"):
+        return "made of the text"
+    if not Path(name).is_dir():
+        return _content_of(name)
+    return _named_digest([path for path in loadable_files(Path(name)) if TOKENIZER_FILES.fullmatch(path.name)])
+
+
+def _named_digest(files: list[Path]) -> str | None:
+    """A digest of the names and contents of files; None if there are none."""
+    content = json.dumps([[path.name, file_digest(path)] for path in files])
+    return hashlib.sha256(content.encode()).hexdigest()[:16] if files else None
+
+
+def _content_of(name: str) -> str | None:
+    """The digest of a file, or a name on the Hub with the commit that is in the cache, if one is."""
+    if Path(name).is_file():
+        return files_digest([Path(name)])
+    if name.endswith((".json", ".txt")) or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        return None
+    with contextlib.suppress(ValueError):  # no name on the Hub
+        for file in ("config.json", "tokenizer_config.json"):
+            if isinstance(path := try_to_load_from_cache(name, file), str):
+                return f"{name}@{Path(path).parent.name}"
+    return name
+
+
+def read_finished(folder: Path, args: RunArguments, absent: bool = False) -> dict[str, Any] | None:
+    """The metrics.json of the run with these arguments if it has finished in the folder; None if none has.
+
+    Raises ValueError, with what differs, for the results of another run. With `absent`, data and models that are not
+    here are not compared.
+    """
+    if not (folder / METRICS).is_file():
+        return None
+    record = read_record(folder / METRICS)
+    identity, saved = run_identity(args, absent=absent), record.get("identity", {})
+    left_out = PREDICTIONS - (identity.keys() & saved.keys())
+    if absent:
+        names = {None, args.model_name_or_path, args.tokenizer_name}  # of what is not here
+        missing = {name for name in saved if is_content(name) and identity.get(name) in names}
+        left_out |= {name for name in missing if "@" not in str(saved[name])}
+    check_same(identity, saved, folder, left_out)
+    return record
+
+
+def check_same(identity: dict[str, Any], saved: dict[str, Any], path: Path, ignored: Iterable[str] = ()) -> None:
+    """Raises ValueError if the identity `saved` in `path` is of another run; `ignored` names may differ."""
+    name = first_difference(*({name: run[name] for name in run.keys() - {*ignored}} for run in (identity, saved)))
+    if name is not None:
+        product = "--per_device_train_batch_size x --gradient_accumulation_steps x processes"
+        how = f" ({product})" if name == SAMPLES else ""
+        raise InputError(
+            f"{path} is of a run with {name} {saved.get(name)}, not {identity.get(name)}{how}: --resume "
+            "continues the same run, another needs its own --output_dir"
+        )
 
 
 def flatten_config(config: dict[str, Any], prefix: str = "config") -> dict[str, Any]:
@@ -68,7 +186,17 @@ def first_difference(identity: dict[str, Any], saved: dict[str, Any]) -> str | N
     """
     names = {name for name in identity.keys() ^ saved.keys() if not name.startswith("config.")}
     names |= identity.keys() & saved.keys()
-    return min((name for name in names if identity.get(name) != saved.get(name)), default=None)
+    return min((name for name in names if not _is_same(name, identity.get(name), saved.get(name))), default=None)
+
+
+def _is_same(name: str, value: Any, saved: Any) -> bool:
+    """Whether two values are equal. A name on the Hub of which no version is in the cache stands for any version."""
+    values = [value, saved]
+    if is_content(name) and all(isinstance(each, str) for each in values):
+        versions = ["@" in each for each in values]
+        if versions[0] != versions[1]:
+            value, saved = (each.partition("@")[0] for each in values)
+    return value == saved
 
 
 def allowed_differences(identity: dict[str, Any], saved: dict[str, Any], checkpoint: Path, update: int) -> set[str]:

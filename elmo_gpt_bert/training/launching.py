@@ -75,6 +75,20 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
             f"--output_dir {output} exists and is not empty: choose another,{resume} or --overwrite_output_dir"
         )
     is_new = not output.exists()
+    try:
+        with locked(output):
+            yield
+    finally:
+        failed = is_new and output.is_dir() and {path.name for path in output.iterdir()} <= {RESULTS, BATCH}
+        if failed:  # before it wrote anything else
+            for name in (RESULTS, BATCH):
+                (output / name).unlink(missing_ok=True)
+            output.rmdir()
+
+
+@contextlib.contextmanager
+def locked(output: Path) -> Iterator[None]:
+    """Makes the folder, and locks it within the context. Raises BlockingIOError if another run is writing to it."""
     in_use = FolderInUseError(f"another run is writing to --output_dir {output}: choose another")
     with _output_dir_errors(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -84,10 +98,6 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
     finally:
         (output / ".lock").unlink(missing_ok=True)
         lock.release()
-        if is_new and {path.name for path in output.iterdir()} <= {RESULTS, BATCH}:  # the run failed before
-            for name in (RESULTS, BATCH):
-                (output / name).unlink(missing_ok=True)
-            output.rmdir()
 
 
 @contextlib.contextmanager

@@ -123,7 +123,8 @@ def load_config(source: ModelSource) -> PreTrainedConfig:
 def _config_from_json(path: Path, source: ModelSource) -> PreTrainedConfig:
     values = {**_read_config(path, source), **source.config_overrides}
     model_type = values.pop("model_type")
-    values.pop("auto_map", None)  # of a saved model: where its code is, which a model of random weights needs not
+    for name in ("auto_map", "custom_pipelines"):  # of a saved model: where its code is, for those who have no other
+        values.pop(name, None)
     default = AutoConfig.for_model(model_type)
     _check_field_names(model_type, values.keys() - default.to_dict().keys() - default.attribute_map.keys())
     return AutoConfig.for_model(model_type, **values)

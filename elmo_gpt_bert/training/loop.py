@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -64,11 +64,13 @@ def train(
     compute: Compute,
     args: RunArguments,
     accelerator: Accelerator,
+    identity: dict[str, Any],
 ) -> Trained:
     """Trains `model` in place, evaluates it and saves checkpoints as `args` say; with --resume continues a run.
 
-    The results hold the training loss, the number of updates, the seconds and the scores of the last evaluation. With
-    --load_best_model_at_end they hold the scores of the best evaluation, and the model gets its weights.
+    `identity` is what `run_identity` returned. The results hold the training loss, the number of updates, the seconds
+    and the scores of the last evaluation. With --load_best_model_at_end they hold the scores of the best evaluation,
+    and the model gets its weights.
     Raises FloatingPointError if the loss is not finite, and Interrupted if the user or the system stops the run; both
     name the checkpoint to continue from. Raises ValueError if the model does not support --gradient_checkpointing,
     --reinit_layers or --freeze_layers.
@@ -86,7 +88,7 @@ def train(
         _check_metric(task, compute, args.metric_for_best_model)
     if accelerator.device.type == "cpu":
         memory.keep_blocks()
-    trained = _Training(model, tokenizer, task, compute, args, accelerator).run()
+    trained = _Training(model, tokenizer, task, compute, args, accelerator, identity).run()
     memory.release()
     return trained
 
@@ -115,6 +117,7 @@ class _Training:
         compute: Compute,
         args: RunArguments,
         accelerator: Accelerator,
+        identity: dict[str, Any],
     ) -> None:
         self.task, self.compute, self.args, self.accelerator = task, compute, args, accelerator
         self.plan = task.build_plan(args, accelerator)
@@ -129,7 +132,7 @@ class _Training:
         self.scheduler = build_schedule(optimizer, args, self.total)
         circumstances = versions() | hardware(accelerator)
         self.checkpoints = Checkpoints(
-            model, tokenizer, self.plan, task.compared_data, circumstances, args, accelerator
+            model, tokenizer, self.plan, task.compared_data, circumstances, identity, args, accelerator
         )
         restored = self.checkpoints.restore()
         self.progress = restored or Progress()
@@ -176,7 +179,6 @@ class _Training:
             self.checkpoints.load(progress.best_update)
         with self.divergence():
             self.checkpoints.check_weights(progress.update)
-        self.checkpoints.write_identity()
         self.clock.lap("train")
         return self.report()
 

@@ -8,7 +8,6 @@ OUTPUT_DIR/runs/                                                   TensorBoard's
 OUTPUT_DIR/config.json, model.safetensors, README.md, SHA256SUMS   the model folder
 OUTPUT_DIR/checkpoint-UPDATES/                                     what --resume reads
 OUTPUT_DIR/seed-N/                                                 with --seeds, the output folder of each run
-OUTPUT_DIR/seed-N/.identity.json                                   the identity of that run
 OUTPUT_DIR/seed-N/.diverged.json                                   how that run diverged, if another seed replaced it
 """
 
@@ -22,7 +21,6 @@ from elmo_gpt_bert.training.files import read_json, remove_folder, shown, write_
 
 
 METRICS = "metrics.json"
-IDENTITY = ".identity.json"
 DIVERGED = ".diverged.json"
 RESULTS = ".results.json"
 BATCH = ".batch.json"
@@ -62,7 +60,10 @@ def read_result_files(output: Path) -> ResultFiles:
     path = output / RESULTS
     if not path.is_file():
         return ResultFiles()
-    record = read_json(path)
+    try:
+        record = read_json(path)
+    except ValueError as error:
+        raise InputError(f"{output} lists its predictions in a damaged file ({error}): remove {path}") from error
     lists = [record.get(field.name) for field in fields(ResultFiles)] if isinstance(record, dict) else [None]
     if not all(isinstance(names, list) and all(map(_is_file_name, names)) for names in lists):
         raise InputError(f"{path} holds {shown(record)}, which are not names of files: remove it")

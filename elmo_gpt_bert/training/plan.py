@@ -66,7 +66,6 @@ class Plan(ABC):
     loss_weights: the training loss is the sum of the losses, multiplied by these
     gradient_scale: what the training loss is multiplied by for its gradient
     measures_peak: whether the log names the share of the device's matrix-product peak
-    free: the arguments that a resumed run may change, because the updates of this plan do not depend on them
     """
 
     updates: int
@@ -74,9 +73,6 @@ class Plan(ABC):
     loss_weights: tuple[float, ...] = (1.0,)
     gradient_scale: float = 1.0
     measures_peak: bool = False
-    free: frozenset[str] = frozenset(
-        {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
-    )
 
     @abstractmethod
     def stretch(self, update: int) -> Stretch:
@@ -116,8 +112,6 @@ class Plan(ABC):
 
 class EpochPlan(Plan):
     """Epochs of a data set, each in a new random order."""
-
-    free = Plan.free | {"data_dir", "train_file", "validation_file"}  # the data are compared, wherever they are
 
     def __init__(self, train_set: Dataset, collate: Collate, args: RunArguments, accelerator: Accelerator) -> None:
         self.train_set, self.collate, self.args, self.accelerator = train_set, collate, args, accelerator

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -19,7 +19,6 @@ from elmo_gpt_bert.training.checksums import SHA256SUMS, superseded_files, write
 from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
-from elmo_gpt_bert.training.identity import run_digest
 from elmo_gpt_bert.training.launching import finish_trackers
 from elmo_gpt_bert.training.layers import as_saved
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
@@ -38,20 +37,26 @@ def write_results(
     description: Description,
     args: RunArguments,
     accelerator: Accelerator,
+    identity: dict[str, Any],
+    has_model: bool = False,
 ) -> None:
     """Writes the model with its card, after training, and metrics.json; prints the results.
 
-    Every process must call it. A reader finds each file either old or completely new. Raises OSError if the files
-    cannot be written; the last checkpoint, if there is one, then still holds the model.
+    With `has_model`, the folder holds the finished model, of which only the card is written again. Every process must
+    call it. A reader finds each file either old or completely new. Raises OSError if the files cannot be written; the
+    last checkpoint, if there is one, then still holds the model.
     """
     accelerator.wait_for_everyone()
     started = time.perf_counter()
-    weights = gather_weights(model, accelerator) if args.do_train else None
+    weights = gather_weights(model, accelerator) if args.do_train and not has_model else None
     if accelerator.is_main_process:
         output, entries = Path(args.output_dir), results.flat()
         if args.do_train:
             card = model_card(model, results, description, args, accelerator.num_processes)
-            save_model(model, weights, tokenizer, card, output)
+            if has_model:
+                write_text(output / "README.md", str(card))
+            else:
+                save_model(model, weights, tokenizer, card, output)
         elif args.only_evaluates:
             write_text(output / "README.md", str(evaluation_card(model, results, description, args)))
         saving = results.seconds.get("save", 0.0) + time.perf_counter() - started
@@ -60,7 +65,7 @@ def write_results(
             "save_runtime": saving,
             "seed": args.seed,
             "args": public_arguments(args),
-            "identity": run_digest(args),
+            "identity": identity,
             "versions": versions(),
             "hardware": hardware(accelerator),
         }

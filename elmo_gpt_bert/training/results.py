@@ -215,6 +215,7 @@ def read_record(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
     has_seed = isinstance(record, dict) and type(record.get("seed")) is int
-    if not (has_seed and all(isinstance(record.get(name, {}), dict) for name in ("args", "runs", "replaced_runs"))):
+    parts = ("args", "identity", "runs", "replaced_runs")
+    if not (has_seed and all(isinstance(record.get(name, {}), dict) for name in parts)):
         raise InputError(f"{path} is not what a run writes: copy it again, or repeat its run")
     return record

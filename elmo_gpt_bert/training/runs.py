@@ -23,8 +23,8 @@ from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.ensembles import average, members, save_outputs
 from elmo_gpt_bert.training.errors import FileError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import write_bytes
-from elmo_gpt_bert.training.global_batch import forget_global_batch, keep_global_batch, with_batch_of
-from elmo_gpt_bert.training.identity import run_digest
+from elmo_gpt_bert.training.global_batch import forget_global_batch, keep_global_batch
+from elmo_gpt_bert.training.identity import read_finished, run_identity
 from elmo_gpt_bert.training.launching import lock_output_folder, remove_earlier_results, trackers_finished
 from elmo_gpt_bert.training.loop import Trained, train
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, SEED, matching_folders, record_result_files
@@ -105,16 +105,18 @@ def carry_out(
 
     Every process must call it. `clock` has counted the time until now.
     """
+    identity = on_main(partial(run_identity, args))
     with trackers_finished(accelerator):
         compute = _build_compute(task, model, args, accelerator)
         if not args.do_train:  # otherwise `train` does, after its checks
             remove_earlier_results(args, accelerator)
         write_outputs = partial(_write_outputs, task=task, model=model, args=args, accelerator=accelerator)
-        results, evaluations = Results(), None
+        results, evaluations, has_model = Results(), None, False
         if args.do_train:
             trained = _trained_before(model, args, accelerator)
-            if trained is None:
-                trained = train(model, tokenizer, task, compute, args, accelerator)
+            has_model = trained is not None
+            if not has_model:
+                trained = train(model, tokenizer, task, compute, args, accelerator, identity)
                 task.finish(model)
             results, evaluations = trained.results, trained.evaluations
             clock.include(results.seconds)
@@ -137,7 +139,7 @@ def carry_out(
                 write_outputs(split, evaluation)
             clock.lap("predict")
         results.seconds, results.samples = results.seconds | clock.seconds, dict(task.samples)
-        write_results(model, tokenizer, results, task.description, args, accelerator)
+        write_results(model, tokenizer, results, task.description, args, accelerator, identity, has_model)
         return results
 
 
@@ -158,25 +160,22 @@ def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Acc
 
 
 def _read_finished(output: Path, args: RunArguments) -> Results | None:
-    """The results of the run with these arguments if it has finished in `output`, and no checkpoint is of its end.
+    """The results of the run with these arguments if it has finished in `output`, where its model is whole.
 
-    Raises ValueError if another run has finished there and left no checkpoint, which would refuse to be continued.
+    None if a checkpoint is of its end, or if it is of another run that left checkpoints: `train` compares those.
+    Raises ValueError if another run has finished there and left none.
     """
-    if not (output / METRICS).is_file():
-        return None
-    record = read_record(output / METRICS)
+    record = read_record(output / METRICS) if (output / METRICS).is_file() else {}
     updates = [int(CHECKPOINT.fullmatch(path.name)[1]) for path in matching_folders(output, CHECKPOINT)]
     if "runs" in record or record.get("train_updates", 0) <= max(updates, default=0):
         return None
-    digest = run_digest(with_batch_of(record, args), predicts=record["args"].get("do_predict"))
-    if record.get("identity") == digest:
-        return None if damage(output) else Results.read(record)
-    if updates:
+    try:
+        record = read_finished(output, args)
+    except InputError:
+        if not updates:
+            raise
         return None
-    raise InputError(
-        f"{output} is of a run with other arguments, data or configuration: --resume continues the same run, another "
-        "needs its own --output_dir"
-    )
+    return None if damage(output) else Results.read(record)
 
 
 def _build_compute(task: Task, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:

@@ -13,14 +13,12 @@ from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_
 from elmo_gpt_bert.training.cards import with_spread
 from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_json, write_text
-from elmo_gpt_bert.training.global_batch import with_batch_of
-from elmo_gpt_bert.training.identity import run_digest
-from elmo_gpt_bert.training.launching import first_of_seeds
+from elmo_gpt_bert.training.identity import first_difference, read_finished, run_identity
+from elmo_gpt_bert.training.launching import first_of_seeds, locked
 from elmo_gpt_bert.training.output_folder import (
     CHECKPOINT,
     CURVES,
     DIVERGED,
-    IDENTITY,
     LOG,
     METRICS,
     RESULTS,
@@ -89,7 +87,7 @@ def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[R
         if not may_fail:
             raise DivergedError(f"seed {seed}: {error}; --max_restarts lets other seeds replace it") from error
         if PartialState().is_main_process:
-            write_json(folder / DIVERGED, {"identity": run_digest(seed_args), "error": str(error)})
+            write_json(folder / DIVERGED, {"identity": run_identity(seed_args), "error": str(error)})
         return None, str(error)
     return results, "predicts one class only" if may_fail and results.collapsed else None
 
@@ -103,11 +101,9 @@ def _run_seed(run: Run, args: RunArguments, seed_args: RunArguments) -> Results:
     finished = on_main(lambda: _read_finished(folder, seed_args)) if args.resume else None
     if finished is not None:
         return finished
-    if PartialState().is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_finished_identity(folder, args)
-    PartialState().wait_for_everyone()
-    return run(seed_args)
+    with contextlib.ExitStack() as lock:  # another command may name the seed's folder as its --output_dir
+        on_main(lambda: lock.enter_context(locked(folder)))
+        return run(seed_args)
 
 
 def _read_finished(folder: Path, args: RunArguments) -> Results | None:
@@ -116,33 +112,16 @@ def _read_finished(folder: Path, args: RunArguments) -> Results | None:
     Raises ValueError if they are of another run, or lack what this one writes, and FloatingPointError if a run with
     these arguments diverged there and was replaced.
     """
-    if not (folder / METRICS).is_file():
+    record = read_finished(folder, args)
+    if record is None:
         diverged = read_json_object(folder / DIVERGED) if (folder / DIVERGED).is_file() else {}
-        if diverged.get("identity") == run_digest(args):
+        if diverged and first_difference(run_identity(args), diverged["identity"]) is None:
             raise DivergedError(diverged["error"])
         return None
-    record = read_record(folder / METRICS)
-    if record.get("identity") != run_digest(with_batch_of(record, args)):
-        raise InputError(
-            f"{folder} is of a run with other arguments, data or configuration: this one needs its own --output_dir"
-        )
     for flag, files in (("do_predict", "predictions"), ("save_outputs", "saved outputs")):
         if getattr(args, flag) and not record["args"].get(flag):
             raise InputError(f"{folder} has no {files}: --{flag} with --model_name_or_path {folder.parent}")
     return Results.read(record)
-
-
-def _write_finished_identity(folder: Path, args: RunArguments) -> None:
-    """Copies the identity of a finished seed to another seed's `folder`, whose training compares it with its own.
-
-    Without --resume, or if no seed has finished, it is {}. One that an earlier command wrote stays until this seed
-    has finished: training may still be refused.
-    """
-    if not args.resume and (folder / IDENTITY).is_file():
-        return
-    paths = [other / IDENTITY for other in matching_folders(folder.parent, SEED) if other != folder]
-    identities = [path.read_text(encoding="utf-8") for path in paths if args.resume and path.is_file()]
-    write_text(folder / IDENTITY, next((identity for identity in identities if identity != "{}"), "{}"))
 
 
 def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
@@ -151,7 +130,7 @@ def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
     Its scores, outputs and curves stay, and with `keep_card` the model card. Of seeds, only the best has one.
     """
     files = read_result_files(folder)
-    kept = {METRICS, RESULTS, IDENTITY, DIVERGED, LOG, CURVES, *files.predictions, *files.outputs}
+    kept = {METRICS, RESULTS, DIVERGED, LOG, CURVES, *files.predictions, *files.outputs}
     kept |= {"README.md"} if keep_card else set()
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
@@ -185,7 +164,7 @@ def _move_best_run(
     if not was_moved:
         files = read_result_files(folder)
         record_result_files(output, predictions=files.predictions)
-        staying = {METRICS, RESULTS, "README.md", ".lock", IDENTITY, LOG, CURVES, *files.outputs}
+        staying = {METRICS, RESULTS, "README.md", ".lock", LOG, CURVES, *files.outputs}
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
     if text is not None:  # the user may have removed it
         write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 READERS = {".csv": read_csv, ".json": read_json_lines, ".jsonl": read_json_lines}
+PARTS = ("middle", "high")  # of RACE
 Rows = Iterable[tuple[str, dict]]  # the place of a row, for errors, and the row
 
 
@@ -57,18 +58,37 @@ def read_hub(task: ChoiceTask, splits: Iterable[str]) -> DatasetDict:
 
 def read_folder(data_dir: Path, task: ChoiceTask, splits: Iterable[str]) -> DatasetDict:
     """The splits from the task's published files in `data_dir` or, for RACE, in its subfolder with that name."""
-    check_folder(data_dir)
-    folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
     data = DatasetDict()
     for split in splits:
-        path = folder / task.files[split]
-        if not path.exists():
-            raise MissingFileError(f"{folder} has no {path.name}: ", DATA_DIR, f" is not the folder of {task.name}")
+        path = find_path(data_dir, task, split)
         rows = _read_race(path) if task.columns is RACE else _read_file(path)
         data[split] = _examples(rows, path, split, task.columns)
         if path.name == STORIES:
             data[split] = _split_stories(data[split], split)
     return data
+
+
+def find_path(data_dir: Path, task: ChoiceTask, split: str) -> Path:
+    """The split's file in `data_dir` or, for RACE, its folder of articles. Raises FileNotFoundError without one."""
+    check_folder(data_dir)
+    folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
+    path = folder / task.files[split]
+    if not path.exists():
+        raise MissingFileError(f"{folder} has no {path.name}: ", DATA_DIR, f" is not the folder of {task.name}")
+    return path
+
+
+def find_files(data_dir: Path, task: ChoiceTask, split: str) -> list[Path]:
+    """The files that `read_folder` reads for a split."""
+    path = find_path(data_dir, task, split)
+    return [file for part in PARTS for file in _articles(path, part)] if task.columns is RACE else [path]
+
+
+def _articles(folder: Path, part: str) -> list[Path]:
+    files = sorted((folder / part).glob("*.txt"))
+    if not files:
+        raise MissingFileError(f"{folder / part} holds no .txt files: ", DATA_DIR, " is not the folder of RACE")
+    return files
 
 
 def _split_stories(stories: Dataset, split: str) -> Dataset:
@@ -102,12 +122,8 @@ def _read_file(path: Path) -> Iterator[tuple[str, dict]]:
 
 def _read_race(folder: Path) -> Iterator[tuple[str, dict]]:
     """The rows of a split's folder as the Hub has them: one for each question of middle/*.txt, then of high/*.txt."""
-    for part in ("middle", "high"):
-        files = sorted((folder / part).glob("*.txt"))
-        if not files:
-            lacking = f"{folder / part} holds no .txt files: "
-            raise MissingFileError(lacking, DATA_DIR, " is not the folder of RACE")
-        for path in files:
+    for part in PARTS:
+        for path in _articles(folder, part):
             for number, row in enumerate(_passage(path), start=1):
                 yield f"{path}, question {number}", {"example_id": f"{part}{path.name}", **row}
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 from accelerate import PartialState
 
-from elmo_gpt_bert.tasks.glue.table import EVERY_TASK, PAIR, GlueTask, Split
+from elmo_gpt_bert.tasks.glue.table import EVERY_TASK, PAIR, GlueTask
 from elmo_gpt_bert.tasks.rows import (
     DATA_DIR,
     PUBLISHED,
@@ -99,14 +100,12 @@ def read_folder(data_dir: Path, task: GlueTask, splits: Iterable[str]) -> Datase
     from datasets import DatasetDict
 
     check_folder(data_dir)
-    folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
-    return DatasetDict({split: _read_split(folder, task, split) for split in splits})
+    return DatasetDict({split: _read_split(find_file(data_dir, task, split), task, split) for split in splits})
 
 
-def _read_split(folder: Path, task: GlueTask, split: str) -> Dataset:
+def _read_split(path: Path, task: GlueTask, split: str) -> Dataset:
     """The examples of one file. Raises ValueError, with file and line, for what the published files do not have."""
     published = task.splits[split]
-    path = _find(folder, task, published)
     wanted = dict(zip(TEXT, published.text or task.tsv_text or task.text, strict=False))
     if published.labelled:
         wanted |= {"label": task.tsv_label} | {column: column for column in task.metric_columns.values()}
@@ -130,8 +129,10 @@ def _read_split(folder: Path, task: GlueTask, split: str) -> Dataset:
     return _with_gold_labels(to_dataset(rows, path), path)
 
 
-def _find(folder: Path, task: GlueTask, published: Split) -> Path:
-    """The split's file, under the first of its possible names that exists."""
+def find_file(data_dir: Path, task: GlueTask, split: str) -> Path:
+    """The split's file in `data_dir`, or in its subfolder with the task's name, under the first name that exists."""
+    folder = data_dir / task.folder if (data_dir / task.folder).is_dir() else data_dir
+    published = task.splits[split]
     for name in published.files:
         if (folder / name).is_file():
             return folder / name
@@ -275,6 +276,12 @@ def _read_label(label: str, task: GlueTask, where: str) -> str | float:
     for name in spellings:
         if name in task.labels:
             return name
+    for name in task.labels:
+        if normalize("NFKC", name) == normalize("NFKC", label):
+            raise InputError(
+                f"{where}: the label {ascii(label)} looks like {ascii(name)}, which is known, and has other "
+                "characters: convert the files to one Unicode form, such as NFC"
+            )
     raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
 
 

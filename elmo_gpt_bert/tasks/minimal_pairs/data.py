@@ -48,12 +48,17 @@ BLIMP_TERMS |= {"s-selection", "subject_verb_agreement"}
 
 def read_folder(data_dir: Path) -> Dataset:
     """The pairs of all files of JSON lines in a folder, which is BLiMP's or has its layout, in the order of names."""
+    return _examples((pair for path in find_files(data_dir) for pair in _read(path)), data_dir)
+
+
+def find_files(data_dir: Path) -> list[Path]:
+    """The files that `read_folder` reads. Raises FileNotFoundError if there are none."""
     check_folder(data_dir)
     folder = data_dir / "data" if (data_dir / "data").is_dir() else data_dir
     paths = sorted(path for path in folder.iterdir() if _reader(path) is read_json_lines)
     if not paths:
         raise MissingFileError(f"{folder} holds no .jsonl files: ", DATA_DIR, " is not the folder of BLiMP")
-    return _examples((pair for path in paths for pair in _read(path)), folder)
+    return paths
 
 
 def read_file(path: Path) -> Dataset:

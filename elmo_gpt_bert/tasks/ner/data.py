@@ -85,11 +85,17 @@ def read_folder(
 
     Other parameters are those of `read_files`. Raises FileNotFoundError when the file of a split is missing.
     """
+    files = find_folder_files(data_dir, splits)
+    return read_files(files, text_column, label_column, scheme, limits, whole_documents)
+
+
+def find_folder_files(data_dir: Path, splits: Collection[str]) -> dict[str, str]:
+    """The file of each split in the folder. Raises FileNotFoundError if one is missing."""
     check_folder(data_dir)
     for names in FOLDERS:
         files = {split: str(data_dir / names[split]) for split in splits}
         if all(Path(file).is_file() for file in files.values()):
-            return read_files(files, text_column, label_column, scheme, limits, whole_documents)
+            return files
     wanted = "; or ".join(", ".join(names[split] for split in splits) for names in FOLDERS)
     problem = f" {data_dir} does not hold {wanted}: "
     raise MissingFileError(DATA_DIR, problem, split_file("train"), " and so on take other names")

@@ -78,8 +78,6 @@ class CorpusPlan(Plan):
     """Updates over an endless row of samples."""
 
     measures_peak = True
-    free = Plan.free | {"preprocessing_num_workers"}
-    free |= {"train_file", "validation_file", "corpus_dir"}  # the text is compared, wherever it is
 
     def __init__(
         self,

@@ -65,21 +65,22 @@ def read_folder(
     data_dir: Path, splits: Iterable[str], version_2: bool, limits: Limits | None = None, locate: bool = False
 ) -> DatasetDict:
     """The splits from the published files in `data_dir`: train-v1.1.json and dev-v1.1.json, or those of 2.0."""
+    files = {split: str(find_file(data_dir, split, version_2)) for split in splits}
+    return read_files(files, version_2, limits, locate)
+
+
+def find_file(data_dir: Path, split: str, version_2: bool) -> Path:
+    """The published file of a split. Raises FileNotFoundError, with the version that is there, if it is missing."""
     check_folder(data_dir)
-    data = DatasetDict()
-    for split in splits:
-        path, other = (data_dir / FILES[split].format(VERSIONS[version]) for version in (version_2, not version_2))
-        if not path.is_file():
-            problem = f"{data_dir} has no {path.name}"
-            if other.is_file():
-                remedy = ("leave ", VERSION_2, " out") if version_2 else ("add ", VERSION_2)
-                raise MissingFileError(
-                    f"{problem}, but {other.name}: to read SQuAD {VERSIONS[not version_2]}, ", remedy
-                )
-            reason = f" is not the folder of SQuAD {VERSIONS[version_2]}, or give "
-            raise MissingFileError(f"{problem}: ", DATA_DIR, reason, split_file(split))
-        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split), locate), split)
-    return data
+    path, other = (data_dir / FILES[split].format(VERSIONS[version]) for version in (version_2, not version_2))
+    if path.is_file():
+        return path
+    problem = f"{data_dir} has no {path.name}"
+    if other.is_file():
+        remedy = ("leave ", VERSION_2, " out") if version_2 else ("add ", VERSION_2)
+        raise MissingFileError(f"{problem}, but {other.name}: to read SQuAD {VERSIONS[not version_2]}, ", remedy)
+    reason = f" is not the folder of SQuAD {VERSIONS[version_2]}, or give "
+    raise MissingFileError(f"{problem}: ", DATA_DIR, reason, split_file(split))
 
 
 def read_files(

@@ -380,11 +380,23 @@ def cached_windows(make: Callable[[], Windows], window_cache: Path, key: str) ->
     with writing(window_cache, remedy):
         window_cache.mkdir(parents=True, exist_ok=True)
         with FileLock(window_cache / f".{key}.lock"):
-            if damage(path):
+            windows = None if damage(path) else _load_whole(path)
+            if windows is None:
                 shutil.rmtree(path, ignore_errors=True)
                 with new_folder(path, remedy) as temporary:
                     make().save(temporary)
-            return Windows.load(path)
+                windows = Windows.load(path)
+            return windows
+
+
+def _load_whole(path: Path) -> Windows | None:
+    """The windows in a folder; None where they cannot be read, although the checksums fit."""
+    try:
+        windows = Windows.load(path)
+    except Exception:  # of any type, from numpy, zip files and Arrow
+        return None
+    lengths = {len(windows.features), *(len(getattr(windows, name)) for name in PLACES if name != "spans")}
+    return windows if len(lengths) == 1 else None
 
 
 def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
