@@ -214,8 +214,9 @@ def test_eight_updates_are_those_of_the_released_code(corpus, data, tmp_path, mo
     model = released_model(arrays, state="warm")
     objective = BiLM(corpus, rows=2, steps=UNROLL)
     objective.batch = lambda samples: recorded(arrays, samples[0] // 2)
+    (tmp_path / "text").write_text("The words of the recorded batches are not here.", encoding="utf-8")
     args = PretrainingArguments(
-        model_name_or_path="bilm.json", train_file="text", output_dir=str(tmp_path), optim="adagrad",
+        model_name_or_path="bilm.json", train_file=str(tmp_path / "text"), output_dir=str(tmp_path), optim="adagrad",
         learning_rate=0.2, lr_scheduler_type="constant", max_grad_norm=clip, per_device_train_batch_size=2,
         max_steps=8, logging_steps=1, save_strategy="no", report_to="none",
     )  # fmt: skip
