@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 OPTIM = Parameter("optim")
-AT_ONCE = 2**23  # numbers in the matrices that Muon orthogonalizes at once, in 130 MB: 14 of BERT-base's square ones
+AT_ONCE = 2**23  # numbers in the matrices that Muon orthogonalizes at once: 14 of BERT-base's square ones
 
 
 def samples_of_update(args: RunArguments, processes: int) -> int:

@@ -29,7 +29,7 @@ fast for the following reasons, none of which changes a result:
 - oneDNN computes the products where it is faster (modeling_onednn.py), from weights packed once for all steps.
 
 `lstm_step` and `lstm_step_backward` (modeling_recurrence.py) have the equations of one step. `_forward` writes the
-former in place, because a step on the CPU otherwise takes half as long again.
+former in place, because new memory for each step takes a CPU longer.
 
 Letters: S sentences, M steps of all sentences, C cells, P size of the projection. Tensors of all steps are (M, ...):
 the rows of step 0, longest sentence first, then those of step 1, ...; `sizes` counts the rows of each step.
