@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # at run time, `__getattr__` imports them
         ZooGPTForSequenceClassification,
         ZooGPTForTokenClassification,
     )
+    from .shared.modeling_packing import DataCollatorWithPacking
 
 # One row per model: its configuration, the map of its classes, its tokenizer; None: the tokenizer of its encoder.
 MODELS = (
@@ -68,6 +69,7 @@ MODELS = (
 # The module of each class, or function, that is imported when it is first used. `register_model` adds the models of
 # `MODELS`.
 MODULES = {
+    "DataCollatorWithPacking": "modeling.shared.modeling_packing",
     "ElmoFillMaskPipeline": "modeling.elmo.pipeline_elmo",
     "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
     "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",
@@ -149,6 +151,7 @@ def unregister() -> None:
 
 
 __all__ = [
+    "DataCollatorWithPacking",
     "ElmoConfig",
     "ElmoFillMaskPipeline",
     "ElmoForMultipleChoice",

@@ -34,6 +34,7 @@ IGNORED = -100
 
 WORKERS = Parameter("workers", "dataloader_num_workers")
 GPU_WORKERS = 4
+WITHOUT_PACKING = ("cpu", "xla")  # devices
 
 
 def count_tokens(data_set: Dataset) -> list[int]:
@@ -169,5 +170,21 @@ def _end_workers_at_exit() -> None:
 
 def padding_options(model: nn.Module, one_shape: bool) -> dict[str, bool]:
     """The arguments that keep a model from removing padding, if all batches are to have `one_shape`."""
-    can_unpad = one_shape and "unpad" in inspect.signature(model.base_model.forward).parameters
-    return {"unpad": False} if can_unpad else {}
+    return {"unpad": False} if one_shape and _takes(model, "unpad") else {}
+
+
+def with_packing(collate: Collate, model: nn.Module, device: torch.device) -> Collate:
+    """`collate`, whose batches tell a model of the zoo where their real tokens are, so that it waits for no GPU.
+
+    A CPU reads its values without waiting, and XLA takes no shapes that depend on values.
+    """
+    if device.type in WITHOUT_PACKING or not _takes(model, "packing"):
+        return collate
+    from modeling import DataCollatorWithPacking  # a run with transformers' models imports no modeling/
+
+    return DataCollatorWithPacking(collate)
+
+
+def _takes(model: nn.Module, name: str) -> bool:
+    """Whether the model, below its head, has an argument of this name."""
+    return name in inspect.signature(getattr(model, "base_model", model).forward).parameters

@@ -21,7 +21,7 @@ from accelerate.utils import send_to_device, set_seed, tqdm
 
 from elmo_gpt_bert.training import memory
 from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
-from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_options
+from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_options, with_packing
 from elmo_gpt_bert.training.checkpoints import Checkpoints, Mean, Progress
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
@@ -204,7 +204,8 @@ class _Training:
         pin_memory = accelerator.device.type == "cuda"
         examples = (batch[rank::processes] or batch[:1] for update in stretch.updates for batch in update)
         workers = count_workers(self.args.dataloader_num_workers, accelerator.device)
-        loader = iter(load_batches(stretch.data_set, examples, stretch.collate, workers, pin_memory))
+        collate = with_packing(stretch.collate, self.checkpoints.model, accelerator.device)
+        loader = iter(load_batches(stretch.data_set, examples, collate, workers, pin_memory))
         for number, update in enumerate(stretch.updates, self.progress.update):
             seed_update(accelerator, self.args.seed, number)
             batches = [next(loader) for _ in update]

@@ -12,7 +12,14 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device, tqdm
 from torch import nn
 
-from elmo_gpt_bert.training.batches import Collate, count_tokens, in_pieces, load_batches, padding_options
+from elmo_gpt_bert.training.batches import (
+    Collate,
+    count_tokens,
+    in_pieces,
+    load_batches,
+    padding_options,
+    with_packing,
+)
 from elmo_gpt_bert.training.errors import DivergedError, Parameter, as_user_errors
 from elmo_gpt_bert.training.processes import from_all
 
@@ -46,7 +53,7 @@ def predict(
     batches = _batches_of_process(order, batch_size, one_shape, accelerator)
     bar = tqdm(total=len(batches), desc="predict", leave=False, disable=not sys.stderr.isatty())
     options = padding_options(model, one_shape)
-    computed = {}
+    collate, computed = with_packing(collate, model, accelerator.device), {}
     for indices, batch in zip(batches, load_batches(data_set, batches, collate, workers), strict=True):
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         with accelerator.autocast(), as_user_errors():

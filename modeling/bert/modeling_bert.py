@@ -65,7 +65,6 @@ from ..shared.modeling_attention import (
 )
 from ..shared.modeling_cache import CACHE, cache_of_either_name, cached_tokens, check_places
 from ..shared.modeling_heads import (
-    IGNORED,
     check_choices,
     check_shapes,
     class_loss,
@@ -74,13 +73,7 @@ from ..shared.modeling_heads import (
     token_loss,
 )
 from ..shared.modeling_onednn import Linear
-from ..shared.modeling_packing import (
-    Plan,
-    hooks_need_padding,
-    last_columns,
-    make_plan,
-    states_at,
-)
+from ..shared.modeling_packing import Packing, Plan, at_labels, hooks_need_padding, last_columns, make_plan, states_at
 from ..shared.modeling_static import is_opaque
 from .configuration_bert import NO_DECODER, ZooBertConfig
 
@@ -368,6 +361,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         unpad: bool | None = None,
         first_token_only: bool = False,
         cache: Cache | None = None,
+        packing: Packing | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
@@ -386,6 +380,9 @@ class ZooBertModel(ZooBertPreTrainedModel):
         cache (`Cache`, *optional*):
             Keys and values of P tokens in front of each row, as prefix tuning learns them. `attention_mask` then has
             P more columns, the positions of the tokens begin at P, and padding is computed and has states.
+        packing (`Packing`, *optional*):
+            Where the real tokens are, as `DataCollatorWithPacking` finds it. It changes no result; a GPU then need not
+            be waited for to read the mask.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
@@ -394,7 +391,7 @@ class ZooBertModel(ZooBertPreTrainedModel):
         self._check(inputs, attention_mask, token_type_ids, position_ids, cache, kwargs)
         token, longest = "last" if self.config.is_decoder else "first", self.config.max_position_embeddings
         token = token if first_token_only else None
-        plan = make_plan(self, inputs, attention_mask, position_ids, cache, kwargs, unpad, token, longest)
+        plan = make_plan(self, inputs, attention_mask, position_ids, cache, kwargs, unpad, token, longest, packing)
         tensors = [plan.enter(each) for each in (input_ids, token_type_ids, plan.positions, inputs_embeds)]
         encoded = self._encode(*tensors, plan, cache, return_dict=True, **kwargs)
         hidden_states = plan.leave(encoded.last_hidden_state)  # (B, 1 or T, H)
@@ -469,8 +466,7 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
             return self.cls.predictions(hidden_states), None
         labels = labels.to(hidden_states.device)
         if skip_logits and not (is_opaque(labels) or hooks_need_padding(self.cls)):
-            labelled = labels != IGNORED  # (B, T), n of them true
-            hidden_states, labels = hidden_states[labelled], labels[labelled]  # (n, H), (n,)
+            hidden_states, labels = at_labels(hidden_states, labels, kwargs.get("packing"))  # (n, H), (n,)
         logits = self.cls.predictions(hidden_states)
         loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return None if skip_logits else logits, loss
@@ -509,7 +505,7 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        unpad = False if labels_need_padding(labels, attention_mask) else unpad
+        unpad = False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad
         outputs = self.bert(*inputs, unpad=unpad, return_dict=True, **kwargs)
         logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         return MaskedLMOutput(
@@ -576,7 +572,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        unpad = False if labels_need_padding(labels, attention_mask) else unpad
+        unpad = False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad
         outputs = self.bert(*inputs, unpad=unpad, return_dict=True, **kwargs)
         prediction_logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         next_sentence_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
@@ -632,7 +628,7 @@ class ZooBertClassifier(ZooBertPreTrainedModel):
         """
         if not self.reads_first_token:
             check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-            unpad = False if labels_need_padding(labels, attention_mask) else unpad
+            unpad = False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad
         outputs = self.bert(
             input_ids,
             attention_mask,

@@ -71,7 +71,7 @@ from ..shared.modeling_cache import (
 )
 from ..shared.modeling_heads import IGNORED, check_shapes, predicts_from_padding, states_to_predict_from
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
-from ..shared.modeling_packing import HOOKS, Plan, make_plan, states_at
+from ..shared.modeling_packing import HOOKS, Packing, Plan, at_labels, make_plan, states_at
 from ..shared.modeling_static import is_opaque
 from ..shared.modeling_word_loss import language_loss, word_loss
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
@@ -254,6 +254,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         unpad: bool | None = None,
         last_token_only: bool = False,
         cache: Cache | None = None,
+        packing: Packing | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor] | BaseModelOutputWithPast:
         r"""
@@ -274,6 +275,9 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
             or when a module of the model has a hook that may need all states.
         cache (`Cache`, *optional*):
             Keys and values of P tokens in front of each row. `attention_mask` then has P more columns.
+        packing (`Packing`, *optional*):
+            Where the real tokens are, as `DataCollatorWithPacking` finds it. It changes no result; a GPU then need not
+            be waited for to read the mask.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids and inputs_embeds.")
@@ -283,7 +287,7 @@ class ZooGPTModel(ZooGPTPreTrainedModel):
         if cache is None and use_cache:
             cache = DynamicCache()
         token, longest = "last" if last_token_only else None, self.config.n_positions
-        plan = make_plan(self, inputs, attention_mask, position_ids, cache, kwargs, unpad, token, longest)
+        plan = make_plan(self, inputs, attention_mask, position_ids, cache, kwargs, unpad, token, longest, packing)
         tensors = [plan.enter(each) for each in (input_ids, token_type_ids, plan.positions, inputs_embeds)]
         decoded = self._decode(*tensors, plan, cache, return_dict=True, **kwargs)
         return BaseModelOutputWithPast(
@@ -395,7 +399,9 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         if skip_logits and labels is None:
             raise ValueError("skip_logits=True returns nothing but the loss: give labels")
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        needs_padding = predicts_from_padding(labels, kwargs.get("shift_labels"), attention_mask)
+        needs_padding = predicts_from_padding(
+            labels, kwargs.get("shift_labels"), attention_mask, kwargs.get("packing")
+        )
         outputs = self.transformer(
             input_ids,
             attention_mask=attention_mask,
@@ -430,6 +436,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         labels: torch.Tensor,
         shift_labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        packing: Packing | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """The loss of (B, T, H) states, as `loss_function` computes it from their logits (B, T, V).
@@ -439,9 +446,9 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         """
         if shift_labels is None:  # `loss_function`, which shifts them otherwise, takes nothing but logits
             shift_labels = nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:]  # trf-ignore: TRF053
+            packing = None  # which knows `labels` as they are
         shift_labels = shift_labels.to(hidden_states.device)
-        labelled = shift_labels != IGNORED  # (B, T), n of them true
-        states, targets = hidden_states[labelled], shift_labels[labelled]
+        states, targets = at_labels(hidden_states, shift_labels, packing)  # (n, H), (n,)
         if is_plain(self.lm_head):
             loss = word_loss(states, self.lm_head.weight, targets, torch.ones_like(targets, dtype=torch.float32))
         else:

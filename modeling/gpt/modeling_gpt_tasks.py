@@ -136,7 +136,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         """The model's output. Positions count from each row's first real token; `labels` are those of tokens."""
         inputs, past = input_ids if input_ids is not None else inputs_embeds, int(cached_tokens(cache))
         check_shapes(inputs, attention_mask, position_ids=position_ids, labels=labels, past=past)
-        if position_ids is None:
+        if position_ids is None and kwargs.get("packing") is None:  # which has no padding on the left
             position_ids = positions_of_real_tokens(inputs, attention_mask, past)
         return self.transformer(
             input_ids,
@@ -144,7 +144,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
             token_type_ids,
             position_ids,
             inputs_embeds,
-            unpad=False if labels_need_padding(labels, attention_mask) else unpad,
+            unpad=False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad,
             cache=cache,
             return_dict=True,
             **kwargs | {"use_cache": False},
@@ -269,6 +269,7 @@ class ZooGPTForSequenceClassification(ZooGPTTaskModel):
             if cache is not None:
                 raise ValueError("both_orders reads two rows a pair, but the cache holds one: use only one of the two")
             rows = self.in_both_orders(*rows)
+            kwargs.pop("packing", None)  # of one row a pair
         outputs, states, lm_loss = self.read(*rows, inputs_embeds, labels, unpad=unpad, cache=cache, **kwargs)
         if self.config.both_orders:
             states = states.unflatten(0, (2, -1)).sum(0)  # (2B, H) -> (B, H)

@@ -223,7 +223,7 @@ def create_mask(
     overlay = None
     if plan.starts is not None:
         overlay = _packed_rows_overlay(config, plan.starts.expand(states.shape[:2]))
-    elif is_opaque(plan.attention_mask) and not is_tracing(plan.attention_mask):
+    elif plan.is_padded or (is_opaque(plan.attention_mask) and not is_tracing(plan.attention_mask)):
         overlay = _allow_all  # without an overlay, transformers would read the values of the mask
     return (create_causal_mask if is_causal else create_bidirectional_mask)(
         config=config,

@@ -18,6 +18,8 @@ all batches whose gradients it accumulates. A loss is then the sum over its batc
 loss is the mean over its batch.
 """
 
+from typing import Any
+
 import torch
 import torch.nn as nn
 from transformers.configuration_utils import PreTrainedConfig
@@ -88,10 +90,17 @@ def check_choices(inputs: torch.Tensor | None, **tensors: torch.Tensor | None) -
             )
 
 
-def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tensor | None) -> bool:
-    """Whether padding has a label, so that the loss needs its states; True if the values cannot be read."""
+def labels_need_padding(
+    labels: torch.Tensor | None, attention_mask: torch.Tensor | None, packing: Any | None = None
+) -> bool:
+    """Whether padding has a label, so that the loss needs its states; True if the values cannot be read.
+
+    A `packing` that knows the labels tells it without reading them.
+    """
     if labels is None or attention_mask is None or attention_mask.dim() != 2:
         return False
+    if packing is not None and packing.labelled is not None:
+        return packing.labels_padding
     mask = attention_mask[:, -labels.shape[1] :]  # without the columns of a cache
     if mask.shape != labels.shape:
         return False  # the model raises an error for it
@@ -99,16 +108,22 @@ def labels_need_padding(labels: torch.Tensor | None, attention_mask: torch.Tenso
 
 
 def predicts_from_padding(
-    labels: torch.Tensor | None, shift_labels: torch.Tensor | None, attention_mask: torch.Tensor | None
+    labels: torch.Tensor | None,
+    shift_labels: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    packing: Any | None = None,
 ) -> bool:
-    """Whether a label is predicted from padding, so that the loss needs the states of padding."""
+    """Whether a label is predicted from padding, so that the loss needs the states of padding.
+
+    `packing` knows the `shift_labels`, if there are any.
+    """
     targets = labels if shift_labels is None else shift_labels
     if targets is None or attention_mask is None or attention_mask.dim() != 2:
         return False
     mask = attention_mask[:, -targets.shape[1] :]  # without the columns of a cache
     if shift_labels is None:  # each label is predicted from the token before it, the first one from none
         mask = nn.functional.pad(mask[:, :-1], (1, 0), value=1)
-    return labels_need_padding(targets, mask)
+    return labels_need_padding(targets, mask, None if shift_labels is None else packing)
 
 
 def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:

@@ -19,17 +19,19 @@ rows are laid end to end (`Packing`), a model runs on them as on any batch of on
 sequence (modeling_attention.py).
 
 `make_plan` decides once a call whether a batch is packed, and which token of each row is read. Rows that hold several
-sequences (`find_starts`) are separated in the same way.
+sequences (`find_starts`) are separated in the same way. To find the sequences, it reads values of the batch, for which
+a program has to wait if they are on a GPU. `DataCollatorWithPacking` finds them before the batch goes there.
 
 Letters: B rows, T columns, N tokens of a packed row, S sequences (S = B unless rows hold several), L the length of the
 longest, H hidden size, Q queries, P tokens in a cache.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn as nn
@@ -40,10 +42,12 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import cached_tokens, is_paged
+from .modeling_heads import IGNORED
 from .modeling_static import is_opaque, product_type
 
 
 GROUPED_DEVICES = ("cpu",)
+READ_DEVICES = ("cpu",)  # whose values a program reads without waiting
 FLASH_DEVICES = ("cuda",)
 FLASH_TYPES = (torch.bfloat16, torch.float16)
 FLASH_HEADS = range(8, 193, 8)  # their sizes; some GPUs have no gradients of larger ones
@@ -56,6 +60,7 @@ FEW_TOKENS = 2048
 ANY_SHAPE = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
 NEEDS_PADDING = ("transformers.integrations.neftune",)  # scales its noise by the number of columns
 Token = Literal["first", "last"]
+BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")  # names of transformers' collators
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # attributes of a module
 
 
@@ -69,6 +74,9 @@ class Packing:
         starts: (S,) the index in `tokens` of each sequence's first token.
         rows, last_rows: (B,) the first sequence of each row, and the one of its last real token.
         groups: (number of sequences, their length) of each length, shortest first.
+        labelled: (n,) the index of each token with a label in the flattened batch, of `shift_labels` if the batch has
+            them; None if tokens have no labels, or if nobody looked for them.
+        labels_padding: whether padding has a label.
     """
 
     shape: tuple[int, int]
@@ -77,6 +85,33 @@ class Packing:
     rows: torch.Tensor
     last_rows: torch.Tensor
     groups: list[tuple[int, int]]
+    labelled: torch.Tensor | None = None
+    labels_padding: bool = False
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Packing":
+        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "Packing":
+        return self._with_tensors(torch.Tensor.pin_memory)
+
+    def _with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Packing":
+        tensors = {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
+        names = tensors.keys() & {field.name for field in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{name: change(tensors[name]) for name in names})
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the batch has no padding, and one sequence in each row."""
+        return len(self.tokens) == self.shape[0] * self.shape[1] and len(self.starts) == self.shape[0]
+
+    @property
+    def row_starts(self) -> torch.Tensor | None:
+        """(B, T) booleans, True where a sequence of a row begins, or None if each row is one sequence."""
+        rows, columns = self.shape
+        if len(self.starts) == rows:
+            return None
+        starts = torch.zeros(rows * columns, dtype=torch.bool, device=self.tokens.device)
+        return starts.index_fill(0, self.tokens[self.starts], True).unflatten(0, (rows, columns))
 
     def pack(self, padded: torch.Tensor | None) -> torch.Tensor | None:
         """(B or 1, T, ...) -> (1, N, ...); None -> None."""
@@ -123,9 +158,9 @@ class Packing:
     @cached_property
     def cells(self) -> torch.Tensor:
         """(N,) the index of each token in a flattened (S, L) grid with one sequence per row."""
-        lengths = torch.tensor([length for count, length in self.groups for _ in range(count)])
-        mask = torch.arange(self.longest) < lengths.unsqueeze(1)  # as `mask`, on the CPU, which waits for no device
-        return mask.flatten().nonzero().squeeze(1).to(self.starts.device)
+        numbers = torch.arange(len(self.tokens), device=self.starts.device)
+        sequence = torch.searchsorted(self.starts, numbers, right=True) - 1
+        return sequence * self.longest + numbers - self.starts[sequence]
 
 
 def find_sequences(
@@ -133,6 +168,7 @@ def find_sequences(
     device: torch.device,
     attention_mask: torch.Tensor | None,
     starts: torch.Tensor | None = None,
+    if_whole: bool = False,
 ) -> Packing | None:
     """The sequences of a batch, or None if packing would gain nothing: no padding and one sequence in each row.
 
@@ -141,10 +177,11 @@ def find_sequences(
     Args:
         attention_mask: (B, T), zero at padding, or None.
         starts: (B or 1, T), True where a sequence begins, in column 0 among others; None if each row is one sequence.
+        if_whole: also if packing would gain nothing.
     """
     rows, columns = shape
     real = torch.ones(shape, dtype=torch.bool) if attention_mask is None else attention_mask.cpu().bool()
-    if (real.all() and starts is None) or not real[:, 0].all():
+    if (real.all() and starts is None and not if_whole) or not real[:, 0].all():
         return None
     # On the CPU: a GPU is waited for once, for the mask, and not for each count and each list below.
     starts = (torch.arange(columns) == 0).unsqueeze(0) if starts is None else starts.cpu()
@@ -169,6 +206,74 @@ def find_sequences(
     )
 
 
+class DataCollatorWithPacking:
+    """Adds to the batches of another collator what the models here would otherwise find out on the device.
+
+        Trainer(model, data_collator=DataCollatorWithPacking(DataCollatorWithPadding(tokenizer)), ...)
+
+    A batch gets one more entry, `packing`, an argument of ZooBert and ZooGPT models. Their results do not change. On a
+    GPU, a forward and backward pass then reads no value of the batch, for which the program would wait. Labels of
+    tokens, if any, are those of the tokens themselves, or `shift_labels`, of the tokens that follow. Whoever changes
+    the mask, the boundaries or the labels of a batch later has to leave its `packing` out.
+    """
+
+    def __init__(self, collator: Callable[[Any], MutableMapping[str, Any]]) -> None:
+        self.collator = collator
+
+    def __call__(self, examples: Any) -> MutableMapping[str, Any]:
+        batch = self.collator(examples)
+        packing = find_packing(batch)
+        if packing is not None:
+            batch["packing"] = packing
+        return batch
+
+
+def find_packing(batch: MutableMapping[str, Any]) -> Packing | None:
+    """The packing of a batch of input_ids, (B, T) or (B, K, T); None without them, or with padding on the left.
+
+    Raises ValueError for boundaries of sequences that do not fit the tokens.
+    """
+    names = ("input_ids", "attention_mask", "position_ids", "labels", "shift_labels")
+    tokens, attention_mask, position_ids, labels, shift_labels = map(batch.get, names)
+    if tokens is None:
+        return None
+    if tokens.dim() == 3:
+        tokens, position_ids = tokens.flatten(0, 1), None
+        attention_mask = None if attention_mask is None else attention_mask.flatten(0, 1)
+    starts = find_starts(tokens, attention_mask, position_ids, None, {name: batch.get(name) for name in BOUNDARIES})
+    packing = find_sequences(tuple(tokens.shape), tokens.device, attention_mask, starts, if_whole=True)
+    labels = labels if shift_labels is None else shift_labels
+    if packing is None or labels is None or labels.shape != tokens.shape:
+        return packing
+    labelled = (labels != IGNORED).flatten()
+    labels_padding = attention_mask is not None and bool((labelled & (attention_mask == 0).flatten()).any())
+    return dataclasses.replace(packing, labelled=labelled.nonzero().squeeze(1), labels_padding=labels_padding)
+
+
+def at_labels(
+    states: torch.Tensor, labels: torch.Tensor, packing: Packing | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, T, H) states and (B, T) labels -> (n, H) and (n,), those of the n tokens that have a label."""
+    if packing is None or packing.labelled is None:
+        labelled = (labels.flatten() != IGNORED).nonzero().squeeze(1)
+    else:
+        labelled = packing.labelled.to(labels.device)
+    return states.flatten(0, 1).index_select(0, labelled), labels.flatten().index_select(0, labelled)
+
+
+def check_packing(packing: Packing, inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
+    """Raises ValueError for a packing of another batch, as far as it shows without waiting for a device."""
+    shape = tuple(inputs.shape[:2])
+    real = len(packing.tokens)
+    if attention_mask is not None and attention_mask.device.type in READ_DEVICES and not is_opaque(attention_mask):
+        real = int(attention_mask.count_nonzero())
+    if packing.shape != shape or real != len(packing.tokens):
+        raise ValueError(
+            f"packing is of a batch of shape {packing.shape} with {len(packing.tokens)} real tokens, but this one is "
+            f"{shape} and has {real}: make it of this batch, or leave it out."
+        )
+
+
 @dataclass(frozen=True)
 class Plan:  # trf-ignore: TRF031 a decision, no output of a model
     """How one call of a model computes its batch, decided by `make_plan`.
@@ -182,6 +287,7 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
         column: (B, 1) where `token` is in each row of a batch that is not packed.
         read: (B, 1) or, packed, (1, S) the columns of the only tokens that the last layer has to compute; None: all.
         padding: (B, T) True at padding that is computed and whose states become zero, or None.
+        is_padded: whether the batch is known to have padding, so that nobody has to read the mask.
     """
 
     attention_mask: torch.Tensor | None
@@ -192,6 +298,7 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
     column: torch.Tensor | None = None
     read: torch.Tensor | None = None
     padding: torch.Tensor | None = None
+    is_padded: bool = False
 
     def enter(self, padded: torch.Tensor | None) -> torch.Tensor | None:
         """(B or 1, T, ...) -> the same, or (1, N, ...) if packed; None -> None."""
@@ -240,6 +347,7 @@ def make_plan(
     unpad: bool | None,
     token: Token | None,
     longest: int,
+    packing: Packing | None = None,
 ) -> Plan:
     """Decides, once per call, whether padding is computed, and whether all states are returned or one of each row.
 
@@ -255,9 +363,19 @@ def make_plan(
         token: the token of each row that the caller reads. All states are returned nevertheless when a hook may need
             them, and with `config.unpad=False` unless `unpad` is True.
         longest: the number of the model's positions.
+        packing: as `DataCollatorWithPacking` found it, or None. It is not used with a cache or a mask over pairs.
     """
     position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
-    starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
+    if cache is not None or (attention_mask is not None and attention_mask.dim() != 2):
+        packing = None
+    if packing is None:
+        starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
+    else:
+        check_packing(packing, inputs, attention_mask)
+        for name in BOUNDARIES:
+            kwargs.pop(name, None)
+        starts, attention_mask = packing.row_starts, None if packing.is_whole else attention_mask
+    is_padded = packing is not None and len(packing.tokens) < inputs.shape[0] * inputs.shape[1]
     positions = find_positions(inputs, position_ids, starts, cache, longest)
     hidden_states, attentions = (is_recorded(model.config, name, kwargs) for name in ("hidden_states", "attentions"))
     may_skip_tokens = token is not None or cache is None  # no search for hooks in each step of generation
@@ -267,9 +385,11 @@ def make_plan(
     unpad = configured if unpad is None else unpad
     if hooked or not (unpad or configured):
         token = None
-    packing, column, read, padding = None, None, None, None
+    column, read, padding = None, None, None
     if unpad and not (hooked or attentions or cache is not None or (hidden_states and torch.is_grad_enabled())):
-        packing = choose_packing(model, inputs, attention_mask, starts, always=is_asked)
+        packing = choose_packing(model, inputs, attention_mask, starts, packing, always=is_asked)
+    else:
+        packing = None
     if packing is None and token == "first":
         column = torch.zeros(inputs.shape[0], 1, dtype=torch.long, device=inputs.device)
     elif packing is None and token == "last":
@@ -278,7 +398,7 @@ def make_plan(
         read = column if packing is None else packing.columns(token)
     if packing is None and unpad and cache is None and attention_mask is not None and attention_mask.dim() == 2:
         padding = attention_mask[:, : inputs.shape[1]] == 0
-    return Plan(attention_mask, starts, positions, packing, token, column, read, padding)
+    return Plan(attention_mask, starts, positions, packing, token, column, read, padding, is_padded)
 
 
 def choose_packing(
@@ -286,6 +406,7 @@ def choose_packing(
     inputs: torch.Tensor,
     attention_mask: torch.Tensor | None,
     starts: torch.Tensor | None,
+    packing: Packing | None = None,
     always: bool = False,
 ) -> Packing | None:
     """The sequences to pack in this call, or None if it computes the whole batch.
@@ -296,6 +417,7 @@ def choose_packing(
 
     Args:
         inputs: (B, T) token ids or (B, T, H) embeddings.
+        packing: the batch's, if the collator found it.
         always: also if the batch is small.
     """
     if is_tracing(inputs) or is_opaque(attention_mask) or is_opaque(starts):
@@ -313,8 +435,11 @@ def choose_packing(
     in_groups = attends_in_groups(inputs.device)
     if not (in_groups or by_name or always) and starts is None and rows * columns < FEW_TOKENS:
         return None
-    packing = find_sequences((rows, columns), inputs.device, attention_mask, starts)
-    if packing is None or in_groups:
+    if packing is None:
+        packing = find_sequences((rows, columns), inputs.device, attention_mask, starts)
+    if packing is None or packing.is_whole:
+        return None
+    if in_groups:
         return packing
     head_size, dtype = config.hidden_size // config.num_attention_heads, product_type(next(model.parameters()))
     takes_boundaries = by_name or takes_flash(config, inputs.device, dtype, head_size)
@@ -427,7 +552,7 @@ def find_starts(
     """
     if is_paged(cache):
         return None
-    ends, ends_of_keys, numbers = (kwargs.pop(name, None) for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"))
+    ends, ends_of_keys, numbers = (kwargs.pop(name, None) for name in BOUNDARIES)
     past = cached_tokens(cache)
     if ends is None and ends_of_keys is None and numbers is None:
         is_one_row = inputs.shape[0] == 1 and position_ids is not None and not torch.is_tensor(past) and past == 0
@@ -512,8 +637,8 @@ def find_positions(
     if position_ids is None and starts is not None:
         position_ids = columns - torch.where(starts, columns, 0).cummax(-1).values
     values = past if position_ids is None else position_ids
-    on_device = torch.is_tensor(values) and (is_opaque(values) or values.device.type != "cpu")
-    is_checked = not (on_device or is_tracing(inputs))  # reading the values would make the program wait for the device
+    on_device = torch.is_tensor(values) and (is_opaque(values) or values.device.type not in READ_DEVICES)
+    is_checked = not (on_device or is_tracing(inputs))
     reached = past + inputs.shape[1]
     if position_ids is None:
         position_ids = (columns + past).unsqueeze(0)

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device
 
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
-from elmo_gpt_bert.training.batches import in_pieces, load_batches
+from elmo_gpt_bert.training.batches import in_pieces, load_batches, with_packing
 from elmo_gpt_bert.training.errors import DivergedError, as_user_errors
 from elmo_gpt_bert.training.prediction import Outputs
 from elmo_gpt_bert.training.results import Scores
@@ -69,9 +69,8 @@ def compute_losses(
     batches = in_pieces(range(held_out.samples), objective.batch_size or batch_size * processes)
     local = [samples[rank::processes] or samples[:1] for samples in batches]
     sums = torch.zeros(2, len(objective.losses), dtype=torch.float64)
-    for samples, batch in zip(
-        batches, load_batches(range(len(held_out)), local, objective.batch, workers), strict=True
-    ):
+    collate = with_packing(objective.batch, model, accelerator.device)
+    for samples, batch in zip(batches, load_batches(range(len(held_out)), local, collate, workers), strict=True):
         with accelerator.autocast(), as_user_errors():
             losses = objective.compute(model, send_to_device(batch, accelerator.device), options)
         if samples[rank::processes]:
