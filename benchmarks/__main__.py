@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from . import STARTED, attention, bert, elmo, gpt, gpu
+from . import STARTED, attention, bert, elmo, gpt, gpu, overhead
 from .limits import matrix_peak, read_bandwidth
 from .measure import CPU, Build, Contest, Side, added_memory, assert_equal, clock_of, results_file, take_turns
 from .precision import matrix_setting, model_dtype
@@ -28,9 +28,10 @@ MODELS: dict[str, Collection[str]] = {
     "elmo": elmo.ROWS,
     "gpt": gpt.ROWS,
     "attention": attention.ROWS,
+    "overhead": overhead.ROWS,
     "gpu": gpu.ORDER,
 }
-ROWS: dict[str, tuple[str, Build]] = bert.ROWS | elmo.ROWS | gpt.ROWS | attention.ROWS | gpu.ROWS
+ROWS: dict[str, tuple[str, Build]] = bert.ROWS | elmo.ROWS | gpt.ROWS | attention.ROWS | overhead.ROWS | gpu.ROWS
 
 # Precision of the side and of its baseline.
 SETTINGS = {

@@ -91,7 +91,7 @@ def _attend_in_groups(function, module, query, key, value, packing: Packing, **k
     outputs = []
     for (count, _), *states in parts:
         # (1, A, count * length, D) -> (count, A, 1 or length, D)
-        states = (state[0].unflatten(1, (count, -1)).transpose(0, 1) for state in states)
+        states = (state.squeeze(0).unflatten(1, (count, -1)).transpose(0, 1) for state in states)
         output, _ = function(module, *states, None, **kwargs)  # (count, 1 or length, A, D)
         outputs.append(output.flatten(0, 1))
     return torch.cat(outputs).unsqueeze(0)
@@ -103,13 +103,13 @@ def _attend_on_a_grid(function, module, query, key, value, packing: Packing, **k
 
     def to_grid(states: torch.Tensor) -> torch.Tensor:
         """(1, A, N, D) -> (S, A, L, D)."""
-        tokens = states[0].transpose(0, 1)  # (N, A, D)
+        tokens = states.squeeze(0).transpose(0, 1)  # (N, A, D)
         grid = tokens.new_zeros(shape[0] * shape[1], *tokens.shape[1:]).index_copy(0, cells, tokens)
         return grid.unflatten(0, shape).transpose(1, 2)
 
     one_query = query.shape[2] != key.shape[2]  # which sees all of its sequence
     mask = packing.causal_mask if module.is_causal and not one_query else packing.mask
-    query = query[0].transpose(0, 1).unsqueeze(2) if one_query else to_grid(query)  # (S, A, 1 or L, D)
+    query = query.squeeze(0).transpose(0, 1).unsqueeze(2) if one_query else to_grid(query)  # (S, A, 1 or L, D)
     output, _ = function(module, query, to_grid(key), to_grid(value), mask.to(key.device), **kwargs)
     output = output.flatten(0, 1)  # (S or S * L, A, D)
     return (output if one_query else output.index_select(0, cells)).unsqueeze(0)
@@ -200,7 +200,9 @@ def flash_attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """torch's own flash attention within the sequences that the boundaries separate: (1, N or S, A, D)."""
     dtype = product_type(query)  # autocast does not cast for this operation
-    query, key, value = (states[0].transpose(0, 1).to(dtype) for states in (query, key, value))  # (N or S, A, D)
+    query, key, value = (
+        states.squeeze(0).transpose(0, 1).to(dtype) for states in (query, key, value)
+    )  # (N or S, A, D)
     # A single query of a causal layer is its sequence's last token, which sees all others.
     is_causal = module.is_causal and max_length_q > 1
     lengths = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
@@ -223,7 +225,9 @@ def create_mask(
     overlay = None
     if plan.starts is not None:
         overlay = _packed_rows_overlay(config, plan.starts.expand(states.shape[:2]))
-    elif plan.is_padded or (is_opaque(plan.attention_mask) and not is_tracing(plan.attention_mask)):
+    elif plan.is_padded and config._attn_implementation in ("eager", "sdpa"):  # trf-ignore: TRF051
+        return _padding_mask(plan.attention_mask, is_causal)
+    elif is_opaque(plan.attention_mask) and not is_tracing(plan.attention_mask):
         overlay = _allow_all  # without an overlay, transformers would read the values of the mask
     return (create_causal_mask if is_causal else create_bidirectional_mask)(
         config=config,
@@ -232,6 +236,16 @@ def create_mask(
         and_mask_function=overlay,
         **{CACHE: None if is_paged(cache) else cache},
     )
+
+
+def _padding_mask(attention_mask: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """(B, 1, T, T) booleans: which tokens see which, of a batch that is known to have padding.
+
+    transformers would read the (B, T) mask first, to see whether there is any.
+    """
+    columns = attention_mask.shape[1]
+    mask = (attention_mask != 0)[:, None, None, :].expand(-1, 1, columns, columns)
+    return mask & torch.ones(columns, columns, dtype=torch.bool, device=mask.device).tril() if is_causal else mask
 
 
 def mask_of_queries(mask: Any, read: torch.Tensor | None) -> tuple[Any, torch.Tensor | None]:

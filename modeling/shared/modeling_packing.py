@@ -124,7 +124,7 @@ class Packing:
         """(1, N, ...) -> (B, T, ...), with zeros at padding."""
         rows, columns = self.shape
         padded = packed.new_zeros(rows * columns, *packed.shape[2:])
-        return padded.index_copy(0, self.tokens.to(packed.device), packed[0]).unflatten(0, (rows, columns))
+        return padded.index_copy(0, self.tokens.to(packed.device), packed.squeeze(0)).unflatten(0, (rows, columns))
 
     def columns(self, token: Token) -> torch.Tensor:
         """(1, S) where the first or the last token of each sequence is in the row."""
@@ -133,7 +133,7 @@ class Packing:
     def to_rows(self, states: torch.Tensor, token: Token) -> torch.Tensor:
         """(1, S, ...), one state per sequence -> (B, 1, ...), the state of each row's first or last sequence."""
         rows = self.rows if token == "first" else self.last_rows
-        return states[0].index_select(0, rows.to(states.device)).unsqueeze(1)
+        return states.squeeze(0).index_select(0, rows.to(states.device)).unsqueeze(1)
 
     @property
     def longest(self) -> int:

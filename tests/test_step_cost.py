@@ -1,0 +1,120 @@
+"""What a training step starts on a GPU and keeps in its memory, against transformers' models: counted, not timed.
+
+A GPU that gets small batches waits for the calls of its kernels, so ours may not be more than transformers'.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import modeling
+from benchmarks.overhead import as_on_a_gpu
+from tests import bert_cases, gpt_cases
+
+
+add_packing = modeling.DataCollatorWithPacking(lambda batch: dict(batch))
+# Operations that start no kernel: views, and memory that nothing fills.
+WITHOUT_KERNEL = {"_unsafe_view", "alias", "as_strided", "detach", "empty", "empty_like", "expand", "new_empty"}
+WITHOUT_KERNEL |= {"permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose"}
+WITHOUT_KERNEL |= {"unbind", "unsqueeze", "view", "new_empty_strided", "empty_strided", "lift_fresh", "unfold"}
+
+
+class Kernels(TorchDispatchMode):
+    """Counts operations by name, but for those that start no kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation._overloadpacket.__name__
+        if name not in WITHOUT_KERNEL:
+            self.counts[name] += 1
+        return operation(*args, **kwargs or {})
+
+
+def count_kernels(model, batch: dict) -> int:
+    """Of a forward and a backward pass after the first one."""
+    for _ in range(2):
+        model.zero_grad()
+        with Kernels() as kernels:
+            model(**batch).loss.backward()
+    return kernels.counts.total()
+
+
+def saved_bytes(model, batch: dict) -> int:
+    """Of the activations that a forward pass keeps for its backward pass, without the weights."""
+    kept = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    kept |= {each.untyped_storage().data_ptr() for each in batch.values() if torch.is_tensor(each)}
+    total = 0
+
+    def pack(tensor):
+        nonlocal total
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in kept:
+            kept.add(storage.data_ptr())
+            total += storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(**batch)
+    return total
+
+
+LAYERS = 12
+BERT = ["ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice", "ForMaskedLM", "ForPreTraining"]
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("head", [*BERT, "ForQuestionAnswering"])
+def test_a_step_of_bert_starts_no_more_kernels_and_keeps_no_more_memory(head, packed, tmp_path):
+    stock, ours = (model.train() for model in bert_cases.pair(head, tmp_path, num_hidden_layers=LAYERS))
+    this = bert_cases.case(head)
+    batch = this.inputs | this.labels
+    options = {"skip_logits": True} if head in ("ForMaskedLM", "ForPreTraining") else {}
+    kernels, memory = count_kernels(stock, batch), saved_bytes(stock, batch)
+    with as_on_a_gpu(packed):
+        batch = add_packing(batch) | options
+        assert count_kernels(ours, batch) <= kernels
+        saved = saved_bytes(ours, batch)
+    real = this.inputs["attention_mask"].float().mean()
+    packs = packed and head != "ForQuestionAnswering"  # whose loss reads the scores of padding
+    assert saved <= memory * (min(1, 1.1 * real) if packs else 1)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("head", ["LMHeadModel", "ForSequenceClassification"])
+def test_a_step_of_gpt_starts_fewer_kernels_and_keeps_less_memory(head, packed, tmp_path):
+    stock, ours = (model.train() for model in gpt_cases.pair(head, tmp_path, n_layer=LAYERS))
+    this = gpt_cases.case(head)
+    batch = this.inputs | this.labels
+    kernels, memory = count_kernels(stock, batch), saved_bytes(stock, batch)
+    if head == "LMHeadModel":
+        batch["shift_labels"] = torch.nn.functional.pad(batch["labels"], (0, 1), value=-100)[:, 1:]
+        batch["skip_logits"] = True
+    with as_on_a_gpu(packed):
+        batch = add_packing(batch)
+        assert count_kernels(ours, batch) <= 0.6 * kernels
+        assert saved_bytes(ours, batch) <= 0.6 * memory
+
+
+def test_a_grid_starts_few_kernels_more_than_padding(tmp_path, monkeypatch):
+    stock, ours = (model.train() for model in bert_cases.pair(BERT[0], tmp_path, num_hidden_layers=LAYERS))
+    this = bert_cases.case(BERT[0])
+    batch = this.inputs | this.labels
+    with as_on_a_gpu(packed=True):
+        monkeypatch.setattr("modeling.shared.modeling_packing.FLASH_DEVICES", ())
+        assert count_kernels(ours, add_packing(batch)) <= count_kernels(stock, batch) + 14 * LAYERS
+
+
+def test_a_step_that_starts_a_kernel_more_is_found(tmp_path):
+    stock, ours = (model.train() for model in bert_cases.pair(BERT[0], tmp_path, num_hidden_layers=LAYERS))
+    this = bert_cases.case(BERT[0])
+    batch = this.inputs | this.labels
+    before = count_kernels(ours, batch), saved_bytes(ours, batch)
+    norm = ours.bert.encoder.layer[0].output.LayerNorm
+    norm.forward = lambda states, forward=norm.forward: forward(states.sin())
+    after = count_kernels(ours, batch | {"unpad": True}), saved_bytes(ours, batch | {"unpad": True})
+    assert after[0] > before[0] and after[1] > before[1]
