@@ -67,7 +67,7 @@ def test_no_more_scores_are_computed_than_there_is_room_for(few_scores):
     model, inputs = zoo("LMHeadModel").train(), packed_batch()
     rows = []
 
-    def count(states: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    def count(states: torch.Tensor, words: torch.Tensor, bias: None = None) -> torch.Tensor:
         if len(words) == WORDS:
             rows.append(len(states))
         return torch.nn.functional.linear(states, words)

@@ -35,6 +35,39 @@ def test_loss_and_gradients_are_those_of_all_scores_at_once(rows_at_once, monkey
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("rows_at_once", [5, 1000])
+def test_a_bias_is_added_and_gets_its_gradient(rows_at_once, weighted, monkeypatch):
+    monkeypatch.setattr(modeling_word_loss, "SCORES_AT_ONCE", rows_at_once * 53)
+    states, words, targets, weights = inputs()
+    bias = torch.randn(53, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    found = word_loss(states, words, targets, weights if weighted else None, bias)
+    losses = nn.functional.cross_entropy(states @ words.T + bias, targets, reduction="none")
+    wanted = (losses * weights if weighted else losses).sum()
+    trained = (states, words, bias)
+    parts = zip(*(torch.autograd.grad(3 * loss, trained) for loss in (found, wanted)), strict=True)
+    for one, other in [(found, wanted), *parts]:
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    second = [
+        torch.autograd.grad(torch.autograd.grad(loss(), bias, create_graph=True)[0].square().sum(), states)[0]
+        for loss in (
+            lambda: word_loss(states, words, targets, None, bias),
+            lambda: nn.functional.cross_entropy(states @ words.T + bias, targets, reduction="sum"),
+        )
+    ]
+    torch.testing.assert_close(*second, atol=1e-5, rtol=1e-5)
+
+
+def test_a_gpu_computes_more_scores_at_once(products, monkeypatch):
+    monkeypatch.setattr(modeling_word_loss, "SCORES_AT_ONCE", 8 * 53)
+    monkeypatch.setattr(modeling_word_loss, "SCORES_AT_ONCE_ON_GPU", 16 * 53)
+    parts = [
+        modeling_word_loss._parts(torch.empty(37, 11, device=device), torch.empty(53, 11))
+        for device in ("cpu", "meta")
+    ]
+    assert [[part.start for part in each] for each in parts] == [[0, 8, 16, 24, 32], [0, 13, 26]]
+
+
 @pytest.fixture
 def products(monkeypatch):
     """A list that gets the number of rows of every product."""

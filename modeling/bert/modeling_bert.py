@@ -75,6 +75,7 @@ from ..shared.modeling_heads import (
 from ..shared.modeling_onednn import Linear
 from ..shared.modeling_packing import Packing, Plan, at_labels, hooks_need_padding, last_columns, make_plan, states_at
 from ..shared.modeling_static import is_opaque
+from ..shared.modeling_word_loss import is_plain, mean_word_loss
 from .configuration_bert import NO_DECODER, ZooBertConfig
 
 
@@ -467,6 +468,10 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         labels = labels.to(hidden_states.device)
         if skip_logits and not (is_opaque(labels) or hooks_need_padding(self.cls)):
             hidden_states, labels = at_labels(hidden_states, labels, kwargs.get("packing"))  # (n, H), (n,)
+            head, count = self.cls.predictions, kwargs.get("num_items_in_batch")
+            plain = is_plain(head, ZooBertLMPredictionHead) and is_plain(head.decoder, Linear)
+            if plain and self.loss_function is token_loss and hidden_states.dtype != torch.float64:
+                return None, mean_word_loss(head.transform(hidden_states), head.decoder, labels, count)
         logits = self.cls.predictions(hidden_states)
         loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
         return None if skip_logits else logits, loss

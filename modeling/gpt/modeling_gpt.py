@@ -71,9 +71,9 @@ from ..shared.modeling_cache import (
 )
 from ..shared.modeling_heads import IGNORED, check_shapes, predicts_from_padding, states_to_predict_from
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
-from ..shared.modeling_packing import HOOKS, Packing, Plan, at_labels, make_plan, states_at
+from ..shared.modeling_packing import Packing, Plan, at_labels, make_plan, states_at
 from ..shared.modeling_static import is_opaque
-from ..shared.modeling_word_loss import language_loss, word_loss
+from ..shared.modeling_word_loss import is_plain, language_loss, mean_word_loss
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 
 
@@ -449,17 +449,10 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             packing = None  # which knows `labels` as they are
         shift_labels = shift_labels.to(hidden_states.device)
         states, targets = at_labels(hidden_states, shift_labels, packing)  # (n, H), (n,)
-        if is_plain(self.lm_head):
-            loss = word_loss(states, self.lm_head.weight, targets, torch.ones_like(targets, dtype=torch.float32))
-        else:
-            loss = nn.functional.cross_entropy(self.lm_head(states).float(), targets, reduction="sum")
+        if is_plain(self.lm_head, ZooGPTWordPredictor):
+            return mean_word_loss(states, self.lm_head, targets, num_items_in_batch)
+        loss = nn.functional.cross_entropy(self.lm_head(states).float(), targets, reduction="sum")
         return loss / (len(targets) if num_items_in_batch is None else num_items_in_batch)
-
-
-def is_plain(head: nn.Module) -> bool:
-    """Whether the product with `head.weight` is all that a call of this head does."""
-    hooked = "forward" in vars(head) or any(getattr(head, name) for name in HOOKS)
-    return type(head) is ZooGPTWordPredictor and type(head.weight) is nn.Parameter and not hooked
 
 
 __all__ = ["ZooGPTLMHeadModel", "ZooGPTModel", "ZooGPTPreTrainedModel"]

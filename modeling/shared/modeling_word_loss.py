@@ -28,22 +28,45 @@ from transformers.utils.generic import maybe_autocast
 
 from .modeling_heads import IGNORED
 from .modeling_onednn import fill_up, linear
+from .modeling_packing import HOOKS
 from .modeling_static import is_transformed, needs_static_shapes, product_type
 
 
 SCORES_AT_ONCE = 2**25  # 128 MB in fp32
+SCORES_AT_ONCE_ON_GPU = 2**28  # 1 GB in fp32; a GPU waits for the calls of many small parts
 SCORES_IN_CACHE = 2**20  # 4 MB in fp32
 
 
-def word_loss(states: torch.Tensor, words: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The weighted sum of the cross-entropies of N predictions; the scores are (N, H) states @ (V, H) words'.
+def word_loss(
+    states: torch.Tensor,
+    words: torch.Tensor,
+    targets: torch.Tensor,
+    weights: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The weighted sum of the cross-entropies of N predictions; the scores are (N, H) states @ (V, H) words' + bias.
 
-    `targets` and `weights` are (N,). Gradients are computed together with the loss. Second derivatives, `torch.func`
-    and forward-mode differentiation need the memory of all scores.
+    `targets` and `weights` are (N,), and `bias` is (V,). Without weights, each of them is 1. Gradients are computed
+    together with the loss. Second derivatives, `torch.func` and forward-mode differentiation need the memory of all
+    scores.
     """
     if is_transformed() or not len(states):
-        return _at_once(states, words, targets, weights)
-    return _WordLoss.apply(states, words, targets, weights, torch.is_grad_enabled())
+        return _at_once(states, words, bias, targets, weights)
+    return _WordLoss.apply(states, words, bias, targets, weights, torch.is_grad_enabled())
+
+
+def mean_word_loss(
+    states: torch.Tensor, head: nn.Linear, targets: torch.Tensor, count: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """The mean loss of (N,) targets that the head predicts from (N, H) states, or its sum divided by `count`."""
+    loss = word_loss(states, head.weight, targets, bias=head.bias)
+    return loss / (len(targets) if count is None else count)
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a call of the module is that of its class `kind` and nothing else, with its own weight if it has one."""
+    hooked = "forward" in vars(module) or any(getattr(module, name) for name in HOOKS)
+    return type(module) is kind and type(getattr(module, "weight", None)) in (nn.Parameter, type(None)) and not hooked
 
 
 def language_loss(
@@ -74,54 +97,71 @@ def language_loss(
     return _ScoreLoss.apply(scores, targets, counted, 1 / count, torch.is_grad_enabled(), logits.is_leaf)
 
 
-def _at_once(states: torch.Tensor, words: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def _at_once(
+    states: torch.Tensor,
+    words: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    weights: torch.Tensor | None,
+) -> torch.Tensor:
     """As `word_loss`, in ordinary operations."""
-    scores = linear(states, words).float()  # (N, V)
-    return (nn.functional.cross_entropy(scores, targets, reduction="none") * weights).sum()
+    losses = nn.functional.cross_entropy(linear(states, words, bias).float(), targets, reduction="none")  # (N,)
+    return (losses if weights is None else losses * weights).sum()
 
 
 class _WordLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, states, words, targets, weights, with_gradients):
-        needs_states, needs_words = (with_gradients and needed for needed in ctx.needs_input_grad[:2])
+    def forward(ctx, states, words, bias, targets, weights, with_gradients):
+        needs_states, needs_words, needs_bias = (with_gradients and needed for needed in ctx.needs_input_grad[:3])
         states_gradient = torch.empty_like(states) if needs_states else None
-        words_gradient = None
+        words_gradient, bias_gradient = None, None
         dtype = product_type(states)
-        table = words.to(dtype)
-        scale = weights.max().clamp(min=1e-30)  # so that products with small weights do not underflow in fp16
+        table, offsets = words.to(dtype), None if bias is None else bias.to(dtype)
+        # Products with small weights would underflow in fp16, so the largest weight is the gradients' scale.
+        scale = None if weights is None else weights.max().clamp(min=1e-30)
         loss = torch.zeros((), dtype=torch.float32, device=states.device)
         with maybe_autocast(states.device.type, enabled=False):
-            for part in _parts(len(states), len(words)):
+            for part in _parts(states, words):
                 rows, target = fill_up(states[part].to(dtype)), targets[part]  # (n, H), with rows of zeros at the end
-                scores = linear(rows, table)  # (n, V)
-                loss += (_losses(scores, target) * weights[part]).sum()
-                errors = scores  # since `_losses`
-                shares = (weights[part] / scale).unsqueeze(1).to(dtype)
+                errors = linear(rows, table, offsets)  # (n, V), scores, which become their errors
+                losses = _losses(errors, target)
+                shares = None
+                if weights is not None:
+                    losses, shares = losses * weights[part], (weights[part] / scale).unsqueeze(1).to(dtype)  # (n, 1)
+                loss += losses.sum()
                 if needs_states:
-                    states_gradient[part] = linear(errors, table.T)[: len(target)] * shares
+                    states_gradient[part] = _times(linear(errors, table.T)[: len(target)], shares)
+                if needs_bias:
+                    products = _times(errors[: len(target)], shares).sum(0, dtype=torch.float32)
+                    bias_gradient = products if bias_gradient is None else bias_gradient + products
                 if needs_words:
-                    shares = nn.functional.pad(shares, (0, 0, 0, len(rows) - len(target)))
-                    words_gradient = _add(words_gradient, linear(errors.T, (shares * rows).T))
-        ctx.save_for_backward(states, words, targets, weights, scale, states_gradient, words_gradient)
+                    rows = rows if shares is None else fill_up(states[part].to(dtype) * shares)
+                    words_gradient = _add(words_gradient, linear(errors.T, rows.T))
+        gradients = (states_gradient, words_gradient, bias_gradient)
+        ctx.save_for_backward(states, words, bias, targets, weights, scale, *gradients)
         return loss
 
     @staticmethod
     def backward(ctx, gradient):
-        *inputs, scale, states_gradient, words_gradient = ctx.saved_tensors
-        gradients = [None if part is None else gradient * scale * part for part in (states_gradient, words_gradient)]
+        *inputs, scale, states_gradient, words_gradient, bias_gradient = ctx.saved_tensors
+        factor = gradient if scale is None else gradient * scale
+        gradients = [
+            None if part is None else factor * part for part in (states_gradient, words_gradient, bias_gradient)
+        ]
         if torch.is_grad_enabled():  # create_graph: the saved gradients are constants
-            needed = [index for index in (0, 1) if ctx.needs_input_grad[index]]
+            needed = [index for index in range(3) if ctx.needs_input_grad[index]]
             graph = torch.autograd.grad(_at_once(*inputs), [inputs[index] for index in needed], create_graph=True)
             for index, part in zip(needed, graph, strict=True):
                 gradients[index] = gradient * part
         return *gradients, None, None, None
 
 
-def _parts(rows: int, words: int) -> Iterator[slice]:
-    """Slices of about equal size, of so many rows that their scores are not more than SCORES_AT_ONCE."""
-    parts = -(-rows // max(1, SCORES_AT_ONCE // words))
-    step = -(-rows // parts)
-    return (slice(start, start + step) for start in range(0, rows, step))
+def _parts(states: torch.Tensor, words: torch.Tensor) -> Iterator[slice]:
+    """Slices of the states, of about equal size, whose scores are not more than are allowed at once."""
+    allowed = SCORES_AT_ONCE if states.device.type == "cpu" else SCORES_AT_ONCE_ON_GPU
+    parts = -(-len(states) // max(1, allowed // len(words)))
+    step = -(-len(states) // parts)
+    return (slice(start, start + step) for start in range(0, len(states), step))
 
 
 def _in_cache(rows: int, scores: torch.Tensor) -> Iterator[slice]:
@@ -135,10 +175,16 @@ def _losses(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     scores = scores[: len(targets)]
     losses = torch.empty(len(targets), dtype=torch.float32, device=scores.device)
     for piece in _in_cache(len(targets), scores):
-        log_probabilities, target = scores[piece].float().log_softmax(-1), targets[piece].unsqueeze(1)
+        log_probabilities = scores[piece].log_softmax(-1, dtype=torch.float32)
+        target = targets[piece].unsqueeze(1)
         losses[piece] = -log_probabilities.gather(1, target).squeeze(1)
         scores[piece] = _less_one(log_probabilities.exp_(), target)
     return losses
+
+
+def _times(rows: torch.Tensor, shares: torch.Tensor | None) -> torch.Tensor:
+    """(n, ...) rows, each times its (n, 1) share; None: as they are."""
+    return rows if shares is None else rows * shares
 
 
 def _less_one(probabilities: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
