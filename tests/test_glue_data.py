@@ -353,11 +353,22 @@ def test_whole_numbers_are_the_same_classes_however_they_are_written(own):
     assert data["train"]["label"][:] == ["10", "9", ids[2]] and data["validation"]["label"][:] == ["9", "10"]
 
 
+def test_names_that_python_reads_as_the_same_number_are_different_classes(own):
+    names = ["+1", "01", "1", "1e1", "02"]
+    task, data = own_data(train_file=own("a.csv", [*names, "1.0"]), validation_file=own("b.csv", ["01", "1.0", "+1"]))
+    assert task.labels == ("+1", "01", "1", "02", "1e1")
+    assert data["train"]["label"][:] == [*names, "1"] and data["validation"]["label"][:] == ["01", "1", "+1"]
+    with pytest.raises(ValueError, match="b.csv, example 1: unknown label '1', known are 01, 02"):
+        own_data(train_file=own("a.csv", ["01", "02"]), validation_file=own("b.csv", ["1"]))
+
+
 def test_the_problem_type_may_be_told(own):
     whole, decimals = own("a.csv", ["1", "5", "3"]), own("b.csv", ["1.0", "1.5"])
     task, data = own_data(train_file=whole, problem_type="regression")
     assert task.labels == () and data["train"]["label"][:] == [1.0, 5.0, 3.0]
     assert own_data(train_file=decimals, problem_type="single_label_classification")[0].labels == ("1.0", "1.5")
+    files = {"train_file": decimals, "validation_file": own("c.csv", ["1", "1.5"])}
+    assert own_data(**files, problem_type="single_label_classification")[1]["validation"]["label"][:] == ["1.0", "1.5"]
 
 
 @pytest.mark.parametrize(

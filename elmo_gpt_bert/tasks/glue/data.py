@@ -8,6 +8,7 @@ object a line. A broken file is a ValueError that names the file, the line and t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -44,6 +45,7 @@ TEXT = ("text", "text_pair")
 TEXT_COLUMNS = Parameter("text_columns", "text_column_names")
 LABEL_COLUMN = Parameter("label_column", "label_column_name")
 DEFAULT_TEXT_COLUMNS = (PAIR, ("sentence",), ("text",))  # in the user's own files
+INTEGER = re.compile("0|-?[1-9][0-9]*")  # as Python writes it
 UNDIVIDED = "msr_paraphrase_train.txt"  # MRPC's train and dev pairs together, as Microsoft publishes them
 
 
@@ -241,8 +243,9 @@ def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> D
 def _find_labels(labels: list[str], problem_type: str | None, file: str) -> tuple[str, ...]:
     """The different labels of a train file, sorted; none for a regression.
 
-    Whole numbers are classes, however the file writes them: 1 and 1.0 are both the class 1. Raises ValueError where
-    the labels look like a regression's, but some are not numbers, and where all are the same class.
+    Whole numbers are classes, named as in the file: 01 and 1 are two. Only 1 and 1.0 are one class, 1, because pandas
+    writes either for the same number. Raises ValueError where the labels look like a regression's, but some are not
+    numbers, and where all are the same class.
     """
     names = set(labels)
     whole = all(map(_is_whole, names))
@@ -260,20 +263,23 @@ def _find_labels(labels: list[str], problem_type: str | None, file: str) -> tupl
     if problem_type == "regression":
         return ()
     if whole:
-        names = set(map(_integer, names))
+        names = set(map(_without_decimal, names))
     if len(names) == 1:
         raise InputError(f"{file}: every label is {shown(names.pop())}: add examples of another class")
-    return tuple(sorted(names, key=int if whole else None))
+    return tuple(sorted(names, key=(lambda name: (Decimal(name), name)) if whole else None))
 
 
 def _read_label(label: str, task: GlueTask, where: str) -> str | float:
     """The name of the label among the task's, or a regression's number."""
     if not task.labels:
         return _number(label, where)
-    spellings = [label]
-    if _is_whole(label):
-        spellings += [_integer(label), f"LABEL_{_integer(label)}"]  # transformers' name for class 0, 1, ...
-    for name in spellings:
+    integer = _without_decimal(label)
+    for name in (
+        label,
+        integer,
+        f"{integer}.0",
+        f"LABEL_{integer}",
+    ):  # the last: transformers' name for class 0, 1, ...
         if name in task.labels:
             return name
     for name in task.labels:
@@ -303,6 +309,7 @@ def _is_whole(label: str) -> bool:
     return _is_number(label) and float(label).is_integer()
 
 
-def _integer(label: str) -> str:
-    """A whole number without decimals: 1.0 as 1."""
-    return str(int(Decimal(label)))  # a float would round long numbers
+def _without_decimal(label: str) -> str:
+    """1.0 as 1; any other label as it is."""
+    number, point, decimal = label.partition(".")
+    return number if INTEGER.fullmatch(number) and point + decimal == ".0" else label
