@@ -31,8 +31,8 @@ PUBLISHED = (DATA_DIR, " with the published files")  # a remedy where the Hub fa
 
 
 def listed(names: Collection[str]) -> str:
-    """The first 20 of these names of columns or labels, for an error."""
-    first = [plain(name) for name in islice(names, 20)]
+    """The first 20 of these names of columns or labels, for an error; in quotes where a space would not be seen."""
+    first = [repr(plain(name)) if name != name.strip() else plain(name) for name in islice(names, 20)]
     return ", ".join([*first, "..."] if len(names) > len(first) else first)
 
 
@@ -170,7 +170,9 @@ def _rows(
         elif len(values) == len(header):
             yield line, dict(zip(header, values, strict=True))
         else:
-            yield line, f"{len(values)} column{'s' * (len(values) != 1)} instead of {len(header)}"
+            quotes = path.suffix == ".tsv" and any(value.startswith('"') for value in values)
+            hint = ": tsv has no quotes around a text with line breaks or tabs, save it as csv" if quotes else ""
+            yield line, f"{len(values)} column{'s' * (len(values) != 1)} instead of {len(header)}{hint}"
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
@@ -184,7 +186,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
         except ValueError as error:
             yield line, f"not JSON ({error}); a file holds one object a line"
             continue
-        yield line, row if isinstance(row, dict) else "not a JSON object"
+        yield line, row if isinstance(row, dict) else "not a JSON object; a file holds one object a line"
 
 
 def check_characters(value: Any) -> None:

@@ -237,6 +237,8 @@ def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> D
             if name == "label" and not str(value).strip():
                 raise InputError(f"{path}:{line}: {wanted[name]} is empty: name the class, or leave the example out")
         rows.append({name: str(value).strip() if name == "label" else str(value) for name, value in values.items()})
+    if suffix == ".tsv" and rows and all(value[:1] == value[-1:] == '"' for row in rows for value in row.values()):
+        raise InputError(f"{path}: all values stand in quotes, which tsv does not have: save it as csv")
     return to_dataset(rows, path)
 
 
