@@ -14,8 +14,8 @@
 The folder --data_dir holds train.txt, valid.txt and test.txt; or CoNLL-2003's eng.train, eng.testa and eng.testb; or
 train.conll, dev.conll and test.conll; or, for Chinese, train.char.bmes and so on. Your own files hold CoNLL columns
 too, the word in the first and its tag in the last, or JSON lines with the lists words and tags. The tags of the data
-are IOB1, IOB2, BIOES or BMES. The model learns --tag_scheme; its predictions are converted back to the scheme of the
-data before they are scored and written.
+are IOB1, IOB2, BIOES, BMES or BILOU. The model learns --tag_scheme; its predictions are converted back to the scheme
+of the data before they are scored and written.
 The first sub-word of a word carries its tag. A word that the tokenizer drops is read as its unknown token, and a
 sentence that is longer than --max_seq_length in several parts. Scores are those of conlleval, over all entities and
 for each type.

@@ -253,7 +253,7 @@ def test_a_script_of_the_hub_is_one_error(monkeypatch):
         ("EU\tB-ORG\n\tO\n", "a.conll:2: no word before the tab"),
         ("EU B-ORG\nis VBZ\n", "a.conll:2: 'VBZ', the tag of 'is', is none of O, B-TYPE, .* let label_column name"),
         ("EU\tB-ORG\nis\t\n", "a.conll:2: '', the tag of 'is', is none of"),
-        ("EU B-ORG\nof L-ORG\n", "a.conll:2: 'L-ORG', the tag of 'of'"),
+        ("EU B-ORG\nof X-ORG\n", "a.conll:2: 'X-ORG', the tag of 'of'"),
         ("EU B-\n", "a.conll:1: 'B-', the tag of 'EU'"),
         (
             "\n\nEU B-ORG\nis O\nus I-LOC\n",
@@ -284,6 +284,10 @@ def test_a_mistake_in_a_file_is_one_error_with_its_line(write, content, message)
         ({"words": ["EU"], "tags": [0]}, r"tags must be a list of strings, but is \[0\]"),
         ({"words": ["EU", "is"], "tags": ["O"]}, "2 words, but 1 tags"),
         ({"words": ["EU"], "tags": ["X"]}, "'X', the tag of 'EU', is none of O, B-TYPE, I-TYPE"),
+        ({"words": ["EU"], "tags": ["PER"]}, ".*: write B-PER where an entity begins, and then I-PER"),
+        ({"words": ["EU"], "tags": ["B_PER"]}, ".*: write it as B-PER, or let"),
+        ({"words": ["EU"], "tags": ["PER-B"]}, ".*: write it as B-PER, or let"),
+        ({"words": ["EU"], "tags": [3]}, r"tags must be a list of strings, but is \[3\]: write the names of the tags"),
         ({"words": ["b" * 9999], "tags": ["X" * 9999]}, ".{,400}$"),
         ({"words": ["EU", "is"], "tags": ["B-y", "I-" + "x" * 9999]}, "'I-x.{,400}$"),
         ([], "not a JSON object"),
@@ -361,6 +365,15 @@ def test_told_that_they_are_iob1_malformed_tags_are_read(write):
     path = write("us I-LOC\n\nEU B-ORG\nin O\nus I-LOC\n")
     scheme, data = read_files({"train": path}, scheme="iob1")
     assert scheme == "iob1" and data["train"]["tags"][:] == [["I-LOC"], ["B-ORG", "O", "I-LOC"]]
+
+
+def test_bilou_is_read_as_bioes(write):
+    path = write("U.N. U-ORG\nin O\nNew B-LOC\nYork I-LOC\nCity L-LOC\n")
+    for scheme in (None, "bioes"):
+        found, data = read_files({"train": path}, scheme=scheme)
+        assert found == "bioes" and data["train"]["tags"][:] == [["S-ORG", "O", "B-LOC", "I-LOC", "E-LOC"]]
+    with pytest.raises(ValueError, match="a.conll:1: 'U-ORG', the tag of 'U.N.', is none of O, B-TYPE, I-TYPE"):
+        read(path, scheme="iob2")
 
 
 def test_tags_in_another_scheme_than_was_said_are_an_error(write):

@@ -14,7 +14,7 @@ from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from elmo_gpt_bert.tasks.columns import DOCUMENT, LABEL_COLUMN, TEXT_COLUMN, Sentence, read_columns
-from elmo_gpt_bert.tasks.ner.tags import SCHEMES, check_prefixes, check_scheme, detect_scheme
+from elmo_gpt_bert.tasks.ner.tags import BIOES, SCHEMES, check_prefixes, check_scheme, detect_scheme
 from elmo_gpt_bert.tasks.rows import (
     DATA_DIR,
     check_folder,
@@ -166,7 +166,9 @@ def _from_rows(
         lists = columns(row, names, source, line, REMEDY)
         for name, values in zip(names, lists, strict=True):
             if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-                raise InputError(f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}")
+                are_numbers = isinstance(values, list) and all(isinstance(value, int) for value in values)
+                remedy = ": write the names of the tags, which the features of a data set list" if are_numbers else ""
+                raise InputError(f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}{remedy}")
         words, tags = lists if label else (*lists, None)
         if label and len(tags) != len(words):
             raise InputError(f"{source}:{line}: {len(words)} {text}, but {len(tags)} {label}")
@@ -213,7 +215,7 @@ def _check(data: dict[str, tuple[list[Sentence], bool]], scheme: str | None) -> 
     tagged = [sentence for sentences, _ in data.values() for sentence in sentences if sentence.tags is not None]
     if scheme in (None, "bioes"):
         for sentence in tagged:
-            sentence.tags = [re.sub("^M(?=-|$)", "I", tag) for tag in sentence.tags]
+            sentence.tags = [re.sub("^[MLU](?=-|$)", lambda prefix: BIOES[prefix[0]], tag) for tag in sentence.tags]
     check_prefixes(tagged, SCHEMES[scheme or "bioes"])
     if tagged:
         scheme = scheme or detect_scheme(sentence.tags for sentence in tagged)

@@ -2,7 +2,7 @@
 
 In IOB1, the scheme of CoNLL-2003's release, B only separates an entity from one of the same type right before it. In
 IOB2, B begins every entity. In BIOES, E also ends every entity of several words, and S tags an entity of one word.
-BMES is BIOES with M for I.
+BMES is BIOES with M for I; BILOU, also called BILUO or BIOUL, is BIOES with L for E and U for S.
 """
 
 import re
@@ -19,6 +19,8 @@ from elmo_gpt_bert.training.files import plain, shown
 
 SCHEME = Parameter("scheme", "data_scheme")
 SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes of tags other than O
+BIOES = {"M": "I", "L": "E", "U": "S"}  # prefixes of BMES and BILOU -> those of BIOES
+OTHER_ORDER = re.compile("([BIESLUM])[_:](.+)|(.+)[-_:]([BIESLUM])")  # as in B_PER and PER-B
 
 
 def check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
@@ -29,10 +31,20 @@ def check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
         names = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
         raise InputError(
             f"{sentence.place(word)}: {shown(sentence.tags[word])}, the tag of {shown(sentence.words[word])}, is none "
-            f"of O, {names}: correct it, or let ",
+            f"of O, {names}: {_correction(sentence.tags[word])}, or let ",
             LABEL_COLUMN,
             " name the column of the tags",
         )
+
+
+def _correction(tag: str) -> str:
+    """How to correct a tag without a prefix, or with one that is written otherwise."""
+    if match := OTHER_ORDER.fullmatch(tag):
+        prefix, entity_type = match[1] or match[4], match[2] or match[3]
+        return f"write it as {plain(f'{prefix}-{entity_type}')}"
+    if "-" in tag or not 0 < len(tag) < 30:  # a longer one is no name of a type
+        return "correct it"
+    return f"write {plain(f'B-{tag}')} where an entity begins, and then {plain(f'I-{tag}')}"
 
 
 def check_scheme(sentences: list[Sentence], scheme: str) -> None:
