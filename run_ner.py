@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -42,7 +42,15 @@ from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_fol
 from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
 from elmo_gpt_bert.tasks.rows import hub_version, total
-from elmo_gpt_bert.training.arguments import DataArguments, ModelSource, PathOrName, public_arguments
+from elmo_gpt_bert.training.arguments import (
+    FILES,
+    PAIRS,
+    DataArguments,
+    ModelSource,
+    Pair,
+    PathOrName,
+    public_arguments,
+)
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
@@ -71,6 +79,14 @@ TAGGER_FIELDS = ("rnn_size", "rnn_layers", "dropout", "freeze_encoder")  # of th
 @dataclass(frozen=True, kw_only=True)
 class NerArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
+
+    pairs: ClassVar[tuple[Pair, ...]] = (
+        *PAIRS,
+        Pair("dataset_name dataset_config_name", "data_dir"),
+        Pair("dataset_name dataset_config_name", FILES),
+        Pair("data_dir", FILES),
+        Pair("do_train", "tag_scheme", lambda args: not args.do_train, one_way=True),
+    )
 
     dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. lhoestq/conll2003")
     dataset_config_name: PathOrName | None = HfArg(default=None, help="its configuration, where it has several")
