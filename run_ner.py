@@ -82,9 +82,8 @@ class NerArguments(DataArguments):
 
     pairs: ClassVar[tuple[Pair, ...]] = (
         *PAIRS,
-        Pair("dataset_name dataset_config_name", "data_dir"),
-        Pair("dataset_name dataset_config_name", FILES),
-        Pair("data_dir", FILES),
+        Pair("data_dir", "dataset_name dataset_config_name"),
+        Pair(FILES, "data_dir dataset_name dataset_config_name"),
         Pair("do_train", "tag_scheme", lambda args: not args.do_train, one_way=True),
     )
 
@@ -126,8 +125,6 @@ class NerArguments(DataArguments):
             raise InputError(
                 "give the data by one of --dataset_name, --data_dir, or --train_file, --validation_file, --test_file"
             )
-        if self.dataset_config_name is not None and self.dataset_name is None:
-            raise InputError("--dataset_config_name belongs to a data set of the Hub: give its --dataset_name")
         if self.features is not None and not self.do_train:
             raise InputError("--features is for training: a trained tagger has the features that it was trained on")
         if self.text_column_name is not None and self.text_column_name == self.label_column_name:

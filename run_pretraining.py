@@ -92,7 +92,7 @@ class PretrainingArguments(RunArguments):
 
     makes_tokenizer: ClassVar[bool] = True
     without_flag: ClassVar[frozenset[str]] = frozenset({"do_predict", "ensemble", "save_outputs", "group_by_length"})
-    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair("dataset_name dataset_config_name", "train_file"))
+    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair("train_file", "dataset_name dataset_config_name"))
 
     tokenizer_name: PathOrName | None = HfArg(
         default=None,

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 class SwagArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
 
-    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair("task_name data_dir", FILES))
+    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair(FILES, "task_name data_dir"))
 
     task_name: Annotated[str, one_of(TASKS)] | None = HfArg(default=None, help=f"one of {', '.join(TASKS)}")
     data_dir: PathOrName | None = HfArg(default=None, help="the task's folder as it was published")

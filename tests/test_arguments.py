@@ -367,6 +367,7 @@ def test_one_of_two_numbers_of_updates_wins_over_the_other_in_a_recipe(tmp_path,
     assert parse("num_train_epochs: 9", "--max_steps", "5").num_train_epochs == RunArguments.num_train_epochs
     assert parse("num_train_epochs: 9", "--max_steps", "-1").num_train_epochs == 9
     assert parse("warmup_ratio: 0.1", "--warmup_steps", "0").warmup_ratio == 0
+    assert parse("warmup_ratio: 0.1", "--warmup_ratio", "0", "--warmup_steps", "4").warmup_steps == 4
     assert parse("save_strategy: epoch", "--save_steps", "7").save_strategy is None
     assert parse("save_strategy: steps\nsave_steps: 7", "--save_strategy", "epoch").save_steps is None
     assert parse("save_strategy: epoch\nsave_steps: 7", "--save_strategy", "steps").save_steps == 7

@@ -26,11 +26,11 @@ CHOICES = {"optim": {"adamw_torch": "adamw", "adamw_torch_fused": "adamw"}}
 # transformers' flag -> its value -> the flags that it sets here: none if the value is the only behaviour.
 VALUES: dict[str, dict[str, dict[str, Any]]] = {
     "auto_find_batch_size": {"false": {}},
-    "bf16": {"true": {"mixed_precision": "bf16"}, "false": {"bf16": False}},  # false leaves out a recipe's bf16
+    "bf16": {"true": {"mixed_precision": "bf16"}, "false": {"bf16": "false"}},  # for `switch_off`
     "bf16_full_eval": {"false": {}},
     "dataloader_drop_last": {"false": {}},
     "dataloader_pin_memory": {"true": {}},
-    "fp16": {"true": {"mixed_precision": "fp16"}, "false": {"fp16": False}},
+    "fp16": {"true": {"mixed_precision": "fp16"}, "false": {"fp16": "false"}},
     "fp16_full_eval": {"false": {}},
     "ignore_mismatched_sizes": {"true": {}},
     "label_all_tokens": {"false": {}},

@@ -99,7 +99,7 @@ class Pair:
 
 
 FILES = "train_file validation_file test_file"  # the user's own
-# bf16 and fp16 are among the values as false only. As true, they are other names of --mixed_precision.
+# bf16 and fp16 have a value only where they are false. Otherwise they are other names of --mixed_precision.
 PAIRS = (
     Pair("max_steps", "num_train_epochs", lambda args: args.max_steps != -1),
     Pair("warmup_steps", "warmup_ratio"),
@@ -397,11 +397,11 @@ def switch_off(
             is_of_recipe = any(name in kept for name in opposite) and not any(name in flags for name in opposite)
             if pair.clash(kept | flags, defaults) and not is_of_recipe:
                 kept = {name: value for name, value in kept.items() if name not in side}
-        if clash := pair.clash(kept | flags, defaults):
-            values = defaults | kept | flags
-            decides, idle = (f"--{name} {values[name]}" for name in clash)
-            remedy = f"leave it out, or change --{clash[0]}" if pair.one_way else "leave out one"
-            raise InputError(f"{idle} has no effect with {decides}: {remedy}")
+        values = defaults | kept | flags
+        decider, idle = pair.clash(kept | flags, defaults) or (None, None)
+        if decider and values[idle] and (pair.one_way or values[decider]):  # a warm-up of 0 contradicts none
+            remedy = f"leave it out, or change --{decider}" if pair.one_way else "leave out one"
+            raise InputError(f"--{idle} {values[idle]} has no effect with --{decider} {values[decider]}: {remedy}")
     return kept
 
 
