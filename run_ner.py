@@ -47,6 +47,7 @@ from elmo_gpt_bert.training.arguments import (
     PAIRS,
     DataArguments,
     ModelSource,
+    OneWay,
     Pair,
     PathOrName,
     public_arguments,
@@ -84,7 +85,7 @@ class NerArguments(DataArguments):
         *PAIRS,
         Pair("data_dir", "dataset_name dataset_config_name"),
         Pair(FILES, "data_dir dataset_name dataset_config_name"),
-        Pair("do_train", "tag_scheme", lambda args: not args.do_train, one_way=True),
+        OneWay("do_train", "tag_scheme", lambda args: not args.do_train),
     )
 
     dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. lhoestq/conll2003")

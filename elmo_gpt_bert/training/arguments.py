@@ -1,6 +1,7 @@
 """The arguments of a run, with checks of their values and combinations. flags.py reads them from the command line."""
 
 import dataclasses
+import functools
 import glob
 import json
 import math
@@ -98,6 +99,8 @@ class Pair:
         return None
 
 
+OneWay = functools.partial(Pair, one_way=True)
+
 FILES = "train_file validation_file test_file"  # the user's own
 # bf16 and fp16 have a value only where they are false. Otherwise they are other names of --mixed_precision.
 PAIRS = (
@@ -107,11 +110,11 @@ PAIRS = (
     Pair("save_strategy", "save_steps", lambda args: args.save_strategy != "steps"),
     Pair("bf16", "mixed_precision", lambda args: args.mixed_precision == "bf16"),
     Pair("fp16", "mixed_precision", lambda args: args.mixed_precision == "fp16"),
-    Pair("do_train", "eval_strategy eval_steps", lambda args: not args.do_train and args.eval_strategy != "no", True),
-    Pair("do_eval", "eval_strategy eval_steps", lambda args: not args.do_eval and args.eval_strategy != "no", True),
-    Pair("lr_scheduler_type", "warmup_steps", lambda args: args.lr_scheduler_type == "constant", True),
-    Pair("lr_scheduler_type", "warmup_ratio", lambda args: args.lr_scheduler_type == "constant", True),
-    Pair("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay", True),
+    OneWay("do_train", "eval_strategy eval_steps", lambda args: not args.do_train and args.eval_strategy != "no"),
+    OneWay("do_eval", "eval_strategy eval_steps", lambda args: not args.do_eval and args.eval_strategy != "no"),
+    OneWay("lr_scheduler_type", "warmup_steps", lambda args: args.lr_scheduler_type == "constant"),
+    OneWay("lr_scheduler_type", "warmup_ratio", lambda args: args.lr_scheduler_type == "constant"),
+    OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
 )
 
 PURPOSES = ("do_train", "do_eval", "do_predict")  # what a run does; flags of RunArguments
