@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from elmo_gpt_bert.tasks.glue.data import find_file, read_files, read_folder, re
 from elmo_gpt_bert.tasks.glue.features import class_names, make_features
 from elmo_gpt_bert.tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, GlueTask
 from elmo_gpt_bert.tasks.rows import hub_version
-from elmo_gpt_bert.training.arguments import DataArguments, PathOrName, one_of
+from elmo_gpt_bert.training.arguments import FILES, PAIRS, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class GlueArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
+
+    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair(FILES, "task_name data_dir"))
 
     task_name: Annotated[str, one_of(EVERY_TASK)] | None = HfArg(
         default=None, help=f"one of {', '.join(TASKS)}; {', '.join(DIAGNOSTICS)} test a model trained on mnli"

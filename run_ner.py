@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -42,7 +42,16 @@ from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_fol
 from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
 from elmo_gpt_bert.tasks.rows import hub_version, total
-from elmo_gpt_bert.training.arguments import DataArguments, ModelSource, PathOrName, public_arguments
+from elmo_gpt_bert.training.arguments import (
+    FILES,
+    PAIRS,
+    DataArguments,
+    ModelSource,
+    OneWay,
+    Pair,
+    PathOrName,
+    public_arguments,
+)
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
@@ -71,6 +80,13 @@ TAGGER_FIELDS = ("rnn_size", "rnn_layers", "dropout", "freeze_encoder")  # of th
 @dataclass(frozen=True, kw_only=True)
 class NerArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
+
+    pairs: ClassVar[tuple[Pair, ...]] = (
+        *PAIRS,
+        Pair("data_dir", "dataset_name dataset_config_name"),
+        Pair(FILES, "data_dir dataset_name dataset_config_name"),
+        OneWay("do_train", "tag_scheme", lambda args: not args.do_train),
+    )
 
     dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. lhoestq/conll2003")
     dataset_config_name: PathOrName | None = HfArg(default=None, help="its configuration, where it has several")
@@ -110,8 +126,6 @@ class NerArguments(DataArguments):
             raise InputError(
                 "give the data by one of --dataset_name, --data_dir, or --train_file, --validation_file, --test_file"
             )
-        if self.dataset_config_name is not None and self.dataset_name is None:
-            raise InputError("--dataset_config_name belongs to a data set of the Hub: give its --dataset_name")
         if self.features is not None and not self.do_train:
             raise InputError("--features is for training: a trained tagger has the features that it was trained on")
         if self.text_column_name is not None and self.text_column_name == self.label_column_name:

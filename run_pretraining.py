@@ -49,8 +49,10 @@ from elmo_gpt_bert.tasks.pretraining.streams import BiLM, change_vocabulary, sta
 from elmo_gpt_bert.tasks.pretraining.text import find_files
 from elmo_gpt_bert.tasks.pretraining.vocabulary import size_field, tokenizer_class
 from elmo_gpt_bert.training.arguments import (
+    PAIRS,
     NonNegativeFloat,
     NonNegativeInt,
+    Pair,
     PathOrName,
     PositiveInt,
     RunArguments,
@@ -90,6 +92,7 @@ class PretrainingArguments(RunArguments):
 
     makes_tokenizer: ClassVar[bool] = True
     without_flag: ClassVar[frozenset[str]] = frozenset({"do_predict", "ensemble", "save_outputs", "group_by_length"})
+    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair("train_file", "dataset_name dataset_config_name"))
 
     tokenizer_name: PathOrName | None = HfArg(
         default=None,

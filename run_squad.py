@@ -28,7 +28,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from datasets import DatasetDict
@@ -40,7 +40,16 @@ from elmo_gpt_bert.tasks.rows import hub_version, total
 from elmo_gpt_bert.tasks.squad.data import find_file, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.squad.decode import Answers, find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, collate, make_features
-from elmo_gpt_bert.training.arguments import DataArguments, NonNegativeInt, PathOrName, PositiveInt, public_arguments
+from elmo_gpt_bert.training.arguments import (
+    FILES,
+    PAIRS,
+    DataArguments,
+    NonNegativeInt,
+    Pair,
+    PathOrName,
+    PositiveInt,
+    public_arguments,
+)
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -59,7 +68,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SquadArguments(DataArguments):
-    """The arguments of this script, in addition to those of every run on texts."""
+    """The arguments of this script, in addition to those of every run on texts.
+
+    A split comes from its file or, if it has none, from --data_dir or --dataset_name.
+    """
+
+    pairs: ClassVar[tuple[Pair, ...]] = (
+        *PAIRS,
+        Pair("data_dir", "dataset_name"),
+        Pair(
+            FILES,
+            "data_dir dataset_name",
+            lambda args: (args.train_file or not args.do_train) and (args.validation_file or not args.do_eval),
+        ),
+    )
 
     dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. rajpurkar/squad")
     data_dir: PathOrName | None = HfArg(default=None, help="folder with train-v1.1.json and dev-v1.1.json, or -v2.0")
@@ -117,11 +139,7 @@ class SquadArguments(DataArguments):
 
 
 def load_data(args: SquadArguments) -> DatasetDict:
-    """The splits that this run needs, each cut to its first --max_*_samples questions; the rest is not read.
-
-    The file of a split takes precedence over --data_dir, and --data_dir over --dataset_name, so that flags can replace
-    the data of a recipe.
-    """
+    """The splits that this run needs, each cut to its first --max_*_samples questions; the rest is not read."""
     options = {"version_2": args.version_2_with_negative, "limits": args.limits, "locate": args.locate_answers}
     data = DatasetDict()
     for split, file in args.files.items():

@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from elmo_gpt_bert.tasks.choices.data import find_files, read_files, read_folder
 from elmo_gpt_bert.tasks.choices.features import collate, make_features
 from elmo_gpt_bert.tasks.choices.table import TASKS
 from elmo_gpt_bert.tasks.rows import hub_version
-from elmo_gpt_bert.training.arguments import DataArguments, PathOrName, one_of
+from elmo_gpt_bert.training.arguments import FILES, PAIRS, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class SwagArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
+
+    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair(FILES, "task_name data_dir"))
 
     task_name: Annotated[str, one_of(TASKS)] | None = HfArg(default=None, help=f"one of {', '.join(TASKS)}")
     data_dir: PathOrName | None = HfArg(default=None, help="the task's folder as it was published")

@@ -2,10 +2,10 @@
 
 import dataclasses
 import re
+import sys
 import tracemalloc
 
 import pytest
-from transformers import TrainingArguments
 
 import run_glue
 import run_ner
@@ -14,7 +14,7 @@ import run_squad
 import run_swag
 from elmo_gpt_bert.training import aliases
 from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
-from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.flags import parse_arguments, parse_fields
 from elmo_gpt_bert.training.identity import FREE
 from tests.tiny_run import Arguments, recipe
 
@@ -26,6 +26,15 @@ def error_of(argv: list[str], capsys) -> str:
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
+
+SCRIPTS = {
+    "glue": run_glue.GlueArguments,
+    "ner": run_ner.NerArguments,
+    "squad": run_squad.SquadArguments,
+    "swag": run_swag.SwagArguments,
+}
+CLASSES = [*SCRIPTS.values()]
+SCRIPTS["pretraining"] = run_pretraining.PretrainingArguments
 
 REQUIRED = ["--model_name_or_path", "m", "--output_dir", "o", "--do_train"]
 
@@ -61,21 +70,24 @@ def test_arguments_are_read_only(run):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("learning_rat: 1", "recipe.yaml: key learning_rat; did you mean learning_rate?"),
-        ("zzz: 1", "recipe.yaml: key zzz; --help lists all flags"),
-        ("learning_rate: fast", "recipe.yaml: argument --learning_rate: invalid float value: 'fast'"),
-        ("mixed_precision: fp8", "recipe.yaml: argument --mixed_precision: invalid choice: 'fp8'"),
+        ("learning_rat: 1", "recipe.yaml: unknown key learning_rat; did you mean learning_rate?"),
+        ("zzz: 1", "recipe.yaml: unknown key zzz; --help lists all flags"),
+        ("learning_rate: fast", "recipe.yaml: key learning_rate: invalid float value: 'fast'"),
+        ("mixed_precision: fp8", "recipe.yaml: key mixed_precision: invalid choice: 'fp8'"),
         ("seed: 1.5", "invalid int value: '1.5'"),
-        ("seed: [1, 2]", "recipe.yaml: seed needs one value, not ['1', '2']"),
+        ("seed: [1, 2]", "recipe.yaml: seed needs one value, not a list"),
         ("seed:", "recipe.yaml: seed needs one value, not ''"),
         ("tokenizer_name: null", "recipe.yaml: tokenizer_name needs one value, not 'null'"),
-        ('"a\\nb": 1', "recipe.yaml: key a\\nb"),
-        ("x" * 300 + ": 1", "recipe.yaml: key " + "x" * 60 + "; --help lists"),
+        ('"a\\nb": 1', "recipe.yaml: unknown key a\\nb"),
+        ("x" * 300 + ": 1", "recipe.yaml: unknown key " + "x" * 60 + "; --help lists"),
         ("- seed", "a recipe is a YAML mapping"),
         ("seed: [", "cannot read the recipe"),
         ("seed: 1\nlearning_rate: 1\nseed: 2", "seed occurs twice"),
-        ("seed: {a: 1}", "more than one value, or a list of them"),
+        ("seed: {a: 1}", "recipe.yaml: seed needs one value, not a list or mapping"),
+        ("a=b: 1", "recipe.yaml: unknown key a=b"),
         ("deepspeed: x", "recipe.yaml: key deepspeed: accelerate launch"),
+        ("max_steps: 0", "recipe.yaml: --max_steps must be positive"),
+        ("max_steps: 5\nnum_train_epochs: 2", "recipe.yaml: --num_train_epochs 2.0 has no effect with --max_steps 5"),
     ],
 )
 def test_a_mistake_in_a_recipe_is_one_line_that_names_it(tmp_path, capsys, text, message):
@@ -100,16 +112,16 @@ def test_a_mistake_in_a_recipe_is_one_line_that_names_it(tmp_path, capsys, text,
         (["--implementation", "transformers", "--trust_remote_code"], "give one of them"),
         (["--warmup_ratio", "2"], "--warmup_ratio must be between 0 and 1, not 2.0"),
         (["--adam_beta2", "1"], "--adam_beta2 must be at least 0 and below 1, not 1.0"),
-        (["--eval_steps", "0"], "--eval_steps must be positive, not 0"),
+        (["--do_eval", "--eval_steps", "0"], "--eval_steps must be positive, not 0"),
         (
             ["--tokenizer_name", "a/" + "x" * 300],
             "--tokenizer_name a/xxxxxxxxxxxxxxxxxx... has a name longer than 255",
         ),
         (["--do_train", "False"], "nothing to do"),
         (["--model_name_or_path", "bert.json"], "give --tokenizer_name"),
-        (["--seed", "1", "late"], "unknown argument late"),
-        (["--seed", "1", "late.yaml"], "late.yaml stands after a flag: give the recipe first, before all flags"),
-        (["--do_eval", "late.yaml"], "late.yaml stands after a flag"),
+        (["--seed", "1", "late"], "late stands where a flag must be"),
+        (["--seed", "1", "late.yaml"], "late.yaml stands where a flag must be, as in --seed 1; a recipe comes first"),
+        (["--do_eval", "late.yaml"], "argument --do_eval: Truthy value expected: got late.yaml"),
         (["--output_dir", "x" * 300], "--output_dir xxxxxxxxxxxxxxxxxxxx... has a name longer than 255 bytes"),
         (["--" + "x" * 300], "unknown argument --xxx"),
     ],
@@ -142,9 +154,9 @@ def test_a_recipe_of_aliases_is_refused_before_it_grows(tmp_path, capsys):
     path = recipe(tmp_path, "\n".join(lines))
     tracemalloc.start()
     line = error_of([path, *REQUIRED], capsys)
-    assert "the alias *a0" in line and len(line) < 300 and tracemalloc.get_traced_memory()[1] < 2e6
+    assert "a0 needs one value, not a list" in line and len(line) < 300 and tracemalloc.get_traced_memory()[1] < 2e6
     tracemalloc.stop()
-    assert "more than one value" in error_of([recipe(tmp_path, "a: " + "[" * 5000), *REQUIRED], capsys)
+    assert "cannot read the recipe" in error_of([recipe(tmp_path, "a: " + "[" * 5000), *REQUIRED], capsys)
 
 
 # Flags of transformers' scripts
@@ -190,9 +202,12 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
     [
         ("--fp16 --bf16", "argument --bf16 contradicts --fp16: both set --mixed_precision, give only one of them"),
         ("--fp16 --mixed_precision bf16", "--mixed_precision contradicts --fp16"),
-        ("--warmup_steps 5 --warmup_ratio 0.1", "both say how long the learning rate rises: give one of them"),
-        ("--warmup_steps 5 --lr_scheduler_type constant", "--warmup_steps needs another --lr_scheduler_type"),
-        ("--decay_ratio 0.2", "--decay_ratio 0.2 needs --lr_scheduler_type warmup_stable_decay"),
+        ("--warmup_steps 5 --warmup_ratio 0.1", "--warmup_ratio 0.1 has no effect with --warmup_steps 5"),
+        (
+            "--warmup_steps 5 --lr_scheduler_type constant",
+            "--warmup_steps 5 has no effect with --lr_scheduler_type constant",
+        ),
+        ("--decay_ratio 0.2", "has no effect with --lr_scheduler_type linear: leave it out, or change --lr_sched"),
         (
             "--lr_scheduler_type warmup_stable_decay --warmup_ratio 0.8 --decay_ratio 0.3",
             "--warmup_ratio 0.8 and --decay_ratio 0.3 are more than the whole run",
@@ -202,14 +217,11 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--report_to curves curves", "--report_to curves,curves names a tracker twice"),
         ("--warmup_steps -1", "--warmup_steps must not be negative, not -1"),
         ("--eval_strategy steps --do_eval", "--eval_strategy steps needs --eval_steps"),
-        (
-            "--eval_strategy epoch",
-            "--eval_strategy says when to evaluate during training: give --do_train and --do_eval",
-        ),
+        ("--eval_strategy epoch", "--eval_strategy epoch has no effect with --do_eval False"),
         ("--eval_strategy no --do_eval --load_best_model_at_end", "--load_best_model_at_end needs evaluations"),
         ("--report_to mlflow", "--report_to mlflow is none of none, all, tensorboard, wandb, trackio"),
         ("--report_to all wandb", "none and all cannot be combined with other names"),
-        ("--eval_steps 0.1", "argument --eval_steps: 0.1 would be a share of the updates: give a number"),
+        ("--eval_steps 0.1", "argument --eval_steps: invalid int value: '0.1'"),
         ("--fp16 2", "argument --fp16: --mixed_precision no, fp16 or bf16"),
         ("--overwrite_cach", "unknown argument --overwrite_cach; did you mean --overwrite_cache?"),
         ("--torch_compile", "--torch_compile: the scripts do not compile"),
@@ -265,6 +277,148 @@ def test_another_schedule_on_the_command_line_leaves_out_what_the_recipe_says_of
         parse("--lr_scheduler_type", "linear", "--decay_ratio", "0.3")
 
 
+# Flags of which a run uses one
+
+
+MODEL = ["--model_name_or_path", "m", "--output_dir", "o"]
+DATA = ["train_file", "validation_file", "data_dir", "dataset_name", "dataset_config_name", "task_name"]
+
+
+def data_of(args: RunArguments) -> dict[str, str]:
+    """The flags that say what a run reads."""
+    return {name: value for name in DATA if (value := getattr(args, name, None)) is not None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "flags", "read"),
+    [
+        # The file of a split leaves the other splits to the recipe's source.
+        ("squad", "dataset_name: a/b", "--train_file x", "train_file=x dataset_name=a/b"),
+        ("squad", "dataset_name: a/b", "--train_file x --validation_file y", "train_file=x validation_file=y"),
+        ("squad", "dataset_name: a/b", "--validation_file y --do_train false", "validation_file=y"),
+        ("squad", "train_file: x\nvalidation_file: y", "--data_dir d", "data_dir=d"),
+        ("squad", "train_file: x\nvalidation_file: y", "--data_dir d --train_file z", "data_dir=d train_file=z"),
+        ("squad", "data_dir: d", "--dataset_name a/b", "dataset_name=a/b"),
+        ("squad", "dataset_name: a/b\nvalidation_file: y", "--data_dir d", "data_dir=d validation_file=y"),
+        ("squad", "dataset_name: a/b\nvalidation_file: y", "--train_file x", "train_file=x validation_file=y"),
+        ("pretraining", "dataset_name: a/b\ndataset_config_name: c", "--train_file x", "train_file=x"),
+        ("pretraining", "dataset_name: a/b", "--validation_file y", "dataset_name=a/b validation_file=y"),
+        (
+            "pretraining",
+            "train_file: x\nvalidation_file: y",
+            "--dataset_name a/b",
+            "dataset_name=a/b validation_file=y",
+        ),
+        ("ner", "dataset_name: a/b\ndataset_config_name: c", "--data_dir d", "data_dir=d"),
+        ("ner", "data_dir: d", "--train_file x --validation_file y", "train_file=x validation_file=y"),
+        ("ner", "train_file: x\nvalidation_file: y", "--dataset_name a/b", "dataset_name=a/b"),
+        (
+            "glue",
+            "task_name: rte\ndata_dir: d",
+            "--train_file x --validation_file y",
+            "train_file=x validation_file=y",
+        ),
+        ("glue", "train_file: x\nvalidation_file: y", "--task_name rte", "task_name=rte"),
+        ("swag", "train_file: x\nvalidation_file: y", "--task_name swag --data_dir d", "task_name=swag data_dir=d"),
+    ],
+)
+def test_data_on_the_command_line_replace_those_of_the_recipe_split_by_split(tmp_path, arguments, text, flags, read):
+    path = recipe(tmp_path, f"do_train: true\ndo_eval: true\n{text}")
+    args = parse_arguments(SCRIPTS[arguments], [path, *MODEL, *flags.split()])
+    assert data_of(args) == dict(pair.split("=") for pair in read.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        ("squad", "--data_dir d --dataset_name a/b"),
+        ("squad", "--train_file x --dataset_name a/b"),
+        ("pretraining", "--train_file x --dataset_name a/b"),
+        ("ner", "--data_dir d --train_file x"),
+        ("glue", "--task_name rte --train_file x"),
+        ("swag", "--task_name swag --train_file x"),
+    ],
+)
+def test_a_flag_that_leaves_another_without_effect_is_refused_with_it(flags, arguments, tmp_path, capsys):
+    text = "".join(f"{word.strip().replace(' ', ': ')}\n" for word in flags.split("--")[1:])
+    for argv in ([*REQUIRED, *flags.split()], [recipe(tmp_path, text), *MODEL, "--do_train"]):
+        with pytest.raises(SystemExit):
+            parse_arguments(SCRIPTS[arguments], argv)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.search(r"--\w+ \S+ has no effect with --\w+ \S+: leave ", line)
+        assert ("recipe.yaml: " in line) == argv[0].endswith(".yaml")
+
+
+def test_what_says_how_to_train_is_refused_without_training_and_left_out_of_a_recipe(tmp_path, capsys):
+    argv = [*MODEL, "--data_dir", "d", "--do_eval", "--tag_scheme", "bioes"]
+    with pytest.raises(SystemExit):
+        parse_arguments(run_ner.NerArguments, argv)
+    assert "--tag_scheme bioes has no effect with --do_train False" in capsys.readouterr().err
+    text = "data_dir: d\ntag_scheme: bioes"
+    for purposes in ("", "do_train: true\ndo_eval: true\n"):
+        argv = [recipe(tmp_path, purposes + text), *MODEL, "--do_train", "false", "--do_eval"]
+        assert parse_arguments(run_ner.NerArguments, argv).tag_scheme == "iob2"
+
+
+def test_one_of_two_numbers_of_updates_wins_over_the_other_in_a_recipe(tmp_path, capsys):
+    def parse(text: str, *flags: str) -> RunArguments:
+        return parse_arguments(Arguments, [recipe(tmp_path, text), *REQUIRED, "--do_eval", *flags])
+
+    assert parse("num_train_epochs: 9", "--max_steps", "5").num_train_epochs == RunArguments.num_train_epochs
+    assert parse("num_train_epochs: 9", "--max_steps", "-1").num_train_epochs == 9
+    assert parse("warmup_ratio: 0.1", "--warmup_steps", "0").warmup_ratio == 0
+    assert parse("warmup_ratio: 0.1", "--warmup_ratio", "0", "--warmup_steps", "4").warmup_steps == 4
+    assert parse("save_strategy: epoch", "--save_steps", "7").save_strategy is None
+    assert parse("save_strategy: steps\nsave_steps: 7", "--save_strategy", "epoch").save_steps is None
+    assert parse("save_strategy: epoch\nsave_steps: 7", "--save_strategy", "steps").save_steps == 7
+    assert parse("eval_steps: 7", "--eval_strategy", "epoch").eval_steps is None
+    assert parse("eval_strategy: 'no'", "--eval_steps", "7").eval_strategy is None
+    assert parse("eval_strategy: steps\neval_steps: 7", "--eval_steps", "8").eval_strategy == "steps"
+    for flags in ("--max_steps 5 --num_train_epochs 2", "--eval_strategy epoch --eval_steps 5"):
+        assert "has no effect with" in error_of([*REQUIRED, "--do_eval", *flags.split()], capsys)
+    assert "has no effect with" in error_of([*REQUIRED, "--bf16", "false", "--mixed_precision", "bf16"], capsys)
+
+
+# Words
+
+
+def test_the_home_folder_stands_for_a_tilde_in_flags_and_recipes(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    path = recipe(tmp_path, "output_dir: ~/out\ndata_dir: ~/data\ntokenizer_name: ~\n".replace(": ~\n", ": a~/b\n"))
+    args = parse_arguments(run_ner.NerArguments, [path, "--model_name_or_path=~/model", "--do_eval"])
+    assert (args.output_dir, args.data_dir) == ("/home/me/out", "/home/me/data")
+    assert (args.model_name_or_path, args.tokenizer_name) == ("/home/me/model", "a~/b")
+    averaged = parse_arguments(Arguments, [*MODEL, "--do_eval", "--ensemble", "~/a,~/seed-*"])
+    assert averaged.ensemble == "/home/me/a,/home/me/seed-*"
+
+
+def test_a_negative_number_is_no_flag():
+    argv = [*REQUIRED, "--version_2_with_negative", "--null_score_diff_threshold"]
+    for words, value in ((["-3"], -3), (["-.5"], -0.5), (["-1e-5"], -1e-5), (["--seed", "1"], None)):
+        if value is None:
+            with pytest.raises(SystemExit):
+                parse_arguments(run_squad.SquadArguments, [*argv, *words])
+        else:
+            assert parse_arguments(run_squad.SquadArguments, [*argv, *words]).null_score_diff_threshold == value
+
+
+@dataclasses.dataclass
+class Fields:
+    text: str
+    layers: list[str] = dataclasses.field(default_factory=list)
+
+
+def test_a_command_without_recipes_reads_its_words_alone_and_ends_with_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "script.py")])
+    (tmp_path / "script.args").write_text("--text from_the_file", encoding="utf-8")
+    fields = parse_fields(Fields, ["--text", "a", "--layers", "-2", "-1"])
+    assert (fields.text, fields.layers) == ("a", ["-2", "-1"])
+    for argv in ([], ["--text"], ["--tex", "a"], ["--text", "a", "late"]):
+        with pytest.raises(SystemExit) as exit_info:
+            parse_fields(Fields, argv)
+        assert exit_info.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
+
+
 # Flags of ours that had another name
 
 
@@ -302,12 +456,13 @@ def test_what_may_change_when_a_run_is_resumed_is_a_flag_by_its_present_name():
     assert {"state_cache", "window_cache"} <= FREE <= flags
 
 
-def test_each_flag_of_transformers_is_one_of_ours_or_has_an_answer():
-    theirs = {field.name for field in dataclasses.fields(TrainingArguments)}
+def test_a_flag_that_is_translated_is_none_of_ours_and_sets_some_of_ours():
     ours = {field.name for field in dataclasses.fields(RunArguments)}
-    answered = ours | {"resume_from_checkpoint"} | aliases.NAMES.keys() | aliases.HINTS.keys()
-    assert theirs <= answered
-    assert aliases.VALUES.keys() <= answered and not ours & aliases.HINTS.keys()
+    of_scripts = {field.name for each in CLASSES for field in dataclasses.fields(each)}
+    assert not ours & (aliases.NAMES.keys() | aliases.VALUES.keys() | aliases.HINTS.keys())
+    assert {*aliases.NAMES.values()} | aliases.CHOICES.keys() <= of_scripts
+    settings = {name for values in aliases.VALUES.values() for flags in values.values() for name in flags}
+    assert settings <= ours | {"bf16", "fp16"}
 
 
 def test_resume_from_checkpoint_takes_the_checkpoint_that_resume_would(tmp_path, capsys):
@@ -318,14 +473,14 @@ def test_resume_from_checkpoint_takes_the_checkpoint_that_resume_would(tmp_path,
     argv = [*REQUIRED, "--output_dir", str(out), "--resume_from_checkpoint"]
     for path in (out, out / "checkpoint-10"):
         assert parse_arguments(Arguments, [*argv, str(path)]).resume
-    assert "its newest checkpoint, which is checkpoint-10" in error_of([*argv, str(out / "checkpoint-9")], capsys)
+    assert f"this run continues from {out / 'checkpoint-10'}: remove newer" in error_of(
+        [*argv, str(out / "checkpoint-9")], capsys
+    )
     for path in (out / "checkpoint-11", tmp_path / "other" / "checkpoint-3"):
-        assert "in its own --output_dir; to train from another" in error_of([*argv, str(path)], capsys)
+        assert "to train from another one, give it as --model_name_or_path" in error_of([*argv, str(path)], capsys)
 
 
 # --help
-
-CLASSES = [run_glue.GlueArguments, run_ner.NerArguments, run_squad.SquadArguments, run_swag.SwagArguments]
 
 
 @pytest.mark.parametrize("arguments", CLASSES)
@@ -343,5 +498,7 @@ def test_help_lists_each_flag_once_in_groups_that_fit_a_terminal(arguments, caps
         "data and task",
     ]
     assert "--learning_rate" in groups["training"] and "--train_file" in groups["data and task"]
-    described = re.findall("^  --[a-z0-9_]+(?: \\[?[A-Z]+\\]?)?(?:\n {24}|  +)[^ ]", text, flags=re.MULTILINE)
+    described = re.findall(
+        "^  --[a-z0-9_]+(?: \\[?[A-Z]+\\]?)?(?: \\[TEXT \\.\\.\\.\\])?(?:\n {24}|  +)[^ ]", text, flags=re.MULTILINE
+    )
     assert len(described) == len(flags) - 1

@@ -32,7 +32,7 @@ LONGEST_FILE = 500
 LONGER_FILES = {"modeling/bert/modeling_bert.py": 594, "tests/test_convert_elmo.py": 548}
 
 # The modules of elmo_gpt_bert/training, each of which imports only from those before it.
-ROOMS = ("errors", "recipes", "files", "checksums", "digests", "clock", "memory", "environment")
+ROOMS = ("errors", "files", "checksums", "digests", "clock", "memory", "environment")
 ROOMS += ("aliases", "output_folder", "arguments", "flags", "command_line", "samples", "results", "layers")
 ROOMS += ("optimization", "history", "xla", "processes", "identity", "global_batch")
 ROOMS += ("launching", "folders", "loading", "hub")

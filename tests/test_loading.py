@@ -4,6 +4,7 @@ import json
 import os
 import random
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import UserError
 from modeling import ZooBertConfig
 from tests.glue_sample import VOCABULARY, write_model
+from tests.ner_sample import write_elmo
 from tests.tiny_run import Arguments, load_config, load_tokenizer, weights
 from tests.tiny_run import load_model as load
 
@@ -515,6 +517,14 @@ def test_a_head_that_the_family_lacks_is_an_error(fine_tuning, run):
 def test_an_unknown_attention_is_not_blamed_on_the_folder(run, saved):
     with pytest.raises(ValueError, match='"foo".*Correct it or this run\'s arguments'):
         load(run(model_name_or_path=str(saved), attn_implementation="foo"))
+
+
+@pytest.mark.parametrize("file", ["", "config.json"])
+def test_an_attention_is_refused_by_a_model_that_attends_to_nothing(run, tmp_path, file):
+    folder = write_elmo(tmp_path / "elmo")
+    args = run(model_name_or_path=str(Path(folder, file)), tokenizer_name=folder, attn_implementation="sdpa")
+    with pytest.raises(ValueError, match=r"^cannot load .*: Elmo\w+ does not support an attention implementation"):
+        load(args, transformers.AutoModelForTokenClassification)
 
 
 def test_a_package_that_lacks_is_one_line_from_here(run, saved, monkeypatch):

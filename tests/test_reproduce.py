@@ -368,7 +368,7 @@ def test_a_recipe_with_a_wrong_key_is_named_before_anything_runs(fake, capsys):
     Path("recipe.yaml").write_text("task_name: sst2\nnum_train_epocs: 9\n", encoding="utf-8")
     with pytest.raises(LaunchError, match="2 of 2 steps failed"):
         run("--seeds", "1")
-    problem = "unknown recipe.yaml: key num_train_epocs; did you mean num_train_epochs?"
+    problem = "recipe.yaml: unknown key num_train_epocs; did you mean num_train_epochs?"
     assert f"low, seed 42: FAILED: {problem}" in capsys.readouterr().out
     assert not calls(fake)
 

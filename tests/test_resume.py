@@ -25,7 +25,7 @@ from elmo_gpt_bert.training.folders import danger
 from elmo_gpt_bert.training.identity import run_identity
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
-from tests.tiny_run import checkpoint_names, computation, prepare, tiny_task
+from tests.tiny_run import checkpoint_names, computation, prepare, recipe, tiny_task
 
 
 EACH_THIRD = ("--save_strategy", "steps", "--save_steps", "3")
@@ -38,8 +38,9 @@ def run_with_dropout(tmp_path: Path, saving: tuple[str, ...] = EACH_THIRD) -> li
     model = write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     flags = ["--model_name_or_path", str(model), "--tokenizer_name", str(write_vocabulary(tmp_path)), "--do_train"]
     flags += ["--do_eval", "--task_name", "rte", "--data_dir", str(data), "--max_seq_length", "24"]
-    flags += ["--per_device_train_batch_size", "2", "--num_train_epochs", "8", "--learning_rate", "0.01"]
-    return [*flags, *saving, "--warmup_ratio", "0.1"]
+    flags += ["--per_device_train_batch_size", "2", "--learning_rate", "0.01"]
+    replaced = recipe(tmp_path, "num_train_epochs: 8\nwarmup_ratio: 0.1\n")  # in some tests, by flags of other names
+    return [replaced, *flags, *saving]
 
 
 @pytest.fixture
@@ -308,7 +309,7 @@ def test_another_validation_file_is_another_run(stopped, tmp_path):
 
 
 def test_another_configuration_behind_the_models_name_is_another_run(stopped, tmp_path):
-    path = Path(stopped[1])
+    path = Path(stopped[2])
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(config | {"hidden_dropout_prob": 0.3}), encoding="utf-8")
     with pytest.raises(ValueError, match="is of a run with config.hidden_dropout_prob 0.2, not 0.3"):
@@ -553,7 +554,16 @@ def test_a_checkpoint_is_a_folder_for_from_pretrained(stopped, tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     stock = transformers.BertForSequenceClassification.from_pretrained(folder)
     runs_on = run_glue.main(
-        ["--model_name_or_path", str(folder), *stopped[4:], "--output_dir", str(tmp_path / "next"), "--max_steps", "1"]
+        [
+            stopped[0],
+            "--model_name_or_path",
+            str(folder),
+            *stopped[5:],
+            "--output_dir",
+            str(tmp_path / "next"),
+            "--max_steps",
+            "1",
+        ]
     )
     assert stock(**tokenizer("a good film", return_tensors="pt")).logits.shape == (1, 2)
     assert runs_on["train_updates"] == 1

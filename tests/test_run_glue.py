@@ -51,8 +51,8 @@ def predictions(folder: Path) -> list[str]:
     [
         ([], "either --task_name or --train_file"),
         (["--task_name", "xnli"], "--task_name xnli is none of cola, sst2"),
-        (["--data_dir", "x", "--train_file", "y"], "--data_dir holds the data of a task: give its --task_name"),
-        (["--task_name", "rte", "--train_file", "y"], "either --task_name or --train_file"),
+        (["--data_dir", "x", "--train_file", "y"], "--data_dir x has no effect with --train_file y: leave out one"),
+        (["--task_name", "rte", "--train_file", "y"], "--task_name rte has no effect with --train_file y"),
         (["--task_name", "rte", "--problem_type", "regression"], "--problem_type says what to train"),
         (["--task_name", "rte", "--max_train_samples", "0"], "--max_train_samples must be positive, not 0"),
         (["--task_name", "rte", "--max_predict_samples", "-1"], "--max_predict_samples must be positive, not -1"),
@@ -385,7 +385,7 @@ def test_padding_to_the_full_length_changes_nothing(rte):
 
 
 def test_two_processes_give_the_results_of_one(tmp_path, flags, rte):
-    batches = ["--max_steps", "5", "--num_train_epochs", "2", "--group_by_length", "--do_predict"]
+    batches = ["--max_steps", "5", "--group_by_length", "--do_predict"]
     one = rte(*batches, "--per_device_train_batch_size", "4")
     predictions = (tmp_path / "out" / "predictions.tsv").read_text(encoding="utf-8")
     spread = [*flags, "--task_name", "rte", "--data_dir", str(tmp_path), "--do_train", "--do_eval", *batches]

@@ -497,8 +497,8 @@ def test_a_bilm_whose_states_change_is_not_cached(tmp_path, elmo, conll, overrid
     ("extra", "message"),
     [
         ([], "give the data by one of --dataset_name, --data_dir, or --train_file"),
-        (["--data_dir", "x", "--train_file", "y"], "give the data by one of"),
-        (["--data_dir", "x", "--dataset_config_name", "y"], "--dataset_config_name belongs to a data set of the Hub"),
+        (["--data_dir", "x", "--train_file", "y"], "--data_dir x has no effect with --train_file y: leave out one"),
+        (["--data_dir", "x", "--dataset_config_name", "y"], "--dataset_config_name y has no effect with --data_dir x"),
         (["--data_dir", "x", "--tag_scheme", "iob1"], "invalid choice: 'iob1'"),
         (["--data_dir", "x", "--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
         (["--train_file", "y", "--text_column_name", "1", "--label_column_name", "1"], "are both 1"),

@@ -15,7 +15,7 @@ from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.samples import first_examples
 from tests.glue_sample import write_model, write_vocabulary
 from tests.squad_sample import make_articles, rows_of, write_folder, write_squad
-from tests.tiny_run import load_tokenizer
+from tests.tiny_run import load_tokenizer, recipe
 
 
 SHAPE = ["--max_seq_length", "32", "--doc_stride", "8", "--max_query_length", "10"]  # most contexts are longer
@@ -191,13 +191,14 @@ def test_the_hub_the_folder_and_files_give_the_same_questions(tmp_path, flags, m
     assert all(each[split].to_list() == found[0][split].to_list() for each in found for split in each)
 
 
-def test_a_file_wins_over_a_folder_and_that_over_the_hub_as_flags_do_over_a_recipe(tmp_path, flags, squad):
+def test_a_split_has_its_file_and_the_others_the_folder_that_replaces_the_data_set_of_a_recipe(tmp_path, flags, squad):
     own = write_squad(tmp_path / "own.json", articles=make_articles(sentences=(1,), first=300))
-    _, _, data = read([*flags, "--dataset_name", "a/b", *squad, "--validation_file", own, *ALL])
+    path = recipe(tmp_path, "dataset_name: a/b")
+    _, _, data = read([path, *flags, *squad, "--validation_file", own, *ALL])
     assert len(data["train"]) == 12 and data["validation"]["id"][:] == ["300-0"] and len(data["test"]) == 5
 
 
-def test_ids_that_occur_twice_in_training_data_mix_nothing_up(tmp_path, flags, squad):
+def test_ids_that_occur_twice_in_training_data_mix_nothing_up(tmp_path, flags):
     """Windows, answers and weights are those of the same data with unique ids."""
     articles, twice = make_articles(), make_articles()
     for number, qas in enumerate(part["qas"] for article in twice for part in article["paragraphs"]):
@@ -207,7 +208,7 @@ def test_ids_that_occur_twice_in_training_data_mix_nothing_up(tmp_path, flags, s
     for name, data in (("unique", articles), ("twice", twice)):
         out = tmp_path / name
         file = write_squad(tmp_path / f"{name}.json", articles=data)
-        run_squad.main([*flags, *squad, "--train_file", file, "--do_train", *SHORT, "--output_dir", str(out)])
+        run_squad.main([*flags, "--train_file", file, "--do_train", *SHORT, "--output_dir", str(out)])
         outputs.append(load_file(out / "model.safetensors"))
     assert all(torch.equal(outputs[0][name], outputs[1][name]) for name in outputs[0])
 

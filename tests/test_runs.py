@@ -507,21 +507,6 @@ def test_the_best_seed_is_that_of_the_chosen_metric(run, tmp_path, metric, best)
     assert metrics_of(tmp_path / "out")["seed"] == best
 
 
-@pytest.mark.parametrize(
-    ("flags", "notes"),
-    [
-        ({"eval_steps": 5, "eval_strategy": "epoch"}, ["--eval_steps 5 has no effect with --eval_strategy epoch"]),
-        ({"eval_steps": 5, "eval_strategy": "no"}, ["--eval_steps 5 has no effect with --eval_strategy no"]),
-        ({"save_steps": 5, "save_strategy": "epoch"}, ["--save_steps 5 has no effect with --save_strategy epoch"]),
-        ({"eval_steps": 5, "save_steps": 5, "save_strategy": "steps"}, []),
-    ],
-)
-def test_a_number_of_updates_that_has_no_effect_is_told(run, capsys, flags, notes):
-    fake, _ = fake_run({42: (0.5, 2)})
-    runs.repeat(fake, run(do_eval=True, **flags))
-    assert [line for line in capsys.readouterr().out.splitlines() if "no effect" in line] == notes
-
-
 def test_choosing_among_models_needs_evaluation(capsys):
     argv = ["--model_name_or_path", "m", "--output_dir", "o", "--do_train"]
     for flag in (["--seeds", "2"], ["--load_best_model_at_end"], ["--early_stopping_patience", "1"]):

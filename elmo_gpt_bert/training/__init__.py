@@ -9,9 +9,8 @@ A module imports only from modules above it in this list:
     files          reads and writes text, JSON and tensors; checksums, digests: checks of files and data
     memory         kept for the next update of a run on the CPU, and given back to the system
     clock          the seconds that a run spends; environment: versions and hardware
-    recipes        finds those that come with this project
     output_folder  the files in OUTPUT_DIR
-    arguments      the flags of a run and their values; aliases: transformers' names for them; flags: the parser
+    arguments      the flags of a run and their values; aliases: transformers' names for them; flags: reads them
     command_line   one-line errors, signals, and output that outlives its reader
     results        scores and results, and their form in metrics.json; samples: how many examples a run uses
     optimization   optimizer and learning rate schedule

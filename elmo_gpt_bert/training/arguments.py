@@ -1,6 +1,7 @@
 """The arguments of a run, with checks of their values and combinations. flags.py reads them from the command line."""
 
 import dataclasses
+import functools
 import glob
 import json
 import math
@@ -8,6 +9,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 from transformers.hf_argparser import HfArg
@@ -75,6 +77,46 @@ class ModelSource:
     trust_remote_code: bool = False
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Flags of which a run uses `one` or the `other`: names, with spaces between them.
+
+    clashes: whether the values of a run leave a side without effect, where both are given; by default they do
+    one_way: whether `one` decides, also by its default, and is never left out for the `other`
+    """
+
+    one: str
+    other: str
+    clashes: Callable[[Any], bool] = lambda args: True
+    one_way: bool = False
+
+    def clash(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[str, str] | None:
+        """A flag of each side that the given `values` set, if they clash."""
+        one = [name for name in self.one.split() if name in values or self.one_way]
+        other = [name for name in self.other.split() if name in values]
+        if one and other and self.clashes(SimpleNamespace(**{**defaults, **values})):
+            return one[0], other[0]
+        return None
+
+
+OneWay = functools.partial(Pair, one_way=True)
+
+FILES = "train_file validation_file test_file"  # the user's own
+# bf16 and fp16 have a value only where they are false. Otherwise they are other names of --mixed_precision.
+PAIRS = (
+    Pair("max_steps", "num_train_epochs", lambda args: args.max_steps != -1),
+    Pair("warmup_steps", "warmup_ratio"),
+    Pair("eval_strategy", "eval_steps", lambda args: args.eval_strategy != "steps"),
+    Pair("save_strategy", "save_steps", lambda args: args.save_strategy != "steps"),
+    Pair("bf16", "mixed_precision", lambda args: args.mixed_precision == "bf16"),
+    Pair("fp16", "mixed_precision", lambda args: args.mixed_precision == "fp16"),
+    OneWay("do_train", "eval_strategy eval_steps", lambda args: not args.do_train and args.eval_strategy != "no"),
+    OneWay("do_eval", "eval_strategy eval_steps", lambda args: not args.do_eval and args.eval_strategy != "no"),
+    OneWay("lr_scheduler_type", "warmup_steps", lambda args: args.lr_scheduler_type == "constant"),
+    OneWay("lr_scheduler_type", "warmup_ratio", lambda args: args.lr_scheduler_type == "constant"),
+    OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
+)
+
 PURPOSES = ("do_train", "do_eval", "do_predict")  # what a run does; flags of RunArguments
 # The fields of RunArguments that a script without training has flags for.
 EVALUATION = ("model_name_or_path", "config_overrides", "tokenizer_name", "do_lower_case", "implementation")
@@ -91,11 +133,13 @@ class RunArguments:
         repetition and reports
     without_flag: other fields that mean nothing to the script, so that it lacks their flags; a field without a flag
         keeps its default
+    pairs: flags that exclude each other
     """
 
     makes_tokenizer: ClassVar[bool] = False
     only_evaluates: ClassVar[bool] = False
     without_flag: ClassVar[frozenset[str]] = frozenset()
+    pairs: ClassVar[tuple[Pair, ...]] = PAIRS
 
     model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
     config_overrides: str | None = HfArg(
@@ -221,7 +265,7 @@ class RunArguments:
         self._check_purpose()
         self._check_values()
         self._check_evaluations()
-        self._check_warm_up()
+        self._check_schedule()
         self._check_trackers()
         if self.max_steps == -1 and self.num_train_epochs <= 0:
             raise InputError(f"--num_train_epochs must be positive, not {self.num_train_epochs}")
@@ -316,45 +360,19 @@ class RunArguments:
         chooses = self.load_best_model_at_end or self.early_stopping_patience or self.seeds > 1 or self.max_restarts
         if chooses and not (self.do_train and self.do_eval):
             raise InputError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
-        for name in ["eval_steps", "eval_strategy"]:
-            if getattr(self, name) not in (None, "no") and not (self.do_train and self.do_eval):
-                raise InputError(f"--{name} says when to evaluate during training: give --do_train and --do_eval")
         if self.eval_strategy == "steps" and self.eval_steps is None:
             raise InputError("--eval_strategy steps needs --eval_steps, the updates between two evaluations")
         for name in ["load_best_model_at_end", "early_stopping_patience"]:
             if self.eval_strategy == "no" and getattr(self, name):
                 raise InputError(f"--{name} needs evaluations to choose among: --eval_strategy steps or epoch")
 
-        if self.save_steps is not None and self.save_strategy == "no":
-            raise InputError(f"--save_steps {self.save_steps} has no effect with --save_strategy no: leave out one")
-
-    @property
-    def unused_intervals(self) -> list[str]:
-        """A sentence for each of --eval_steps and --save_steps that has no effect, as in transformers."""
-        strategies = {name: getattr(self, f"{name}_strategy") for name in ("eval", "save")}
-        return [
-            f"--{name}_steps {steps} has no effect with --{name}_strategy {strategy}"
-            for name, strategy in strategies.items()
-            if (steps := getattr(self, f"{name}_steps")) is not None and strategy not in (None, "steps")
-        ]
-
-    def _check_warm_up(self) -> None:
-        if self.warmup_ratio and self.warmup_steps:
-            raise InputError(
-                f"--warmup_ratio {self.warmup_ratio} and --warmup_steps {self.warmup_steps} both say how long the "
-                "learning rate rises: give one of them"
-            )
-        for name in ["warmup_ratio", "warmup_steps"]:
-            if getattr(self, name) and self.lr_scheduler_type == "constant":
-                raise InputError(f"--{name} needs another --lr_scheduler_type, e.g. constant_with_warmup")
+    def _check_schedule(self) -> None:
         decay = 0.1 if self.decay_ratio is None else self.decay_ratio
         if self.lr_scheduler_type == "warmup_stable_decay" and self.warmup_ratio + decay > 1 + 1e-9:
             raise InputError(
                 f"--warmup_ratio {self.warmup_ratio} and --decay_ratio {decay} are more than the whole run: the "
                 "learning rate would never reach its peak"
             )
-        if self.decay_ratio is not None and self.lr_scheduler_type != "warmup_stable_decay":
-            raise InputError(f"--decay_ratio {self.decay_ratio} needs --lr_scheduler_type warmup_stable_decay")
 
     def _check_trackers(self) -> None:
         trackers = self.report_to.split(",")
@@ -365,6 +383,29 @@ class RunArguments:
             raise InputError(f"--report_to {self.report_to} names a tracker twice: name each once")
         if len(trackers) > 1 and not {*trackers} <= {*TRACKERS}:
             raise InputError(f"--report_to {self.report_to}: none and all cannot be combined with other names")
+
+
+def switch_off(
+    arguments_class: type[RunArguments], recipe: Mapping[str, Any], flags: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of a recipe without those that flags of the command line replace, or leave without effect.
+
+    Raises ValueError if two flags, or two keys, leave one of them without effect.
+    """
+    kept = {name: value for name, value in recipe.items() if name not in flags}
+    defaults = {field.name: field.default for field in arguments_class.flags()}
+    for pair in arguments_class.pairs:
+        one, other = pair.one.split(), pair.other.split()
+        for side, opposite in [(other, one), (one, other)][: 1 if pair.one_way else 2]:
+            is_of_recipe = any(name in kept for name in opposite) and not any(name in flags for name in opposite)
+            if pair.clash(kept | flags, defaults) and not is_of_recipe:
+                kept = {name: value for name, value in kept.items() if name not in side}
+        values = defaults | kept | flags
+        decider, idle = pair.clash(kept | flags, defaults) or (None, None)
+        if decider and values[idle] and (pair.one_way or values[decider]):  # a warm-up of 0 contradicts none
+            remedy = f"leave it out, or change --{decider}" if pair.one_way else "leave out one"
+            raise InputError(f"--{idle} {values[idle]} has no effect with --{decider} {values[decider]}: {remedy}")
+    return kept
 
 
 def parse_overrides(text: str | None) -> dict[str, Any]:

@@ -61,8 +61,6 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
     """
     join_processes(args.ddp_timeout)
     with worker_errors():
-        for note in args.unused_intervals:
-            PartialState().print(note)
         if args.ensemble is not None:  # a missing folder is an error before the work
             names = ", ".join(map(str, members(args.ensemble, args.output_dir)))
             PartialState().print(f"ensemble: the mean of {names}")

@@ -14,7 +14,7 @@ import elmo_gpt_bert
 import modeling
 from elmo_gpt_bert.scripts import COMMAND, glue_submission
 from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
-from elmo_gpt_bert.training.recipes import CONFIGS
+from elmo_gpt_bert.training.flags import CONFIGS
 from tests import choices_sample, ner_sample, pairs_sample, pretraining_sample, squad_sample
 from tests.glue_sample import write_task, write_vocabulary
 
