@@ -132,11 +132,6 @@ def test_vectors_of_a_text_are_written(work, language_model):
     assert (work / "vectors" / "vectors-00000.safetensors").is_file()
 
 
-def test_what_would_be_uploaded_is_shown(work, classifier):
-    shown = call(work, "push-to-hub", classifier, "--hub_model_id", "me/tiny", "--dry_run")
-    assert "model.safetensors" in shown and "me/tiny" in shown
-
-
 def test_a_submission_is_collected(work):
     runs = []
     for task_name, files in glue_submission.FILES.items():
