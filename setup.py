@@ -20,7 +20,7 @@ DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", DESCRIPTION)
 
 (VERSION,) = re.findall('^__version__ = "(.*)"$', (ROOT / "elmo_gpt_bert" / "__init__.py").read_text(), re.MULTILINE)
 
-SCRIPTS = ["app", "extract_vectors", "glue_submission", "reproduce", "run_blimp", "run_glue", "run_ner"]
+SCRIPTS = ["app", "extract_vectors", "reproduce", "run_blimp", "run_glue", "run_ner"]
 SCRIPTS += ["run_pretraining", "run_squad", "run_swag", "run_vectors", "squad_scores"]
 
 REQUIRED = [

@@ -52,6 +52,7 @@ OTHERS = {
     "source",
     "transformers",
     "uv",
+    "zip",
 }  # programs whose flags are theirs
 OTHERS_MODULES = {"pip", "pytest", "venv"}
 

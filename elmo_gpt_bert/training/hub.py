@@ -29,7 +29,8 @@ PASSING = (408, 429)  # statuses of errors that may be gone at the next try, as 
 # also tries again, within half a minute, but not when it creates a repository.
 BEFORE, AFTER = (1, 5), (5, 20, 60, 180)
 CARD = "README.md"
-PREDICTIONS = re.compile(r"((nbest_)?predictions|null_odds)[^/]*")
+LEADERBOARD = r"(AX|CoLA|MNLI-mm?|MRPC|QNLI|QQP|RTE|SST-2|STS-B|WNLI)\.tsv"
+PREDICTIONS = re.compile(rf"((nbest_)?predictions|null_odds)[^/]*|{LEADERBOARD}")
 
 
 def pushed_files(folder: Path) -> dict[str, int]:

@@ -12,8 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import elmo_gpt_bert
 import modeling
-from elmo_gpt_bert.scripts import COMMAND, glue_submission
-from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
+from elmo_gpt_bert.scripts import COMMAND
 from elmo_gpt_bert.training.recipes import CONFIGS
 from tests import choices_sample, ner_sample, pairs_sample, pretraining_sample, squad_sample
 from tests.glue_sample import write_task, write_vocabulary
@@ -130,21 +129,6 @@ def test_vectors_of_a_text_are_written(work, language_model):
     flags = ["--model_name_or_path", language_model, "--text_file", "text.txt", "--output_dir", "vectors"]
     call(work, "extract-vectors", *flags)
     assert (work / "vectors" / "vectors-00000.safetensors").is_file()
-
-
-def test_a_submission_is_collected(work):
-    runs = []
-    for task_name, files in glue_submission.FILES.items():
-        folder = work / "predicted" / task_name
-        folder.mkdir(parents=True)
-        (folder / "metrics.json").write_text(json.dumps({"args": {"task_name": task_name}}), encoding="utf-8")
-        label = (EVERY_TASK[task_name].labels or ("2.5000",))[0]
-        for file in files:
-            lines = ["index\tprediction", *(f"{index}\t{label}" for index in range(file.lines))]
-            (folder / file.predictions).write_text("\n".join(lines) + "\n", encoding="utf-8")
-        runs.append(folder)
-    call(work, "glue-submission", "--output", "submission.zip", *runs)
-    assert (work / "submission.zip").is_file()
 
 
 def test_a_table_of_runs_is_planned_with_the_recipes_of_the_package(work):
