@@ -21,7 +21,7 @@ DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", DESCRIPTION)
 (VERSION,) = re.findall('^__version__ = "(.*)"$', (ROOT / "elmo_gpt_bert" / "__init__.py").read_text(), re.MULTILINE)
 
 SCRIPTS = ["app", "extract_vectors", "reproduce", "run_blimp", "run_glue", "run_ner"]
-SCRIPTS += ["run_pretraining", "run_squad", "run_swag", "run_vectors", "squad_scores"]
+SCRIPTS += ["run_pretraining", "run_squad", "run_swag", "run_vectors"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",

@@ -107,7 +107,8 @@ def test_questions_are_answered_and_the_answers_scored(work):
     recipe = "configs/bert/squad_scratch.yaml"
     call(work, "run-squad", recipe, *TINY, *SHORT, "--data_dir", "squad", "--output_dir", "answers")
     answers = next((work / "answers").glob("predictions*.json"))
-    scores = call(work, "squad-scores", work / "squad" / "dev-v1.1.json", answers)
+    file = ["--predictions_file", answers, "--validation_file", work / "squad" / "dev-v1.1.json"]
+    scores = call(work, "run-squad", "--do_eval", *file)
     assert f'"f1": {results(work / "answers")["eval_f1"]:.4f}'[:10] in scores
 
 
