@@ -137,12 +137,11 @@ def test_a_table_of_runs_is_planned_with_the_recipes_of_the_package(work):
     assert "run_glue.py configs/bert/sst2_small.yaml" in planned
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "extra"),
-    [
-        ("run-vectors", ["--train_file", "text.txt", "--output_dir", "static"], "vectors"),
-        ("app", ["--elmo", "elmo", "--gpt", "gpt", "--bert", "bert"], "app"),
-    ],
-)
-def test_a_command_whose_extra_is_missing_says_how_to_install_it(name, words, extra, work):
-    assert f"elmo-gpt-bert[{extra}]" in call(work, name, *words, status=1)
+def test_a_command_whose_extra_is_missing_says_how_to_install_it(work):
+    assert "elmo-gpt-bert[app]" in call(work, "app", "--elmo", "elmo", "--gpt", "gpt", "--bert", "bert", status=1)
+
+
+def test_the_word2vec_of_a_table_is_installed(work):
+    words = ["-m", "elmo_gpt_bert.scripts.word2vec", "--train_file", "text.txt", "--output_dir", "w2v"]
+    subprocess.run([sys.executable, *words], cwd=work, check=True)
+    assert (work / "w2v" / "vectors.txt").is_file()
