@@ -20,12 +20,13 @@ AX and HANS test a model that was trained on MNLI; the class names in its config
 The test sets of SNLI and SciTail have labels, so --do_predict also scores the predictions, as test_accuracy. Pairs of
 SNLI without a gold label are left out of every split.
 OUTPUT_DIR receives metrics.json, predictions.tsv (and predictions_mm.tsv for MNLI's mismatched part), and the trained
-model with its model card.
+model with its model card. For a whole test set of GLUE, it also receives the leaderboard's file, such as CoLA.tsv.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -176,10 +177,25 @@ class Classification(Task):
         return Scores(values, predicted_classes=len(predicted.unique()), loss=loss.item())
 
     def write(self, split: str, predictions: Outputs) -> dict[str, str]:
-        """One line an example: its index in the test set, from 0, and the predicted class or number."""
+        """The predicted classes or numbers and, for a test set of GLUE, the same as the leaderboard reads them.
+
+        The latter has numbers of classes for some tasks. The server refuses a file that lacks a line, so there is none
+        for a part of a test set.
+        """
         values = [self.names[row.argmax()] if self.names else f"{row.item():.4f}" for row in predictions["logits"]]
-        lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in enumerate(values))]
-        return {f"predictions{split.removeprefix('test')}.tsv": "\n".join(lines) + "\n"}
+        files = {f"predictions{split.removeprefix('test')}.tsv": numbered_lines(values)}
+        for_leaderboard = self.glue_task.leaderboard.get(split)
+        if for_leaderboard is not None and len(values) == for_leaderboard.examples:
+            files[for_leaderboard.name] = numbered_lines(map(self.glue_task.for_leaderboard, values))
+        elif for_leaderboard is not None:
+            published = f"{for_leaderboard.examples:,} examples of the published test set"
+            print(f"no {for_leaderboard.name} for the leaderboard: it has to predict all {published}")
+        return files
+
+
+def numbered_lines(values: Iterable[str]) -> str:
+    """One line an example, as the leaderboard has them: its index in the test set, from 0, and the prediction."""
+    return "index\tprediction\n" + "".join(f"{index}\t{value}\n" for index, value in enumerate(values))
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:

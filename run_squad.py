@@ -10,6 +10,7 @@
     python run_squad.py configs/bert/cmrc2018.yaml                            # Chinese, scored as in CMRC 2018
     python run_squad.py --model_name_or_path runs/bert/squad --test_file questions.json --do_predict \\
         --output_dir runs/answers
+    python run_squad.py --do_eval --predictions_file predictions.json --validation_file dev-v1.1.json   # no model
 
 Your own files are SQuAD's JSON, or JSON lines (.jsonl) with the Hub's columns id, context, question and answers. A
 --test_file needs no answers: if all of them are missing or empty, the questions are answered and nothing is scored. In
@@ -18,13 +19,15 @@ A context that is longer than --max_seq_length allows is read in windows that ov
 windows is predicted. Answers are cut from the original text and have at most --max_answer_length tokens.
 OUTPUT_DIR receives metrics.json and the trained model with its model card. In the official formats, it also receives
 predictions.json, nbest_predictions.json and, with --version_2_with_negative, null_odds.json for the test file, and the
-same files with _validation in their names for the validation set.
+same files with _validation in their names for the validation set. Of a --predictions_file the scores are printed
+(elmo_gpt_bert/tasks/squad/scoring.py).
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,6 +40,7 @@ from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.rows import hub_version, total
+from elmo_gpt_bert.tasks.squad import scoring
 from elmo_gpt_bert.tasks.squad.data import find_file, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.squad.decode import Answers, find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, collate, make_features
@@ -217,7 +221,13 @@ class Answering(Task):
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
+    """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers.
+
+    To score a file of predictions takes no model and other flags. It then returns the scores of the file.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    if any(word.partition("=")[0] == "--predictions_file" for word in words):
+        return scoring.main(words)
     return repeat(run, parse_arguments(SquadArguments, argv))
 
 

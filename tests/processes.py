@@ -6,11 +6,8 @@ import multiprocessing
 import os
 import signal
 import socket
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 from accelerate.state import AcceleratorState
 
@@ -56,14 +53,3 @@ def wait(processes: list[multiprocessing.Process], seconds: float = 60) -> list[
             process.join(1)
             process.kill()
     return statuses
-
-
-def heavy_imports(code: str, *argv: str) -> set[str]:
-    """The packages that take seconds to import, of those that `code` has loaded in a fresh process at its end."""
-    heavy = "{'torch', 'transformers', 'datasets', 'evaluate', 'accelerate'}"
-    code += f"; sys.stderr.write(' '.join({heavy} & sys.modules.keys()))"
-    root = Path(__file__).resolve().parent.parent
-    process = subprocess.run(
-        [sys.executable, "-c", f"import sys; {code}", *argv], cwd=root, capture_output=True, text=True, check=True
-    )
-    return set(process.stderr.split())

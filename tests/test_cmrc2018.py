@@ -10,7 +10,6 @@ import pytest
 from transformers import BertTokenizer
 
 import run_squad
-import squad_scores
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.metrics.squad.cmrc2018 import cmrc2018_scores, longest_shared_run, segments
 from elmo_gpt_bert.tasks.squad.data import read_files
@@ -227,20 +226,9 @@ def test_a_model_learns_cmrc_and_its_files_are_scored_alike(tmp_path, flags, cap
     )
     assert all(any(text in context for context, _ in SIMPLIFIED) for text in predictions.values())
     capsys.readouterr()
-    squad_scores.main([dev, str(tmp_path / "out" / "predictions_validation.json"), "--metric", "cmrc2018"])
+    file = ["--predictions_file", str(tmp_path / "out" / "predictions_validation.json"), "--validation_file", dev]
+    run_squad.main(["--do_eval", *file, "--metric", "cmrc2018"])
     assert json.loads(capsys.readouterr().out) == pytest.approx(scores)
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        (["--version", "1.1"], "--version is for SQuAD: leave it out"),
-        (["--na_prob_file", "n"], "--na_prob_file is for"),
-    ],
-)
-def test_what_is_of_squad_does_not_go_with_the_metric(extra, message):
-    with pytest.raises(ValueError, match=message):
-        squad_scores.main(["a.json", "b.json", "--metric", "cmrc2018", *extra])
 
 
 def test_the_metric_is_for_questions_with_answers(tmp_path, flags):

@@ -18,8 +18,8 @@ from elmo_gpt_bert.analysis import known_words
 from elmo_gpt_bert.analysis.representations import load_encoder
 from elmo_gpt_bert.convert import vectors
 from elmo_gpt_bert.convert.elmo import convert
-from elmo_gpt_bert.tasks.vectors.models import embed_words
 from elmo_gpt_bert.training.errors import UserError
+from examples.word_similarity import input_embeddings
 from modeling import (
     ElmoForTokenClassification,
     ElmoModel,
@@ -372,4 +372,4 @@ def test_its_layers_and_its_words_without_context_can_be_analysed(english):
     expected = model.embed(sentences, tokenizer=tokenizer, layers="all")
     for ours, theirs in zip(load_encoder(str(english)).encode(sentences), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
-    np.testing.assert_allclose(embed_words(str(english), ["good"])["good"], expected[1][0, 0], atol=1e-6)
+    np.testing.assert_allclose(input_embeddings(str(english), ["good"])["good"], expected[1][0, 0], atol=1e-6)

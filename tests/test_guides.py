@@ -19,6 +19,7 @@ from transformers import BertTokenizer
 import modeling
 from elmo_gpt_bert.convert.elmo import convert
 from elmo_gpt_bert.scripts import COMMAND
+from elmo_gpt_bert.tasks.squad import scoring
 from elmo_gpt_bert.training.aliases import NAMES
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -52,6 +53,7 @@ OTHERS = {
     "source",
     "transformers",
     "uv",
+    "zip",
 }  # programs whose flags are theirs
 OTHERS_MODULES = {"pip", "pytest", "venv"}
 
@@ -98,9 +100,12 @@ def arguments_of(module: ModuleType) -> type[RunArguments] | None:
 def run_by(words: list[str]) -> tuple[ModuleType, list[str]] | None:
     """This project's module that a command runs, and the words for it; None where the program is none of ours."""
     words = [word for word in words if not re.match("[A-Z_]+=", word)]
-    scripts = [place for place, word in enumerate(words) if re.fullmatch(r"\w+\.py", word)]
+    scripts = [place for place, word in enumerate(words) if re.fullmatch(r"(examples/)?\w+\.py", word)]
+    if scripts and "--predictions_file" in words:  # run_squad.py then loads no model, and has other flags
+        return scoring, words[scripts[0] + 1 :]
     if scripts:
-        return importlib.import_module(words[scripts[0]].removesuffix(".py")), words[scripts[0] + 1 :]
+        name = words[scripts[0]].removesuffix(".py").replace("/", ".")
+        return importlib.import_module(name), words[scripts[0] + 1 :]
     program = Path(words[0]).name
     if program.startswith(COMMAND):
         return importlib.import_module(program.removeprefix(COMMAND).replace("-", "_")), words[1:]
@@ -132,7 +137,7 @@ def test_each_command_of_a_guide_finds_its_files(guide):
             targets = [word for word in words[words.index("make") + 1 :] if "=" not in word]
             assert targets and set(targets) <= make_targets(), words
         for word in words:
-            names_a_file = re.fullmatch(r"(configs|demo|tests|metrics)/\S+|run_\w+\.py|reproduce\.py", word)
+            names_a_file = re.fullmatch(r"(configs|demo|examples|tests|metrics)/\S+|run_\w+\.py|reproduce\.py", word)
             assert not names_a_file or (ROOT / word).exists() or word.startswith("demo/output"), words
 
 
@@ -144,13 +149,13 @@ def test_each_command_of_a_guide_is_accepted(guide):
 
 
 def test_a_command_with_a_flag_that_does_not_exist_is_noticed():
-    for command in (["run_glue.py", "configs/bert/rte.yaml", "--sedes", "5"], ["squad_scores.py", "--dat", "a", "b"]):
+    for command in (["run_glue.py", "configs/bert/rte.yaml", "--sedes", "5"], ["extract_vectors.py", "--dat", "a"]):
         with pytest.raises(SystemExit):
             check_words(*run_by(["python", *command]))
 
 
 @pytest.mark.parametrize(
-    "name", ["extract_vectors", "run_vectors", "elmo_gpt_bert.convert.elmo", "elmo_gpt_bert.convert.vectors"]
+    "name", ["extract_vectors", "examples.word2vec", "elmo_gpt_bert.convert.elmo", "elmo_gpt_bert.convert.vectors"]
 )
 def test_help_states_each_default_once_and_none_where_a_flag_is_needed(name):
     text = " ".join(parser_of(importlib.import_module(name)).format_help().split())

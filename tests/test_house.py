@@ -43,8 +43,8 @@ ROOMS += ("seeds", "runs")
 SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
 
 # Each folder imports from itself and from those behind it; scripts are the files at the root.
-FLOORS = ("tests", "demo", "benchmarks", "scripts", "reproduction", "explorer", "analysis", "convert", "tasks")
-FLOORS += ("training", "metrics", "modeling")
+FLOORS = ("tests", "demo", "examples", "benchmarks", "scripts", "reproduction", "explorer", "analysis", "convert")
+FLOORS += ("tasks", "training", "metrics", "modeling")
 PACKAGE = "elmo_gpt_bert"  # the folder of those that are not at the root of the repository
 
 
@@ -145,7 +145,7 @@ def test_each_extra_that_a_guide_installs_exists(package):
 
 def sources(package: dict) -> list[Path]:
     """The files of Python: the scripts, setup.py, and those of all folders."""
-    folders = [*package["packages"], "benchmarks", "demo", "tests"]
+    folders = [*package["packages"], "benchmarks", "demo", "examples", "tests"]
     files = [*ROOT.glob("*.py"), *(path for folder in folders for path in (ROOT / folder).rglob("*.py"))]
     return [path for path in files if "output" not in path.parts]  # demo/output has the code of a saved model
 

@@ -1,31 +1,44 @@
-"""--push_to_hub against a Hub on the loopback interface: what goes up, and what is said where nothing can."""
+"""--push_to_hub and `hf upload` against a Hub on the loopback interface: what goes up, and what is said where not."""
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import huggingface_hub
 import pytest
-from huggingface_hub import constants, hf_api
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, constants, hf_api, parse_eval_result_entries
 
-import push_to_hub
 import run_glue
 from elmo_gpt_bert.training import runs
 from elmo_gpt_bert.training.checksums import write_checksums
+from elmo_gpt_bert.training.hub import create_repository, push, pushed_files
 from tests.glue_sample import write_model, write_task, write_vocabulary
-from tests.hub_server import HubServer
+from tests.hub_server import Dataset, HubServer
+from tests.test_house import commands
 
 
 FILE = "HUB/{repo_id}/resolve/{revision}/{filename}"
+GLUE = "nyu-mll/glue"
+TASKS = {"name": "GLUE", "tasks": [{"id": "cola", "config": "cola", "split": "validation"}]}
+TASKS["tasks"].append({"id": "rte_task", "config": "rte", "split": "validation"})
+PUSHED = {"README.md", "SHA256SUMS", "config.json", "metrics.json", "model.safetensors", "runs/1/hparams.yml"}
+PUSHED |= {"tokenizer.json"}
 
 
 @pytest.fixture
-def hub(monkeypatch) -> Iterator[HubServer]:
+def hub(monkeypatch, tmp_path) -> Iterator[HubServer]:
     """A Hub that this process is logged in to."""
     huggingface_hub.utils.disable_progress_bars()
     with HubServer() as server:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", FILE.replace("HUB", server.url))
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(hf_api, "ENDPOINT", server.url, raising=False)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nowhere")
         monkeypatch.setenv("HF_TOKEN", server.token)
@@ -55,6 +68,48 @@ def end(flags, capsys, monkeypatch):
         return ended.value.code, error.splitlines()[-1]
 
     return run
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """The output folder of a run, as the scripts leave it."""
+    folder = tmp_path / "rte"
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "metrics.json", "runs/1/hparams.yml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}" + " " * len(name))
+    scores = [("accuracy", 0.75, GLUE, "rte", "validation"), ("f1", 0.5, GLUE, "rte", "validation")]
+    scores += [("accuracy", 0.9, "text", None, None)]
+    results = [
+        EvalResult("text-classification", name, name, metric, value, dataset_config=config, dataset_split=split)
+        for metric, value, name, config, split in scores
+    ]
+    card = f"---\n{ModelCardData(model_name='rte', eval_results=results).to_yaml()}\n---\n\n# rte\n"
+    write_checksums(folder)
+    (folder / "README.md").write_text(card)
+    for name in (
+        "checkpoint-10/model.safetensors",
+        "seed-1/metrics.json",
+        "outputs-test.safetensors",
+        ".results.json",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("not for the Hub")
+    return folder
+
+
+def send(name: str, folder: Path) -> None:
+    """Creates the repository and pushes the folder, as a run does before and after its work."""
+    push(create_repository(name, private=False), folder)
+
+
+def hf(words: list[str], hub: HubServer, home: Path) -> None:
+    """Runs a command of the Hub's client, in a process of its own because it reads the Hub's address once."""
+    assert words[0] == "hf"
+    env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    env |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home)}
+    program = Path(sys.executable).with_name("hf")
+    process = subprocess.run([program, *words[1:]], env=env, capture_output=True, text=True, timeout=200)
+    assert process.returncode == 0, process.stderr
 
 
 def test_what_is_pushed_names_no_folder_of_this_machine(hub, flags, tmp_path):
@@ -119,9 +174,9 @@ def test_a_hub_that_fails_after_the_work_costs_nothing_but_one_command(hub, end,
     status, line = end(*more)
     out = tmp_path / "out"
     assert status == 1 and line.startswith(f"run_glue.py: error: {out} is complete, but could not be pushed to me/out")
-    assert line.endswith(f"Then: python push_to_hub.py {out} --hub_model_id me/out")
     hub.broken = {}
-    push_to_hub.main([str(out), "--hub_model_id", "me/out"])
+    hf(shlex.split(line.partition("Then: ")[2]), hub, tmp_path)
+    assert hub.files("me/out").keys() == pushed_files(out).keys()
     assert hub.files("me/out")["README.md"] == (out / "README.md").read_bytes()
     names = {path.name for path in out.iterdir()}
     assert {"README.md", "metrics.json", "model.safetensors", "predictions.tsv"} <= names and ".lock" not in names
@@ -136,8 +191,8 @@ def test_nothing_of_an_earlier_model_stays_beside_the_one_that_is_pushed(hub, tm
     (tmp_path / "first" / "predictions.tsv").touch()
     (tmp_path / "first" / "notes.txt").touch()
     (tmp_path / "first" / "pytorch_model.gguf").touch()  # nobody but the user may remove it
-    push_to_hub.main([str(tmp_path / "first"), "--hub_model_id", "me/out"])
-    push_to_hub.main([str(tmp_path / "second"), "--hub_model_id", "me/out"])
+    send("me/out", tmp_path / "first")
+    send("me/out", tmp_path / "second")
     kept = {"SHA256SUMS", "config.json", "model.safetensors", "notes.txt", "pytorch_model.gguf"}
     assert hub.files("me/out").keys() == kept and hub.files("me/out")["config.json"] == b"second"
 
@@ -148,3 +203,81 @@ def test_of_several_seeds_the_best_goes_up_alone(hub, flags, tmp_path):
     assert "All seeds:" in files["README.md"].decode() and "model.safetensors" in files
     assert not [name for name in files if name.startswith("seed")]
     assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
+
+
+def test_the_guides_upload_of_a_named_run_is_what_the_run_would_push(hub, flags, tmp_path):
+    assert flags.pop() == "--push_to_hub"
+    run_glue.main([*flags, "--hub_model_id", "me/bert-rte", "--save_steps", "1", "--save_outputs", "--seeds", "2"])
+    assert not hub.repos
+    out = tmp_path / "out"
+    (words,) = [words for words in commands("docs/hub.md") if words[:2] == ["hf", "upload"]]
+    hf([str(out) if word == "runs/bert/rte" else word for word in words], hub, tmp_path)
+    files = hub.files("me/bert-rte")
+    assert files.keys() == pushed_files(out).keys() and {"model.safetensors", "predictions.tsv"} <= files.keys()
+    assert hub.repos["me/bert-rte"].private and {path.name for path in out.iterdir()} > {"seed-42", "seed-43"}
+    card = files["README.md"].decode()
+    assert 'from_pretrained("me/bert-rte")' in card and ModelCard(card).data.model_name == "bert-rte"
+
+
+def test_a_server_that_fails_for_a_while_is_asked_again(hub, folder, capsys):
+    failures = [500, 503, 504, 429, 502, 500, 500, 500]  # the client itself gives up after six
+    hub.broken = {"create_repo": [500], "check_write": [503], "commit": failures}
+    send("me/rte", folder)
+    assert hub.files("me/rte").keys() == PUSHED
+    errors = capsys.readouterr().err
+    assert "answered with an error (500): next try in 1 seconds" in errors
+    assert hub.broken == {"create_repo": [], "check_write": [], "commit": []}
+
+
+def test_a_server_that_stays_down_is_one_line_with_the_command_for_later(hub, folder):
+    hub.broken = {"commit": 503}
+    with pytest.raises(OSError, match=r"rte is complete, but could not be pushed to me/rte .*\(503\): try again"):
+        send("me/rte", folder)
+    hub.broken = {"commit": [403]}  # not a passing problem: no second try
+    with pytest.raises(OSError, match=r"\(403\).* Then: hf upload me/rte \S*rte --exclude 'checkpoint-\*' "):
+        send("me/rte", folder)
+    send("me/rte", folder)
+    assert hub.files("me/rte").keys() == PUSHED
+    commits = len(hub.repos["me/rte"].commits)
+    send("me/rte", folder)  # all is there
+    assert len(hub.repos["me/rte"].commits) == commits
+
+
+def test_scores_on_a_benchmark_of_the_hub_are_in_its_format_once_for_each_task(hub, folder):
+    content = yaml.safe_dump(TASKS).encode()
+    hub.datasets[GLUE] = Dataset(["language:en", "benchmark:official"], {"eval.yaml": content})
+    send("me/rte", folder)
+    files = hub.files("me/rte")
+    assert files.keys() - PUSHED == {".eval_results/glue-rte-validation.yaml"}
+    (entry,) = parse_eval_result_entries(yaml.safe_load(files[".eval_results/glue-rte-validation.yaml"]))
+    assert (entry.dataset_id, entry.task_id, entry.value) == (GLUE, "rte_task", 0.75)
+    assert entry.notes == "accuracy on the validation split"
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        None,
+        Dataset(["language:en"], {"eval.yaml": yaml.safe_dump(TASKS).encode()}),
+        Dataset(["benchmark:official"], {}),
+        Dataset(["benchmark:official"], {"eval.yaml": yaml.safe_dump({"tasks": TASKS["tasks"][:1]}).encode()}),
+    ],
+    ids=["absent", "no benchmark", "no tasks", "other tasks"],
+)
+def test_what_is_no_task_of_a_benchmark_has_no_such_file(hub, folder, dataset):
+    if dataset is not None:
+        hub.datasets[GLUE] = dataset
+    send("me/rte", folder)
+    assert hub.files("me/rte").keys() == PUSHED
+
+
+def test_a_folder_without_a_card_is_pushed_without_one(hub, folder):
+    (folder / "README.md").unlink()
+    send("rte", folder)
+    assert hub.files("me/rte").keys() == PUSHED - {"README.md"}
+
+
+def test_names_with_brackets_are_pushed_as_they_are(folder):
+    (folder / "notes [1].txt").write_text("x")
+    (folder / "notes 1.txt").write_text("y")
+    assert {"notes [1].txt", "notes 1.txt"} <= pushed_files(folder).keys()

@@ -247,7 +247,7 @@ def test_what_only_recorded_rows_need_is_not_made(tmp_path):
 
 def test_all_rows_are_run_with_a_seed_before_the_next_seed(tmp_path):
     cells = TABLE.rows[0].cells
-    rows = (Row("random", "run_glue", cells=cells), Row("words", "run_vectors", cells=cells, seeded=False))
+    rows = (Row("random", "run_glue", cells=cells), Row("words", "run_ner", cells=cells, seeded=False))
     rows += (Row("trained", "run_glue", flags={"vectors": output("words")}, cells=cells),)
     every = plan(Table("t", "", ("rate",), ("score",), rows), Folders(tmp_path, {}, tmp_path), seeds=2)
     names = ["random, seed 42", "words", "trained, seed 42", "random, seed 43", "trained, seed 43"]

@@ -8,7 +8,6 @@ import evaluate
 import numpy as np
 import pytest
 import torchmetrics.text
-from sklearn.metrics import average_precision_score
 
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.metrics.squad import scores as squad
@@ -238,39 +237,6 @@ def test_questions_of_equal_probability_are_taken_in_the_order_of_the_prediction
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (100 * best / 80, 0.25)
 
 
-def test_precision_and_recall_are_those_of_all_thresholds():
-    for seed in range(30):
-        rng = np.random.default_rng(seed)
-        predictions, references = draw(rng, 23, impossible=0.4)
-        no_answer = {name: float(rng.integers(9)) - 4 for name in predictions}  # with ties, and below 0
-        marks = squad.mark(predictions, references, no_answer)
-        exact, f1 = slow_scores_2(predictions, references)
-        has = [name for name in references if references[name]]
-        for slow, fast in ((exact, marks.exact), (f1, marks.f1), (dict.fromkeys(references, 1), marks.answerable)):
-            points, area = [(1.0, 0.0)], 0.0
-            for threshold in sorted(set(no_answer.values())):
-                retrieved = [name for name in no_answer if no_answer[name] <= threshold]
-                right = sum(slow[name] for name in retrieved if name in has)
-                points.append((right / len(retrieved), right / len(has)))
-                area += points[-1][0] * (points[-1][1] - points[-2][1])
-            precisions, recalls, average = squad.precision_recall(fast, marks)
-            assert np.stack([precisions, recalls], 1) == pytest.approx(np.array(points)), seed
-            assert average == pytest.approx(100 * area), seed
-
-
-def test_the_oracles_average_precision_is_scikit_learns():
-    rng = np.random.default_rng(2)
-    predictions, references = draw(rng, 40, impossible=0.4)
-    marks = squad.mark(predictions, references, {name: float(rng.integers(9)) for name in predictions})
-    expected = 100 * average_precision_score(marks.answerable, -marks.no_answer)
-    assert squad.precision_recall(marks.answerable, marks)[2] == pytest.approx(expected)
-
-
-def test_precision_and_recall_need_answers():
-    with pytest.raises(ValueError, match="no question has an answer"):
-        squad.precision_recall(np.ones(1), squad.mark({FIRST: ""}, {FIRST: []}))
-
-
 def test_a_missing_prediction_counts_as_wrong_in_version_1_and_not_at_all_in_version_2():
     predictions, references = {FIRST: "gold"}, {FIRST: ["gold"], SECOND: ["silver"]}
     assert squad.squad1_scores(predictions, references) == {"exact_match": 50, "f1": 50}
@@ -317,7 +283,7 @@ def test_each_text_is_normalised_once(monkeypatch):
     assert sorted(seen) == ["a", "b", "gold", "golden", "silver", "the gold"]
     seen.clear()
     marks = squad.mark({FIRST: "a", SECOND: "b"}, references)
-    squad.squad2_scores(marks), squad.best_thresholds(marks), squad.precision_recall(marks.f1, marks)
+    squad.squad2_scores(marks), squad.best_thresholds(marks)
     assert sorted(seen) == ["a", "b", "gold", "golden", "silver", "the gold"]
 
 

@@ -1,6 +1,7 @@
 """The scripts as modules, such as `elmo_gpt_bert.scripts.run_glue`, for the commands that an installation brings.
 
-In a checkout the scripts are at its root, where a reader looks for them. A wheel has them in this folder.
+In a checkout the scripts are at its root, where a reader looks for them, and `word2vec`, which makes the input of a
+table of reproduce.py, is among the examples. A wheel has them in this folder.
 """
 
 import runpy
@@ -12,7 +13,7 @@ COMMAND = "zoo-"  # zoo-run-glue is run_glue.py
 
 _ROOT = Path(__file__).resolve().parents[2]
 if (_ROOT / "setup.py").is_file():
-    __path__.append(str(_ROOT))
+    __path__ += [str(_ROOT), str(_ROOT / "examples")]
 
 
 def run() -> None:

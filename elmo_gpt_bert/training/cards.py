@@ -212,18 +212,6 @@ def _title(args: RunArguments) -> str:
     return hub_model_id(args).split("/")[-1]
 
 
-def renamed(card: ModelCard, name: str) -> ModelCard:
-    """The card of the same model in another folder or repository: in the metadata, the title and the code."""
-    before, heading, after = card.content.partition(USE)
-    code = re.sub(r'(?<=\.from_pretrained\()"[^"]*"', lambda _: json.dumps(name), after)
-    title = name.split("/")[-1]
-    before = before.replace(f"\n# {escape(card.data.model_name or '')}\n", f"\n# {escape(title)}\n", 1)
-    result = ModelCard(before + heading + code)
-    if result.data.model_name:
-        result.data.model_name = title
-    return result
-
-
 # Where the weights come from
 
 

@@ -13,11 +13,11 @@ from typing import TypeVar
 import huggingface_hub
 import yaml
 from huggingface_hub import EvalResult, ModelCard, constants
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
-from huggingface_hub.utils import filter_repo_objects, validate_repo_id
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
+from huggingface_hub.utils import filter_repo_objects
 
 from elmo_gpt_bert.training.checksums import SHA256SUMS, loaded_names
-from elmo_gpt_bert.training.errors import FileError, InputError
+from elmo_gpt_bert.training.errors import FileError
 
 
 Result = TypeVar("Result")
@@ -29,21 +29,14 @@ PASSING = (408, 429)  # statuses of errors that may be gone at the next try, as 
 # also tries again, within half a minute, but not when it creates a repository.
 BEFORE, AFTER = (1, 5), (5, 20, 60, 180)
 CARD = "README.md"
-PREDICTIONS = re.compile(r"((nbest_)?predictions|null_odds)[^/]*")
+LEADERBOARD = r"(AX|CoLA|MNLI-mm?|MRPC|QNLI|QQP|RTE|SST-2|STS-B|WNLI)\.tsv"
+PREDICTIONS = re.compile(rf"((nbest_)?predictions|null_odds)[^/]*|{LEADERBOARD}")
 
 
 def pushed_files(folder: Path) -> dict[str, int]:
     """The files of a folder that are pushed, with their sizes in bytes."""
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     return {name: sizes[name] for name in filter_repo_objects(sorted(sizes), ignore_patterns=[*LEFT_OUT])}
-
-
-def check_name(name: str) -> None:
-    """Raises ValueError if no repository can have the name."""
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise InputError(f"cannot push to {name}: {str(error).rstrip('.')}: give another --hub_model_id") from error
 
 
 def create_repository(name: str, private: bool) -> str:
@@ -63,9 +56,9 @@ def create_repository(name: str, private: bool) -> str:
 def push(name: str, folder: Path) -> None:
     """Uploads the `pushed_files` of a folder, then the `benchmark_results` of its card.
 
-    Files that the repository has already are not sent again, so a push that was interrupted goes on when it is
-    repeated. The `_superseded_files` of an earlier push go in the same commit. Raises OSError with the command that
-    pushes again.
+    Files that the repository has already are not sent again, so an upload that was interrupted goes on when it is
+    repeated. The `_superseded_files` of an earlier push go in the same commit. Raises OSError with a command that
+    uploads the folder.
     """
     api, patterns = huggingface_hub.HfApi(), [glob.escape(file) for file in pushed_files(folder)]
     try:
@@ -89,9 +82,15 @@ def push(name: str, folder: Path) -> None:
     except (OSError, HTTPError, ValueError) as error:
         raise FileError(
             f"{folder} is complete, but could not be pushed to {name} on {constants.ENDPOINT}: {_reason(error)}. "
-            f"Then: python push_to_hub.py {shlex.quote(str(folder))} --hub_model_id {shlex.quote(name)}"
+            f"Then: {upload_command(name, folder)}"
         ) from error
     print(f"pushed to {url}")
+
+
+def upload_command(name: str, folder: Path) -> str:
+    """The command line that uploads the `pushed_files` of a folder: the Hub's client, without this project's code."""
+    patterns = [word for pattern in LEFT_OUT for word in ("--exclude", pattern)]
+    return shlex.join(["hf", "upload", name, str(folder), *patterns])
 
 
 def _superseded_files(api: huggingface_hub.HfApi, name: str) -> list[str]:

@@ -12,8 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import elmo_gpt_bert
 import modeling
-from elmo_gpt_bert.scripts import COMMAND, glue_submission
-from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
+from elmo_gpt_bert.scripts import COMMAND
 from elmo_gpt_bert.training.flags import CONFIGS
 from tests import choices_sample, ner_sample, pairs_sample, pretraining_sample, squad_sample
 from tests.glue_sample import write_task, write_vocabulary
@@ -108,7 +107,8 @@ def test_questions_are_answered_and_the_answers_scored(work):
     recipe = "configs/bert/squad_scratch.yaml"
     call(work, "run-squad", recipe, *TINY, *SHORT, "--data_dir", "squad", "--output_dir", "answers")
     answers = next((work / "answers").glob("predictions*.json"))
-    scores = call(work, "squad-scores", work / "squad" / "dev-v1.1.json", answers)
+    file = ["--predictions_file", answers, "--validation_file", work / "squad" / "dev-v1.1.json"]
+    scores = call(work, "run-squad", "--do_eval", *file)
     assert f'"f1": {results(work / "answers")["eval_f1"]:.4f}'[:10] in scores
 
 
@@ -132,37 +132,16 @@ def test_vectors_of_a_text_are_written(work, language_model):
     assert (work / "vectors" / "vectors-00000.safetensors").is_file()
 
 
-def test_what_would_be_uploaded_is_shown(work, classifier):
-    shown = call(work, "push-to-hub", classifier, "--hub_model_id", "me/tiny", "--dry_run")
-    assert "model.safetensors" in shown and "me/tiny" in shown
-
-
-def test_a_submission_is_collected(work):
-    runs = []
-    for task_name, files in glue_submission.FILES.items():
-        folder = work / "predicted" / task_name
-        folder.mkdir(parents=True)
-        (folder / "metrics.json").write_text(json.dumps({"args": {"task_name": task_name}}), encoding="utf-8")
-        label = (EVERY_TASK[task_name].labels or ("2.5000",))[0]
-        for file in files:
-            lines = ["index\tprediction", *(f"{index}\t{label}" for index in range(file.lines))]
-            (folder / file.predictions).write_text("\n".join(lines) + "\n", encoding="utf-8")
-        runs.append(folder)
-    call(work, "glue-submission", "--output", "submission.zip", *runs)
-    assert (work / "submission.zip").is_file()
-
-
 def test_a_table_of_runs_is_planned_with_the_recipes_of_the_package(work):
     planned = call(work, "reproduce", "pretraining_pays", "--dry_run", "--only", "sst2", "--seeds", "1")
     assert "run_glue.py configs/bert/sst2_small.yaml" in planned
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "extra"),
-    [
-        ("run-vectors", ["--train_file", "text.txt", "--output_dir", "static"], "vectors"),
-        ("app", ["--elmo", "elmo", "--gpt", "gpt", "--bert", "bert"], "app"),
-    ],
-)
-def test_a_command_whose_extra_is_missing_says_how_to_install_it(name, words, extra, work):
-    assert f"elmo-gpt-bert[{extra}]" in call(work, name, *words, status=1)
+def test_a_command_whose_extra_is_missing_says_how_to_install_it(work):
+    assert "elmo-gpt-bert[app]" in call(work, "app", "--elmo", "elmo", "--gpt", "gpt", "--bert", "bert", status=1)
+
+
+def test_the_word2vec_of_a_table_is_installed(work):
+    words = ["-m", "elmo_gpt_bert.scripts.word2vec", "--train_file", "text.txt", "--output_dir", "w2v"]
+    subprocess.run([sys.executable, *words], cwd=work, check=True)
+    assert (work / "w2v" / "vectors.txt").is_file()

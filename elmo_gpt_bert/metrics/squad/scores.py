@@ -145,20 +145,3 @@ def find_best_thresh(marked: np.ndarray, marks: Marks) -> tuple[float, float]:
     best = int(totals.argmax())
     threshold = marks.no_answer[order[best - 1]] if best else 0.0
     return 100 * float(totals[best]) / len(gains), float(threshold)
-
-
-def precision_recall(marked: np.ndarray, marks: Marks) -> tuple[np.ndarray, np.ndarray, float]:
-    """(precisions, recalls, average precision in per cent), for marks.exact, marks.f1 or, as oracle, marks.answerable.
-
-    A question is retrieved if its no_answer is not above a threshold. The curve (P,) begins with precision 1 at recall
-    0, followed by a point for each threshold that makes a difference. Raises ValueError if no question has an answer.
-    """
-    if not marks.answerable.any():
-        raise ValueError("no question has an answer: precision and recall need questions that have one")
-    order = np.argsort(marks.no_answer, kind="stable")
-    right = np.cumsum(np.where(marks.answerable, marked, 0.0)[order])
-    probabilities = marks.no_answer[order]
-    possible = np.append(probabilities[1:] != probabilities[:-1], True)
-    precisions = np.append(1.0, (right / np.arange(1, len(right) + 1))[possible])
-    recalls = np.append(0.0, right[possible] / marks.answerable.sum())
-    return precisions, recalls, 100 * float(precisions[1:] @ np.diff(recalls))

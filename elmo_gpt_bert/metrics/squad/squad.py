@@ -52,9 +52,9 @@ CITATION = """\
 """
 INPUTS = """\
 predictions: for each question of the references {"id", "prediction_text"}; in v2.0 also "no_answer_probability", which
-may be any number that grows with the probability. `evaluate` takes no fewer predictions than references;
-squad_scores.py scores such files as the official scorers do: a question without a prediction counts 0 in v1.1
-and cmrc2018, and is ignored in v2.0.
+may be any number that grows with the probability. `evaluate` takes no fewer predictions than references.
+run_squad.py --predictions_file scores files that lack some as the official scorers do: a question without a prediction
+counts 0 in v1.1 and cmrc2018, and is ignored in v2.0.
 references: for each question {"id", "answers": {"text": [...], "answer_start": [...]}}, in any order.
 no_answer_threshold (v2.0): "" is predicted if no_answer_probability is above it. By default, none is changed.
 """

@@ -70,7 +70,7 @@ GLUE = Table(
         for title in TITLES
     ),
     notes=(
-        "The labels of the test sets are not published: glue_submission.py writes the leaderboard's zip. A verdict is "
+        "The labels of the test sets are not published: --do_predict writes what the leaderboard takes. A verdict is "
         "for figures on dev, of which the paper has three for each BERT. The paper takes the best of four learning "
         "rates for each task, and for the large model the best of several runs; the recipes have one learning rate.",
     ),

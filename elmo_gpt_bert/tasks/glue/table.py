@@ -33,6 +33,23 @@ MNLI_SPLITS = {
 }
 
 
+@dataclass(frozen=True)
+class LeaderboardFile:
+    """One of the eleven files that the zip for the GLUE leaderboard (gluebenchmark.com/submit) holds.
+
+    The names are in jiant's benchmarks.py (github.com/nyu-mll/jiant). A file has one line for each example of the
+    published test file. The data set card of nyu-mll/glue has the numbers of examples.
+    """
+
+    name: str
+    examples: int
+
+
+def _leaderboard(name: str, examples: int) -> dict[str, LeaderboardFile]:
+    """The file for the predictions of a task with one test set."""
+    return {"test": LeaderboardFile(name, examples)}
+
+
 def _labelled_splits(*names: str) -> dict[str, Split]:
     """Three splits with labels. In the possible `names` of their files, {} stands for train, dev or test."""
     words = {"train": "train", "validation": "dev", "test": "test"}
@@ -60,6 +77,7 @@ class GlueTask:
     hub_revision: str | None = None  # None: the newest; another has no configurations
     answers: Mapping[str, str] = field(default_factory=dict)  # class of the model -> label, if they differ
     metric_columns: Mapping[str, str] = field(default_factory=dict)  # further arguments of the metric -> their columns
+    leaderboard: Mapping[str, LeaderboardFile] = field(default_factory=dict)  # split -> the file for its predictions
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -70,7 +88,17 @@ class GlueTask:
         """The label that the model's class `name` stands for."""
         return self.answers.get(name, name)
 
+    def for_leaderboard(self, prediction: str) -> str:
+        """A line's prediction as the server reads it: the name or the number of a class, or a similarity from 0 to 5.
 
+        Source: write_glue_preds in src/evaluate.py of jiant's first releases.
+        """
+        if not self.labels:
+            return f"{min(max(float(prediction), 0.0), HIGHEST_SIMILARITY):.4f}"
+        return str(self.labels.index(prediction)) if self.numbered else prediction
+
+
+HIGHEST_SIMILARITY = 5.0  # of STS-B
 PAIR = ("sentence1", "sentence2")
 INFERENCE = ("entailment", "neutral", "contradiction")
 ENTAILMENT = ("entailment", "not_entailment")
@@ -82,8 +110,16 @@ TASKS = {
         ("glue", "cola"),
         numbered=True,
         train_header=("source", "label", "judgement", "sentence"),
+        leaderboard=_leaderboard("CoLA.tsv", 1063),
     ),
-    "sst2": GlueTask("SST-2", ("sentence",), ("negative", "positive"), ("glue", "sst2"), numbered=True),
+    "sst2": GlueTask(
+        "SST-2",
+        ("sentence",),
+        ("negative", "positive"),
+        ("glue", "sst2"),
+        numbered=True,
+        leaderboard=_leaderboard("SST-2.tsv", 1821),
+    ),
     "mrpc": GlueTask(
         "MRPC",
         PAIR,
@@ -92,8 +128,11 @@ TASKS = {
         numbered=True,
         tsv_text=("#1 String", "#2 String"),
         tsv_label="Quality",
+        leaderboard=_leaderboard("MRPC.tsv", 1725),
     ),
-    "stsb": GlueTask("STS-B", PAIR, (), ("glue", "stsb"), tsv_label="score"),
+    "stsb": GlueTask(
+        "STS-B", PAIR, (), ("glue", "stsb"), tsv_label="score", leaderboard=_leaderboard("STS-B.tsv", 1379)
+    ),
     "qqp": GlueTask(
         "QQP",
         ("question1", "question2"),
@@ -102,6 +141,7 @@ TASKS = {
         numbered=True,
         tsv_label="is_duplicate",
         skip_broken_lines=True,
+        leaderboard=_leaderboard("QQP.tsv", 390965),
     ),
     "mnli": GlueTask(
         "MNLI",
@@ -111,10 +151,24 @@ TASKS = {
         tsv_text=PAIR,
         tsv_label="gold_label",
         splits=MNLI_SPLITS,
+        leaderboard={"test": LeaderboardFile("MNLI-m.tsv", 9796), "test_mm": LeaderboardFile("MNLI-mm.tsv", 9847)},
     ),
-    "qnli": GlueTask("QNLI", ("question", "sentence"), ENTAILMENT, ("glue", "qnli")),
-    "rte": GlueTask("RTE", PAIR, ENTAILMENT, ("glue", "rte")),
-    "wnli": GlueTask("WNLI", PAIR, ("not_entailment", "entailment"), ("glue", "wnli"), numbered=True),
+    "qnli": GlueTask(
+        "QNLI",
+        ("question", "sentence"),
+        ENTAILMENT,
+        ("glue", "qnli"),
+        leaderboard=_leaderboard("QNLI.tsv", 5463),
+    ),
+    "rte": GlueTask("RTE", PAIR, ENTAILMENT, ("glue", "rte"), leaderboard=_leaderboard("RTE.tsv", 3000)),
+    "wnli": GlueTask(
+        "WNLI",
+        PAIR,
+        ("not_entailment", "entailment"),
+        ("glue", "wnli"),
+        numbered=True,
+        leaderboard=_leaderboard("WNLI.tsv", 146),
+    ),
     # Bowman et al. 2015, arXiv 1508.05326: the files of snli_1.0.zip.
     "snli": GlueTask(
         "SNLI",
@@ -161,6 +215,7 @@ DIAGNOSTICS = {
             "validation": Split(None, ("diagnostic-full.tsv",), text=("Premise", "Hypothesis")),
             "test": Split("test", ("diagnostic.tsv",), labelled=False),
         },
+        leaderboard=_leaderboard("AX.tsv", 1104),
     ),
     # HANS: McCoy, Pavlick and Linzen 2019, arXiv 1902.01007; the file of github.com/tommccoy1/hans. As its README
     # says, the predicted classes neutral and contradiction count as non-entailment; probabilities are not added up.

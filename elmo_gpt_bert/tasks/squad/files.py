@@ -1,6 +1,6 @@
 """Files of questions about contexts -> checked examples, in plain Python: SQuAD's official JSON, and JSON lines.
 
-data.py makes data sets of these examples. squad_scores.py uses them as they are, without importing datasets.
+data.py makes data sets of these examples. scoring.py uses them as they are.
 """
 
 import re
