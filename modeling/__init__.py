@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # at run time, `__getattr__` imports them
         ZooGPTForSequenceClassification,
         ZooGPTForTokenClassification,
     )
-    from .shared.modeling_packing import DataCollatorWithPacking
+    from .shared.packing_collator import DataCollatorWithPacking
 
 # One row per model: its configuration, the map of its classes, its tokenizer; None: the tokenizer of its encoder.
 MODELS = (
@@ -69,7 +69,7 @@ MODELS = (
 # The module of each class, or function, that is imported when it is first used. `register_model` adds the models of
 # `MODELS`.
 MODULES = {
-    "DataCollatorWithPacking": "modeling.shared.modeling_packing",
+    "DataCollatorWithPacking": "modeling.shared.packing_collator",
     "ElmoFillMaskPipeline": "modeling.elmo.pipeline_elmo",
     "ElmoTokenClassificationPipeline": "modeling.elmo.pipeline_elmo",
     "ZooBertPreTrainedModel": "modeling.bert.modeling_bert",

@@ -13,7 +13,7 @@ import run_glue
 import run_pretraining
 from elmo_gpt_bert.training import batches
 from modeling.shared import modeling_attention, modeling_packing
-from modeling.shared.modeling_packing import find_packing
+from modeling.shared.packing_collator import find_packing
 from tests import bert_cases, gpt_cases
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.pretraining_sample import flags as pretraining_flags

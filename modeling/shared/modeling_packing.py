@@ -20,7 +20,7 @@ sequence (modeling_attention.py).
 
 `make_plan` decides once a call whether a batch is packed, and which token of each row is read. Rows that hold several
 sequences (`find_starts`) are separated in the same way. To find the sequences, it reads values of the batch, for which
-a program has to wait if they are on a GPU. `DataCollatorWithPacking` finds them before the batch goes there.
+a program has to wait if they are on a GPU. The collator of packing_collator.py finds them before the batch goes there.
 
 Letters: B rows, T columns, N tokens of a packed row, S sequences (S = B unless rows hold several), L the length of the
 longest, H hidden size, Q queries, P tokens in a cache.
@@ -28,10 +28,10 @@ longest, H hidden size, Q queries, P tokens in a cache.
 
 import dataclasses
 import functools
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn as nn
@@ -204,50 +204,6 @@ def find_sequences(
         last_rows=(rank[sequence.view(shape).gather(1, last)].squeeze(1) - empty).to(device),
         groups=list(zip(counts.tolist(), of_group.tolist(), strict=True)),
     )
-
-
-class DataCollatorWithPacking:
-    """Adds to the batches of another collator what the models here would otherwise find out on the device.
-
-        Trainer(model, data_collator=DataCollatorWithPacking(DataCollatorWithPadding(tokenizer)), ...)
-
-    A batch gets one more entry, `packing`, an argument of ZooBert and ZooGPT models. Their results do not change. On a
-    GPU, a forward and backward pass then reads no value of the batch, for which the program would wait. Labels of
-    tokens, if any, are those of the tokens themselves, or `shift_labels`, of the tokens that follow. Whoever changes
-    the mask, the boundaries or the labels of a batch later has to leave its `packing` out.
-    """
-
-    def __init__(self, collator: Callable[[Any], MutableMapping[str, Any]]) -> None:
-        self.collator = collator
-
-    def __call__(self, examples: Any) -> MutableMapping[str, Any]:
-        batch = self.collator(examples)
-        packing = find_packing(batch)
-        if packing is not None:
-            batch["packing"] = packing
-        return batch
-
-
-def find_packing(batch: MutableMapping[str, Any]) -> Packing | None:
-    """The packing of a batch of input_ids, (B, T) or (B, K, T); None without them, or with padding on the left.
-
-    Raises ValueError for boundaries of sequences that do not fit the tokens.
-    """
-    names = ("input_ids", "attention_mask", "position_ids", "labels", "shift_labels")
-    tokens, attention_mask, position_ids, labels, shift_labels = map(batch.get, names)
-    if tokens is None:
-        return None
-    if tokens.dim() == 3:
-        tokens, position_ids = tokens.flatten(0, 1), None
-        attention_mask = None if attention_mask is None else attention_mask.flatten(0, 1)
-    starts = find_starts(tokens, attention_mask, position_ids, None, {name: batch.get(name) for name in BOUNDARIES})
-    packing = find_sequences(tuple(tokens.shape), tokens.device, attention_mask, starts, if_whole=True)
-    labels = labels if shift_labels is None else shift_labels
-    if packing is None or labels is None or labels.shape != tokens.shape:
-        return packing
-    labelled = (labels != IGNORED).flatten()
-    labels_padding = attention_mask is not None and bool((labelled & (attention_mask == 0).flatten()).any())
-    return dataclasses.replace(packing, labelled=labelled.nonzero().squeeze(1), labels_padding=labels_padding)
 
 
 def at_labels(
