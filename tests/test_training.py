@@ -3,10 +3,12 @@
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import math
 import os
 import pickle
 import pty
+import random
 import re
 import struct
 import sys
@@ -498,6 +500,31 @@ def test_evaluation_changes_nothing_about_training(run, data_set, tmp_path, chan
     args = run(output_dir=run().output_dir + "2", do_eval=True, **dropout, **changes)
     scored = fit(args, data_set, {"": data_set}, lambda *_: {"a": 0.0})
     assert torch.equal(weights(scored[1]), weights(alone))
+
+
+def test_what_an_update_draws_depends_on_no_earlier_draw(run, data_set, tmp_path, monkeypatch):
+    dropout = {"model_name_or_path": str(write_model(tmp_path, hidden_dropout_prob=0.3))}
+    _, alone = fit(run(**dropout), data_set)
+    between = loop._Training.between_updates
+
+    def draw_between(self) -> None:
+        torch.rand(self.progress.update), np.random.rand(), random.random()
+        between(self)
+
+    monkeypatch.setattr(loop._Training, "between_updates", draw_between)
+    _, same = fit(run(output_dir=run().output_dir + "2", **dropout), data_set)
+    assert torch.equal(weights(same), weights(alone))
+
+
+def test_each_micro_batch_of_each_update_and_seed_draws_its_own_numbers():
+    def drawn(*key: int) -> tuple:
+        loop.seed_draws(torch.device("cpu"), *key)
+        return torch.rand(2).tolist(), np.random.rand(), random.random()
+
+    draws = {key: drawn(*key) for key in itertools.product((1, 2), (0, 1, 70000), (0, 1, 2))}
+    for part in zip(*draws.values(), strict=True):
+        assert len(set(map(str, part))) == 18
+    assert all(drawn(*key) == values for key, values in draws.items())
 
 
 # Prediction

@@ -1,13 +1,14 @@
 """Trains a model: the training loop of all scripts.
 
-An update weighs all its examples equally, or all their labelled tokens if tokens have labels. How they are distributed
-over processes and accumulation steps changes only rounding and the random numbers of dropout.
+An update weighs all its examples equally, or all their labelled tokens if tokens have labels. How its micro-batches
+are distributed over processes and accumulation steps changes only rounding; their size also what dropout draws.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +16,15 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import send_to_device, set_seed, tqdm
+from accelerate import Accelerator, DistributedType
+from accelerate.utils import send_to_device, tqdm
 
 from elmo_gpt_bert.training import memory
 from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
 from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_options, with_packing
-from elmo_gpt_bert.training.checkpoints import Checkpoints, Mean, Progress
+from elmo_gpt_bert.training.checkpoints import BATCH_SIZE, Checkpoints, Mean, Progress
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
 from elmo_gpt_bert.training.environment import hardware, versions
@@ -30,11 +32,11 @@ from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_err
 from elmo_gpt_bert.training.launching import remove_earlier_results, start_trackers
 from elmo_gpt_bert.training.layers import freeze_layers, make_divisible, reinitialize_layers
 from elmo_gpt_bert.training.optimization import build_optimizer, build_schedule, move_schedule
-from elmo_gpt_bert.training.plan import Stretch, sharding
+from elmo_gpt_bert.training.plan import Batch, Counts, Stretch
 from elmo_gpt_bert.training.results import Results, ScoresBySet, flatten_scores, goodness
 from elmo_gpt_bert.training.speed import Speed
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
-from elmo_gpt_bert.training.xla import recompute_activations, run_pending, seed_update
+from elmo_gpt_bert.training.xla import recompute_activations, run_pending
 
 
 if TYPE_CHECKING:
@@ -77,7 +79,6 @@ def train(
     """
     reinitialize_layers(model, args.reinit_layers)
     freeze_layers(model, args.freeze_layers, args.reinit_layers)
-    set_seed(args.seed, device_specific=True)  # dropout differs between processes, the order of examples does not
     if args.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise InputError(
@@ -106,6 +107,24 @@ def _check_metric(task: Task, compute: Compute, metric: str) -> None:
     goodness({suffix: evaluate(task, split, compute).scores for suffix, split in splits}, metric)
 
 
+def seed_draws(device: torch.device, *key: int) -> None:
+    """Makes all that a micro-batch draws on `device` a function of the key: the seed, the update, its number there.
+
+    It is numbered over all processes. So nothing depends on earlier draws, and a checkpoint needs no random states.
+    torch.manual_seed would seed all kinds of devices, and is slow where one of them is not in use.
+    """
+    number = int(np.random.SeedSequence(key).generate_state(1)[0])
+    random.seed(number)
+    np.random.seed(number)
+    torch.default_generator.manual_seed(number)
+    if device.type == "xla":
+        from torch_xla.core import xla_model
+
+        xla_model.set_rng_state(number)
+    elif device.type != "cpu":
+        torch.get_device_module(device).manual_seed(number)
+
+
 class _Training:
     """The state of one call of `train`."""
 
@@ -125,14 +144,16 @@ class _Training:
         self.padding_options = padding_options(model, args.pad_to_max_length)
         model.to(accelerator.device)
         model.tie_weights(recompute_mapping=False)  # on XLA, `to` copies a shared weight once for each use
-        if sharding(accelerator):
+        uses_fsdp = accelerator.distributed_type == DistributedType.FSDP
+        if uses_fsdp:
             make_divisible(model)
         optimizer = build_optimizer(model, args)
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.scheduler = build_schedule(optimizer, args, self.total)
         circumstances = versions() | hardware(accelerator)
+        circumstances |= {"FSDP": uses_fsdp, BATCH_SIZE: args.per_device_train_batch_size}
         self.checkpoints = Checkpoints(
-            model, tokenizer, self.plan, task.compared_data, circumstances, identity, args, accelerator
+            model, optimizer, tokenizer, self.plan, task.compared_data, circumstances, identity, args, accelerator
         )
         restored = self.checkpoints.restore()
         self.progress = restored or Progress()
@@ -194,32 +215,38 @@ class _Training:
     def losses(self, stretch: Stretch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yields this process's share of each loss of an update, after the backward pass, and the update's items.
 
-        Both are (losses,). A micro-batch's mean loss is weighted by its part of the update's items, so that
-        accumulation and processes change only rounding and the random numbers of dropout. A process that has no
-        example of the last micro-batch computes one with weight zero. A micro-batch without a labelled token, whose
-        mean loss is NaN, has weight zero, too.
+        Both are (losses,). A process that has no example of the last micro-batch computes one with weight zero.
         """
         plan, accelerator = self.plan, self.accelerator
-        rank, processes = accelerator.process_index, accelerator.num_processes
         pin_memory = accelerator.device.type == "cuda"
-        examples = (batch[rank::processes] or batch[:1] for update in stretch.updates for batch in update)
+        examples = (plan.share(batch) or batch[:1] for update in stretch.updates for batch in update)
         workers = count_workers(self.args.dataloader_num_workers, accelerator.device)
         collate = with_packing(stretch.collate, self.checkpoints.model, accelerator.device)
         loader = iter(load_batches(stretch.data_set, examples, collate, workers, pin_memory))
-        for number, update in enumerate(stretch.updates, self.progress.update):
-            seed_update(accelerator, self.args.seed, number)
+        for update in stretch.updates:
             batches = [next(loader) for _ in update]
             counts = plan.count(update, batches)
-            shares = torch.zeros(len(plan.losses), device=accelerator.device)
-            for step, (batch, items) in enumerate(zip(batches, counts.batches, strict=True), start=1):
-                inputs = send_to_device(batch, accelerator.device, non_blocking=pin_memory)
-                shares_of_items = [
-                    count / total if count else None for count, total in zip(items, counts.totals, strict=True)
-                ]
-                accelerator.sync_gradients = step == len(update)
-                with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(self.model):
-                    shares += self.speed.measure(batch, partial(self.backward, inputs, shares_of_items))
-            yield shares, torch.as_tensor(counts.totals)
+            yield self.accumulate(batches, counts), torch.as_tensor(counts.totals)
+
+    def accumulate(self, batches: list[Batch], counts: Counts) -> torch.Tensor:
+        """(losses,) this process's shares of the losses of an update, after the backward passes of its micro-batches.
+
+        A micro-batch's mean loss is weighted by its part of the update's items. If it has no labelled token, its mean
+        loss is NaN, and its weight zero.
+        """
+        accelerator, device = self.accelerator, self.accelerator.device
+        shares = torch.zeros(len(self.plan.losses), device=device)
+        for step, (batch, items) in enumerate(zip(batches, counts.batches, strict=True)):
+            inputs = send_to_device(batch, device, non_blocking=device.type == "cuda")
+            shares_of_items = [
+                count / total if count else None for count, total in zip(items, counts.totals, strict=True)
+            ]
+            accelerator.sync_gradients = step == len(batches) - 1
+            micro_batch = step * accelerator.num_processes + accelerator.process_index
+            seed_draws(device, self.args.seed, self.progress.update, micro_batch)
+            with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(self.model):
+                shares += self.speed.measure(batch, partial(self.backward, inputs, shares_of_items))
+        return shares
 
     def backward(self, inputs: dict[str, torch.Tensor], shares: list[float | torch.Tensor | None]) -> torch.Tensor:
         """(losses,) this process's shares of the losses of a micro-batch, after the backward pass.
