@@ -64,7 +64,7 @@ def test_a_finished_sharded_run_without_checkpoints_is_not_trained_again(flags, 
     words = [*TWO, "--save_strategy", "no", "--max_steps", "2"]
     run(flags("two", *words))
     before = outcome(tmp_path / "two")
-    monkeypatch.setattr(loop._Training, "update", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(loop._Training, "step", lambda _: pytest.fail("trained again"))
     run(flags("two", *words, "--resume", "--do_predict"))
     assert outcome(tmp_path / "two") == before and (tmp_path / "two" / "predictions.tsv").exists()
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 # Other values have four digits.
 LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f", "peak_share": ".3f"}
 SAVE_STEPS = 500  # updates between two checkpoints with --save_strategy steps alone
+MAX_OVERFLOWS = 20  # in a row: then no scale of the gradients in fp16 would help
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,7 @@ class _Training:
         self.clock = Clock(self.progress.seconds)
         self.unread: list[tuple[torch.Tensor, torch.Tensor]] = []  # (losses, items): reading waits for the device
         self.gradient_norm: torch.Tensor | None = None  # of the last update, if gradients are clipped
+        self.overflows = 0  # in a row
         self.speed = Speed(self.clock.seconds.get("train", 0.0), self.plan.measures_peak, args, accelerator)
         self.print_plan()
         if restored:
@@ -191,8 +193,9 @@ class _Training:
                 stretch = self.plan.stretch(progress.update)
                 self.model.train()
                 for losses, items in self.losses(stretch):
-                    self.update(losses, items)
-                    self.between_updates()
+                    if self.step():
+                        self.update(losses, items)
+                        self.between_updates()
                     if self.finished:
                         break
         self.bar.close()
@@ -215,7 +218,8 @@ class _Training:
     def losses(self, stretch: Stretch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yields this process's share of each loss of an update, after the backward pass, and the update's items.
 
-        Both are (losses,). A process that has no example of the last micro-batch computes one with weight zero.
+        Both are (losses,). A process that has no example of the last micro-batch computes one with weight zero. If the
+        caller makes no update, its losses are computed again.
         """
         plan, accelerator = self.plan, self.accelerator
         pin_memory = accelerator.device.type == "cuda"
@@ -223,10 +227,11 @@ class _Training:
         workers = count_workers(self.args.dataloader_num_workers, accelerator.device)
         collate = with_packing(stretch.collate, self.checkpoints.model, accelerator.device)
         loader = iter(load_batches(stretch.data_set, examples, collate, workers, pin_memory))
-        for update in stretch.updates:
+        for number, update in enumerate(stretch.updates, self.progress.update):
             batches = [next(loader) for _ in update]
             counts = plan.count(update, batches)
-            yield self.accumulate(batches, counts), torch.as_tensor(counts.totals)
+            while self.progress.update == number:
+                yield self.accumulate(batches, counts), torch.as_tensor(counts.totals)
 
     def accumulate(self, batches: list[Batch], counts: Counts) -> torch.Tensor:
         """(losses,) this process's shares of the losses of an update, after the backward passes of its micro-batches.
@@ -265,14 +270,32 @@ class _Training:
         self.accelerator.backward(loss * (plan.gradient_scale * self.accelerator.num_processes))
         return torch.stack(parts).detach()
 
-    def update(self, losses: torch.Tensor, items: torch.Tensor) -> None:
-        """One step of the optimizer, after the backward pass, for this process's shares of the losses."""
+    def step(self) -> bool:
+        """One step of the optimizer, after the backward pass. False if a gradient of fp16 overflowed: there is none.
+
+        The scaler then lowers its scale. Accelerate does not notice that a fused optimizer has left out the step.
+        """
         if self.args.max_grad_norm > 0:
             self.gradient_norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+        scaler = self.accelerator.scaler
+        scale = 0.0 if scaler is None else scaler.get_scale()
         self.optimizer.step()
+        self.optimizer.zero_grad()
+        if scaler is None or scaler.get_scale() >= scale:
+            self.overflows = 0
+            return True
+        self.overflows += 1
+        if self.overflows == MAX_OVERFLOWS:
+            self.diverged(
+                f"fp16 gradients overflowed {MAX_OVERFLOWS} times in a row after update {self.progress.update}"
+            )
+        self.print(f"{self.position}: fp16 gradients overflowed; again with a scale of {scaler.get_scale():g}")
+        return False
+
+    def update(self, losses: torch.Tensor, items: torch.Tensor) -> None:
+        """Counts an update, after the optimizer's step, for this process's shares of the losses."""
         self.progress.update += 1
         self.scheduler.step()
-        self.optimizer.zero_grad()
         run_pending(self.accelerator)
         self.unread.append((losses, items))
         self.bar.update()
