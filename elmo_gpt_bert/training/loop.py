@@ -7,6 +7,7 @@ are distributed over processes and accumulation steps changes only rounding; the
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import random
 import sys
@@ -114,7 +115,7 @@ def seed_draws(device: torch.device, *key: int) -> None:
     It is numbered over all processes. So nothing depends on earlier draws, and a checkpoint needs no random states.
     torch.manual_seed would seed all kinds of devices, and is slow where one of them is not in use.
     """
-    number = int(np.random.SeedSequence(key).generate_state(1)[0])
+    number = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest())
     random.seed(number)
     np.random.seed(number)
     torch.default_generator.manual_seed(number)
