@@ -90,7 +90,7 @@ def test_a_card_may_be_edited_and_notes_added(folder):
     "name",
     ["adapter_config.json", "adapter_model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"]
     + ["generation_config.json", "tokenizer.model", "vocab.txt", "added_tokens.json", "modeling_own.py"]
-    + ["model.safetensors.index.json", "chat_template.jinja", "custom_checkpoint_0.pkl", "PYTORCH_MODEL.BIN"],
+    + ["model.safetensors.index.json", "chat_template.jinja", "optimizer.safetensors", "PYTORCH_MODEL.BIN"],
 )
 def test_a_file_that_was_added_and_would_be_read_is_damage(folder, name):
     (folder / name).write_text("{}", encoding="utf-8")

@@ -213,7 +213,14 @@ def test_a_table_counts_runs_whose_data_and_models_are_not_here(flags, tmp_path)
 
 
 def test_a_model_counts_without_the_tokenizer_and_the_state_of_its_training(tmp_path):
-    for name in ("config.json", "model.safetensors", "vocab.txt", "optimizer.bin", "random_states_0.pkl", "notes.txt"):
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+        "optimizer.safetensors",
+        "optimizer.pt",
+        "notes.txt",
+    ):
         (tmp_path / name).write_text(name, encoding="utf-8")
     args = Arguments(**COMMON | {"model_name_or_path": str(tmp_path)})
 
@@ -224,4 +231,4 @@ def test_a_model_counts_without_the_tokenizer_and_the_state_of_its_training(tmp_
 
     assert changed("config.json") == changed("model.safetensors") == ["initial model"]
     assert changed("vocab.txt") == ["tokenizer"]
-    assert changed("optimizer.bin") == changed("random_states_0.pkl") == changed("notes.txt") == []
+    assert changed("optimizer.safetensors") == changed("optimizer.pt") == changed("notes.txt") == []

@@ -6,10 +6,11 @@ import re
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 import modeling
 from elmo_gpt_bert.training.identity import first_difference
-from elmo_gpt_bert.training.layers import freeze_layers, reinitialize_layers
+from elmo_gpt_bert.training.layers import freeze_layers, gather_weights, load_weights, reinitialize_layers
 from elmo_gpt_bert.training.optimization import build_optimizer
 from modeling import ElmoConfig, ElmoForSequenceClassification
 from tests import tiny_run
@@ -145,3 +146,23 @@ def test_what_cannot_be_frozen_or_renewed_is_one_clear_error():
     assert {name.split(".")[-2] for name in trained} == {"dense", "classifier"} and len(trained) == 4  # the pooler's
     with pytest.raises(ValueError, match=f"^count {LAYERS} leaves nothing of ZooGPTLMHeadModel to train"):
         freeze_layers(MODELS["GPT, tied LM"](), LAYERS)
+
+
+# All weights
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gathered_weights_are_those_of_the_models_folder_and_stay_tied_when_they_are_loaded(name, tmp_path):
+    saved, model = MODELS[name](), MODELS[name]()
+    saved.save_pretrained(tmp_path)
+    weights = gather_weights(saved)
+    torch.testing.assert_close(weights, load_file(tmp_path / "model.safetensors"), rtol=0, atol=0)
+    load_weights(model, weights)
+    torch.testing.assert_close(model.state_dict(), saved.state_dict(), rtol=0, atol=0)
+    assert all(model.get_parameter(a) is model.get_parameter(b) for a, b in model.all_tied_weights_keys.items())
+
+
+def test_the_weights_of_a_model_with_more_layers_are_refused():
+    larger = modeling.ZooGPTLMHeadModel(modeling.ZooGPTConfig(**GPT | {"n_layer": LAYERS + 1}))
+    with pytest.raises(ValueError, match=rf"the weights and the model differ in transformer\.h\.{LAYERS}\."):
+        load_weights(MODELS["GPT, tied LM"](), gather_weights(larger))

@@ -282,8 +282,22 @@ def test_states_go_on_across_the_end_of_an_epoch_and_are_asked_for_when_they_are
     continued = objective.compute(model, batch, {})
     other.load_state(state)
     torch.testing.assert_close(other.compute(model, batch, {}), continued)
-    anew = BiLM(corpus, rows=2, steps=7, seed=2).compute(model, batch | {"windows": torch.zeros(2)}, {})
+    first_window = {"windows": torch.zeros(2, dtype=torch.long)}
+    anew = BiLM(corpus, rows=2, steps=7, seed=2).compute(model, batch | first_window, {})
     assert not torch.allclose(continued, anew, atol=1e-4)
+
+
+def test_a_window_that_is_computed_again_starts_where_it_started_before(corpus):
+    """As after an overflow in fp16; each row goes on for itself."""
+    model = language_model().eval()
+    once, again = (BiLM(corpus, rows=2, steps=7, seed=2) for _ in range(2))
+    for start in range(0, 8, 2):
+        batch = once.batch(range(start, start + 2))
+        expected = once.compute(model, batch, {})
+        row = again.batch([start + 1])
+        losses = [again.compute(model, each, {}) for each in (row, batch, batch)]
+        torch.testing.assert_close(losses[1:], [expected, expected], rtol=0, atol=1e-6)
+    torch.testing.assert_close(again.state(), once.state(), rtol=0, atol=1e-6)
 
 
 def test_evaluation_has_states_of_its_own_which_begin_anew(corpus):

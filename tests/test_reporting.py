@@ -179,7 +179,7 @@ def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, tmp
             return []
 
         def upload_folder(self, repo_id, folder_path, allow_patterns, delete_patterns):
-            files = ["model.safetensors", "checkpoint-2/optimizer.bin", "outputs-0123456789abcdef.safetensors"]
+            files = ["model.safetensors", "checkpoint-2/optimizer.safetensors", "outputs-0123456789abcdef.safetensors"]
             sent = filter_repo_objects(files, allow_patterns=allow_patterns)
             calls.append(("upload", repo_id, Path(folder_path, "model.safetensors").exists(), list(sent)))
 

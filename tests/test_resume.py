@@ -21,7 +21,6 @@ import run_glue
 from elmo_gpt_bert.training import checkpoints, files, loop, reporting, results, seeds
 from elmo_gpt_bert.training.checksums import write_checksums
 from elmo_gpt_bert.training.errors import FileError
-from elmo_gpt_bert.training.folders import danger
 from elmo_gpt_bert.training.identity import run_identity
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
@@ -137,8 +136,13 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def forget_random_states(folder: Path) -> None:
-    torch.save({"step": 18, "random_state": None}, folder / "random_states_0.pkl")
+def cut_and_list_again(folder: Path) -> None:
+    cut(folder / "optimizer.safetensors")
+    write_checksums(folder)
+
+
+def as_earlier_versions_wrote_it(folder: Path) -> None:
+    (folder / "optimizer.safetensors").rename(folder / "optimizer.bin")
     write_checksums(folder)
 
 
@@ -181,10 +185,11 @@ def stopped(flags, after_20_updates, tmp_path) -> list[str]:
     ("damage", "message"),
     [
         (lambda folder: cut(folder / "model.safetensors"), "model.safetensors has 100 bytes less"),
-        (lambda folder: flip(folder / "optimizer.bin"), "optimizer.bin was changed"),
-        (lambda folder: (folder / "random_states_0.pkl").unlink(), "random_states_0.pkl: No such file"),
+        (lambda folder: flip(folder / "optimizer.safetensors"), "optimizer.safetensors was changed"),
+        (lambda folder: (folder / "optimizer.safetensors").unlink(), "optimizer.safetensors: No such file"),
         (lambda folder: (folder / "SHA256SUMS").unlink(), "there is no SHA256SUMS"),
-        (forget_random_states, "random_states_0.pkl is broken, or holds more than tensors and numbers"),
+        (cut_and_list_again, "optimizer.safetensors is missing or broken ("),
+        (as_earlier_versions_wrote_it, "optimizer.safetensors is missing or broken ("),
         (rename_progress, "it is the checkpoint of update 15 under another name"),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter_config.json is not in SHA256SUMS"),
     ],
@@ -229,7 +234,7 @@ def test_a_linked_checkpoint_is_used_and_what_it_leads_to_is_never_removed(stopp
     run_glue.main([*stopped, "--resume"])
     assert outcome(out) == whole
     assert not [path for path in out.iterdir() if path.is_symlink()]
-    assert len(list(elsewhere.glob("checkpoint-1[58]/optimizer.bin"))) == 2
+    assert len(list(elsewhere.glob("checkpoint-1[58]/optimizer.safetensors"))) == 2
 
 
 # Planted files
@@ -245,49 +250,39 @@ class Planted:
         return os.mkdir, (str(self.folder),)
 
 
-PICKLES = ["optimizer.bin", "random_states_0.pkl", "custom_checkpoint_0.pkl", "scheduler.bin", "sampler.bin"]
+PICKLES = ["optimizer.bin", "optimizer.pt", "random_states_0.pkl", "custom_checkpoint_0.pkl", "scheduler.bin"]
 PICKLES += ["scaler.pt", "pytorch_model.bin", "pytorch_model_fsdp.bin", "parts/of_a_model.pt"]
 
 
-def test_no_planted_pickle_runs_whatever_its_name(stopped, tmp_path):
-    mark, out = tmp_path / "mark", tmp_path / "out"
-    shutil.rmtree(out / "checkpoint-15")
-    shutil.copytree(out / "checkpoint-18", tmp_path / "safe")
-    for name in PICKLES:
-        for write in (torch.save, lambda planted, path: path.write_bytes(pickle.dumps(planted, protocol=2))):
-            folder = out / "checkpoint-18"
-            shutil.rmtree(folder)
-            shutil.copytree(tmp_path / "safe", folder)
-            if name == "pytorch_model.bin":  # accelerate looks for it where there is no model.safetensors
-                (folder / "model.safetensors").unlink()
-            (folder / name).parent.mkdir(exist_ok=True)
-            write(Planted(mark), folder / name)
-            write_checksums(folder)
-            with pytest.raises(OSError, match=f"checkpoint-18: {name} .*remove them to begin again") as raised:
-                run_glue.main([*stopped, "--resume"])
-            assert not mark.exists() and "\n" not in str(raised.value)
+def test_no_planted_pickle_is_read_whatever_its_name(stopped, whole, tmp_path):
+    mark, folder = tmp_path / "mark", tmp_path / "out" / "checkpoint-18"
+    for number, name in enumerate(PICKLES):
+        write = torch.save if number % 2 else lambda planted, path: path.write_bytes(pickle.dumps(planted, protocol=2))
+        (folder / name).parent.mkdir(exist_ok=True)
+        write(Planted(mark), folder / name)
+    write_checksums(folder)
+    run_glue.main([*stopped, "--resume"])
+    assert outcome(tmp_path / "out") == whole and not mark.exists()
     pickle.loads(pickle.dumps(Planted(mark)))
     assert mark.exists()  # so that the above means something
 
 
-def test_a_link_to_a_folder_and_a_pipe_are_no_files_of_a_checkpoint(tmp_path):
-    folder = tmp_path / "checkpoint-1"
-    (folder / "parts").mkdir(parents=True)
-    assert danger(folder) is None
-    (folder / "parts").rename(tmp_path / "elsewhere")
-    (folder / "parts").symlink_to(tmp_path / "elsewhere")
-    assert danger(folder) == "parts is not a file"
-    (folder / "parts").unlink()
-    os.mkfifo(folder / "scaler.pt")
-    assert danger(folder) == "scaler.pt is not a file"
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "plan.safetensors"])
+def test_a_pickle_in_the_place_of_tensors_is_one_line(stopped, tmp_path, name):
+    mark, folder = tmp_path / "mark", tmp_path / "out" / "checkpoint-18"
+    shutil.rmtree(folder.with_name("checkpoint-15"))
+    for other in ("pytorch_model.bin", name):
+        torch.save(Planted(mark), folder / other)
+    write_checksums(folder)
+    with pytest.raises(OSError, match=f"checkpoint-18: {name} is missing or broken .*remove them") as raised:
+        run_glue.main([*stopped, "--resume"])
+    assert not mark.exists() and "\n" not in str(raised.value)
 
 
-def test_a_checkpoint_has_no_pickle_of_its_own(stopped, tmp_path):
-    files = (tmp_path / "out" / "checkpoint-18").iterdir()
-    assert {path.name for path in files if path.suffix in (".bin", ".pkl", ".pt", ".pth")} == {
-        "optimizer.bin",
-        "random_states_0.pkl",
-    }
+def test_a_checkpoint_has_no_pickle(stopped, tmp_path):
+    files = [path for path in (tmp_path / "out" / "checkpoint-18").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".py", ".safetensors", ""}
+    assert [path.name for path in files if not path.suffix] == ["SHA256SUMS"]
 
 
 # Another run
@@ -581,7 +576,7 @@ def with_files_of_at_most(size: int, function) -> None:
 
 def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(stopped, whole, tmp_path, capfd):
     out = tmp_path / "out"
-    limit = (out / "checkpoint-18" / "optimizer.bin").stat().st_size - 1
+    limit = (out / "checkpoint-18" / "optimizer.safetensors").stat().st_size - 1
     assert wait(fork(lambda: with_files_of_at_most(limit, lambda: run_glue.main([*stopped, "--resume"])))) == [1]
     error = capfd.readouterr().err.splitlines()[-1]
     assert "cannot write" in error and "checkpoint-21" in error
@@ -593,19 +588,14 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(stopped, 
 
 
 def test_of_two_processes_one_with_a_full_disk_ends_both_with_one_line(flags, tmp_path, monkeypatch, capfd):
-    save_state = checkpoints.Accelerator.save_state
-
-    def second_is_full(self, folder: str) -> None:
-        save_state(self, folder)
-        if self.process_index == 1:
-            time.sleep(1)  # the first process waits for it
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(*_) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def run() -> None:
         with pytest.raises(FileError, match=r"cannot write .*checkpoint-3: .*Make room\. No checkpoint has"):
             run_glue.main([*flags, "--output_dir", str(tmp_path / "out")])
 
-    monkeypatch.setattr(checkpoints.Accelerator, "save_state", second_is_full)
+    monkeypatch.setattr(checkpoints, "save_file", full)
     assert wait(fork(run, 2)) == [0, 0], capfd.readouterr().err
     assert not list((tmp_path / "out").glob("*checkpoint-*"))
 

@@ -6,10 +6,12 @@ FSDP is made for GPUs; here it divides models among two processes of the process
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 
 import pytest
+import torch
 from accelerate import DistributedType, PartialState
 from safetensors.torch import load_file
 
@@ -56,6 +58,17 @@ def test_a_sharded_model_scores_as_one_process_while_it_learns_and_from_its_fold
     assert scored["eval_loss"] == pytest.approx(trained["eval_loss"], abs=1e-6)
 
 
+@pytest.mark.slow
+def test_a_finished_sharded_run_without_checkpoints_is_not_trained_again(flags, tmp_path, monkeypatch):
+    run = partial(run_sharded, run_glue.main, "ZooBertLayer")
+    words = [*TWO, "--save_strategy", "no", "--max_steps", "2"]
+    run(flags("two", *words))
+    before = outcome(tmp_path / "two")
+    monkeypatch.setattr(loop._Training, "step", lambda _: pytest.fail("trained again"))
+    run(flags("two", *words, "--resume", "--do_predict"))
+    assert outcome(tmp_path / "two") == before and (tmp_path / "two" / "predictions.tsv").exists()
+
+
 needs_all = pytest.mark.skipif("ZOO_ALL" not in os.environ, reason="needs ZOO_ALL=1")
 CASES = [*MODELS, *(pytest.param(model, marks=needs_all) for model in OTHERS)]
 
@@ -91,7 +104,15 @@ def test_a_sharded_model_goes_on_where_it_stopped_and_is_saved_whole(tmp_path, m
     assert wait(fork(lost, count=2), SECONDS)[1] == -9
     assert [path.name for path in out.glob("checkpoint-*")] == ["checkpoint-2"]
     main([*argv, str(tmp_path / "next"), *ONE, "--model_name_or_path", str(out / "checkpoint-2"), "--max_steps", "1"])
+    shutil.copytree(out, tmp_path / "undivided")
     run_sharded(main, layer, [*argv, str(out), *TWO, "--resume"])
     assert outcome(out) == outcome(whole)
     saved = load_file(out / "checkpoint-4" / "model.safetensors")
     assert saved.keys() == ours.keys() and all((saved[name] == weight).all() for name, weight in ours.items())
+
+    main([*argv, str(tmp_path / "undivided"), *ONE, "--resume"])
+    (tmp_path / "divided").mkdir()
+    shutil.move(one / "checkpoint-2", tmp_path / "divided")
+    run_sharded(main, layer, [*argv, str(tmp_path / "divided"), *TWO, "--resume"])
+    for folder in ("undivided", "divided"):
+        torch.testing.assert_close(load_file(tmp_path / folder / "model.safetensors"), theirs, rtol=0, atol=1e-5)

@@ -3,16 +3,20 @@
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import math
 import os
 import pickle
 import pty
+import random
 import re
+import shutil
 import struct
 import sys
 import termios
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +24,7 @@ import pyarrow as pa
 import pytest
 import torch
 import transformers
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset, Features, List, Value, concatenate_datasets, load_from_disk
 from datasets.table import InMemoryTable
@@ -27,7 +32,7 @@ from datasets.table import InMemoryTable
 from elmo_gpt_bert.tasks.choices import features as choices
 from elmo_gpt_bert.tasks.ner import features as ner
 from elmo_gpt_bert.tasks.squad import features as squad
-from elmo_gpt_bert.training import batches, checkpoints, loop, optimization
+from elmo_gpt_bert.training import batches, checkpoints, launching, loop, optimization
 from elmo_gpt_bert.training.batches import load_batches
 from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.identity import run_identity
@@ -498,6 +503,88 @@ def test_evaluation_changes_nothing_about_training(run, data_set, tmp_path, chan
     args = run(output_dir=run().output_dir + "2", do_eval=True, **dropout, **changes)
     scored = fit(args, data_set, {"": data_set}, lambda *_: {"a": 0.0})
     assert torch.equal(weights(scored[1]), weights(alone))
+
+
+def test_what_an_update_draws_depends_on_no_earlier_draw(run, data_set, tmp_path, monkeypatch):
+    dropout = {"model_name_or_path": str(write_model(tmp_path, hidden_dropout_prob=0.3))}
+    _, alone = fit(run(**dropout), data_set)
+    between = loop._Training.between_updates
+
+    def draw_between(self) -> None:
+        torch.rand(self.progress.update), np.random.rand(), random.random()
+        between(self)
+
+    monkeypatch.setattr(loop._Training, "between_updates", draw_between)
+    _, same = fit(run(output_dir=run().output_dir + "2", **dropout), data_set)
+    assert torch.equal(weights(same), weights(alone))
+
+
+def test_each_micro_batch_of_each_update_and_seed_draws_its_own_numbers():
+    def drawn(*key: int) -> tuple:
+        loop.seed_draws(torch.device("cpu"), *key)
+        return torch.rand(2).tolist(), np.random.rand(), random.random()
+
+    draws = {key: drawn(*key) for key in itertools.product((1, 2), (0, 1, 70000), (0, 1, 2))}
+    for part in zip(*draws.values(), strict=True):
+        assert len(set(map(str, part))) == 18
+    assert all(drawn(*key) == values for key, values in draws.items())
+
+
+# fp16
+
+
+class Scaler(torch.amp.GradScaler):
+    """On the processor in float32: gradients overflow if the scale is above `largest`."""
+
+    def __init__(self, largest: float = 2.0**12, **settings: float) -> None:
+        super().__init__("cpu", **settings)
+        self.largest = largest
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        return super().scale(loss) * (1 if self.get_scale() <= self.largest else math.inf)
+
+
+def fit_scaled(args, data_set: Dataset, monkeypatch, ours: Scaler):
+    """(results, model)"""
+    make = launching.make_accelerator
+
+    def with_scaler(args) -> Accelerator:
+        accelerator = make(args)
+        accelerator.scaler = ours
+        return accelerator
+
+    with monkeypatch.context() as patch:
+        patch.setattr(launching, "make_accelerator", with_scaler)
+        return fit(args, data_set)
+
+
+def test_an_update_whose_gradients_overflow_is_none_and_is_made_again(run, data_set, tmp_path, monkeypatch, capsys):
+    dropout = {"model_name_or_path": str(write_model(tmp_path, hidden_dropout_prob=0.3)), "max_grad_norm": 0.0}
+    dropout |= {"lr_scheduler_type": "linear", "warmup_steps": 3}
+    expected, plain = fit(run(**dropout), data_set)
+    AcceleratorState._reset_state(True)
+    capsys.readouterr()
+    args = run(output_dir=run().output_dir + "2", **dropout)
+    results, model = fit_scaled(args, data_set, monkeypatch, Scaler(init_scale=2.0**16, growth_interval=4))
+    said = re.findall(r"update (\d+)/18: fp16 gradients overflowed; again with a scale of", capsys.readouterr().out)
+    assert said == ["0"] * 4 + ["4", "8", "12", "16"]  # at the beginning, and each time that the scale has grown
+    torch.testing.assert_close(weights(model), weights(plain), rtol=0, atol=1e-5)
+    assert results["train_updates"] == 18 and results["train_loss"] == pytest.approx(expected["train_loss"], abs=1e-5)
+
+
+def test_gradients_that_overflow_at_any_scale_end_the_run(run, data_set, monkeypatch):
+    with pytest.raises(FloatingPointError, match="overflowed 20 times in a row after update 0 of 18: lower"):
+        fit_scaled(run(max_grad_norm=0.0), data_set, monkeypatch, Scaler(largest=0))
+
+
+def test_a_resumed_run_goes_on_with_the_scale_of_its_gradients(run, data_set, monkeypatch):
+    args = run(max_grad_norm=0.0, save_strategy="steps", save_steps=4)
+    scaler, other = Scaler(init_scale=2.0**16, growth_interval=3), Scaler(init_scale=8.0)
+    _, model = fit_scaled(args, data_set, monkeypatch, scaler)
+    shutil.rmtree(Path(args.output_dir) / "checkpoint-18")
+    AcceleratorState._reset_state(True)
+    _, again = fit_scaled(dataclasses.replace(args, resume=True), data_set, monkeypatch, other)
+    assert torch.equal(weights(again), weights(model)) and other.state_dict() == scaler.state_dict()
 
 
 # Prediction

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 import torch
 from accelerate import DistributedType, PartialState
-from safetensors.torch import save_model
 
 import run_glue
 from elmo_gpt_bert.training import processes
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.runs import command
-from elmo_gpt_bert.training.xla import draw_seed, load_weights, recompute_activations
-from modeling import ZooGPTConfig, ZooGPTLMHeadModel
+from elmo_gpt_bert.training.xla import recompute_activations
 from tests.tiny_run import prepare
 
 
@@ -52,32 +50,6 @@ def test_the_only_process_of_xla_prints_what_a_run_says(as_on_xla, monkeypatch):
     monkeypatch.setattr(PartialState(), "local_process_index", -1)
     processes.join_processes(60)
     assert PartialState().is_local_main_process
-
-
-def test_each_update_of_each_process_draws_other_numbers():
-    seeds = {draw_seed(seed, update, process) for seed in (1, 2) for update in (0, 1) for process in (0, 1)}
-    assert len(seeds) == 8 and draw_seed(1, 0, 1) in seeds
-
-
-def tiny_gpt(n_layer: int = 1) -> ZooGPTLMHeadModel:
-    return ZooGPTLMHeadModel(ZooGPTConfig(vocab_size=11, n_positions=8, n_embd=6, n_layer=n_layer, n_head=2))
-
-
-def test_the_weights_of_a_checkpoint_are_loaded_and_stay_tied(tmp_path):
-    saved, model = tiny_gpt(), tiny_gpt()
-    save_model(saved, tmp_path / "model.safetensors")
-    waiting = [model]
-    load_weights(waiting, str(tmp_path))
-    assert waiting == []  # accelerate has none left to load
-    torch.testing.assert_close(model.state_dict(), saved.state_dict(), rtol=0, atol=0)
-    assert model.lm_head.weight is model.transformer.tokens_embed.weight
-
-
-def test_the_weights_of_another_model_are_refused(tmp_path):
-    larger = tiny_gpt(n_layer=2)
-    save_model(larger, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="transformer.h.1"):
-        load_weights([tiny_gpt()], str(tmp_path))
 
 
 def test_the_launcher_for_tpus_finds_what_to_run(monkeypatch, capsys):

@@ -67,7 +67,7 @@ def epoch_updates(lengths: list[int], args: RunArguments, epoch: int, processes:
     """The indices of one epoch's examples as updates -> micro-batches -> indices, the same on every process.
 
     Which examples share an update depends only on the number of examples in an update, not on processes or
-    accumulation. A micro-batch holds the examples of all processes; process r takes [r::processes].
+    accumulation. A micro-batch holds the examples of all processes.
     With group_by_length, the shuffled examples are sorted by length in blocks of 50 updates and the updates are
     shuffled again; an incomplete update stays last. With pad_to_max_length, the epoch's first examples fill up the
     last update, so that all batches have one shape.
@@ -143,7 +143,7 @@ def load_batches(
         num_workers=workers,
         worker_init_fn=_ignore_signals,
         pin_memory=pin_memory,
-        generator=torch.Generator(),  # the loader draws a seed from it; dropout's generator stays as it is
+        generator=torch.Generator(),  # the loader draws a seed from it
     )
 
 

@@ -1,14 +1,14 @@
 """Saves and loads the checkpoints of a training run. A resumed run computes the same bits as one without a break.
 
     OUTPUT_DIR/checkpoint-UPDATES/
-        model.safetensors, optimizer.bin, random_states_RANK.pkl, ...   written by accelerate
-        progress.json                                                   how far the run has come, its identity
-        config.json, tokenizer.json, ...                                for from_pretrained
-        SHA256SUMS                                                      checksums of all files
+        model.safetensors, config.json, tokenizer.json, ...    for from_pretrained
+        optimizer.safetensors, plan.safetensors                the state of the optimizer and, if it has one, the plan
+        progress.json                                          how far the run has come, its identity
+        SHA256SUMS                                             checksums of all files
 
-A checkpoint is written under a temporary name, synced to the disk, and renamed when it is complete. Checksums do not
-protect against an attacker, who can change SHA256SUMS, too. So no file is read in a way that could run code
-(folders.py). The schedule has no file: it depends only on the number of updates.
+A checkpoint is written under a temporary name, synced to the disk, and renamed when it is complete. It is the same
+whatever the number of processes, and with FSDP too. The schedule has no file, because it depends only on the number of
+updates; neither have random states, because each micro-batch has a seed. No file can run code when it is read.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
-from accelerate.utils.constants import FSDP_MODEL_NAME
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.checksums import damage, write_checksums
 from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.errors import DivergedError, FileError
 from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder
-from elmo_gpt_bert.training.folders import danger, has_random_states, random_states
 from elmo_gpt_bert.training.identity import PREDICTIONS, allowed_differences, check_same, flatten_config
-from elmo_gpt_bert.training.layers import as_saved, saved_class
+from elmo_gpt_bert.training.layers import gather_weights, load_weights, saved_class, saved_name
+from elmo_gpt_bert.training.optimization import gather_state, load_state
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, matching_folders
-from elmo_gpt_bert.training.plan import Plan, sharding
-from elmo_gpt_bert.training.processes import from_all, on_main, together
+from elmo_gpt_bert.training.plan import Plan
+from elmo_gpt_bert.training.processes import on_main, together
 from elmo_gpt_bert.training.results import ScoresBySet, flatten_scores, goodness, read_scores
-from elmo_gpt_bert.training.xla import draw_seed, load_weights, on_xla
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+WEIGHTS, OPTIMIZER, PLAN = "model.safetensors", "optimizer.safetensors", "plan.safetensors"
+BATCH_SIZE = "per_device_train_batch_size"
 
 
 @dataclass
@@ -79,6 +81,7 @@ class Progress:
     best_scores: ScoresBySet = field(default_factory=dict)
     worse: int = 0  # evaluations in a row that were no better than the best
     stopped: bool = False  # by early stopping
+    scaler: dict[str, float] = field(default_factory=dict)  # the scale of fp16's gradients, and how it grows
     seconds: dict[str, float] = field(default_factory=dict)
 
     def note_scores(self, metric: str | None) -> bool:
@@ -116,6 +119,7 @@ class Checkpoints:
     def __init__(
         self,
         model: PreTrainedModel,
+        optimizer: torch.optim.Optimizer,
         tokenizer: PreTrainedTokenizerBase,
         plan: Plan,
         data: dict[str, Dataset],
@@ -125,18 +129,20 @@ class Checkpoints:
         accelerator: Accelerator,
     ) -> None:
         """
+        model, optimizer: as Accelerator.prepare has left them, and not in its wrappers
         data: all data that the results depend on, by the names for errors
         circumstances: versions and hardware, which change only rounding
         identity: of the run, as in metrics.json
         """
-        self.model, self.tokenizer, self.args, self.accelerator = model, tokenizer, args, accelerator
-        self.plan, self.data, self.circumstances, self.run = plan, data, circumstances, identity
+        self.model, self.optimizer, self.tokenizer, self.plan = model, optimizer, tokenizer, plan
+        self.data, self.circumstances, self.run = data, circumstances, identity
+        self.args, self.accelerator = args, accelerator
+        # Now, because FSDP gives the model other parameters while it computes.
+        self.names = {parameter: saved_name(model, name) for name, parameter in model.named_parameters()}
         self.folder = Path(args.output_dir)
         # Before training, because the model may record the type of its loss in its configuration.
         self.config = flatten_config(model.config.to_dict())
         self.newest: int | None = None  # the update after which this run saved or found a checkpoint
-        if on_xla(accelerator):
-            accelerator.register_load_state_pre_hook(load_weights)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -163,27 +169,28 @@ class Checkpoints:
         Raises FloatingPointError, before it writes anything, if a weight is not finite. Raises OSError, and removes
         the incomplete checkpoint, if it cannot be written.
         """
-        path = self.path(progress.update)
         self.check_weights(progress.update)
-        is_main = self.accelerator.is_main_process
-        with new_folder(path, f"Make room. {self.how_to_resume()}", renames=is_main) as temporary:
-            self._save_state(temporary)
-            if is_main:
-                self._complete(temporary, progress)
+        if self.accelerator.scaler is not None:
+            progress.scaler = self.accelerator.scaler.state_dict()
+        tensors = {WEIGHTS: gather_weights(self.model), OPTIMIZER: gather_state(self.optimizer, self.names)}
+        tensors[PLAN] = self.plan.state()
+        on_main(partial(self._write, progress, tensors))
         self.newest = progress.update
-        if is_main:
-            self._remove_old()
-        self.accelerator.wait_for_everyone()
 
-    def _save_state(self, folder: Path) -> None:
-        """Writes this process's part of the state, and waits for the other processes to write theirs."""
-        try:
-            self.accelerator.wait_for_everyone()  # for the main process to empty the folder
-            self.accelerator.save_state(str(folder))
-            self.plan.save_state(folder)
-            self.accelerator.wait_for_everyone()
-        except RuntimeError as error:  # raised by torch if the disk is full, or if another process has ended
-            raise OSError(" ".join(str(error).split())) from error
+    def _write(self, progress: Progress, tensors: dict[str, dict[str, torch.Tensor]]) -> None:
+        """The main process's part of `save`. `tensors` are those of each file; without any, it is not written."""
+        path = self.path(progress.update)
+        with new_folder(path, f"Make room. {self.how_to_resume()}") as temporary:
+            for name in [name for name in tensors if tensors[name]]:
+                save_file(tensors[name], temporary / name, {"format": "pt"})
+            config = self.model.config
+            config.architectures = [saved_class(self.model).__name__]
+            config.save_pretrained(temporary)
+            self.tokenizer.save_pretrained(temporary)
+            record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}
+            (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            write_checksums(temporary)
+        self._remove_old()
 
     def check_weights(self, update: int) -> None:
         """Raises FloatingPointError unless the weights on all processes are finite. Waits for the device only once."""
@@ -194,19 +201,6 @@ class Checkpoints:
             broken += (~torch.isfinite(part)).sum()
         if self.accelerator.reduce(broken, "sum").item():
             raise DivergedError(f"a weight is not finite after update {update}")
-
-    def _complete(self, temporary: Path, progress: Progress) -> None:
-        """Adds what `from_pretrained` reads, progress.json and the checksums of all files."""
-        if sharding(self.accelerator):  # accelerate wrote the weights for itself, with the names that FSDP gives
-            weights = torch.load(temporary / f"{FSDP_MODEL_NAME}.bin", weights_only=True)
-            save_file(as_saved(self.model, weights), temporary / "model.safetensors", {"format": "pt"})
-        config = self.model.config
-        config.architectures = [saved_class(self.model).__name__]
-        config.save_pretrained(temporary)
-        self.tokenizer.save_pretrained(temporary)
-        record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}
-        (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        write_checksums(temporary)
 
     def _remove_old(self) -> None:
         """Keeps the newest checkpoints and, with --load_best_model_at_end, the best ones that they name."""
@@ -239,7 +233,9 @@ class Checkpoints:
         path = self.path(progress.update)
         together(partial(self._compare, identity, path, progress.update))
         self._print_changes(circumstances, path)
-        self.load(progress.update, written_by=circumstances.get("processes"))
+        self.load(progress.update)
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(progress.scaler)
         if self.accelerator.is_main_process:  # checkpoints that the run will write again
             for newer in [other for other in self.saved_updates() if other > progress.update]:
                 remove_folder(self.path(newer))
@@ -257,33 +253,12 @@ class Checkpoints:
         check_same(self.identity, saved, path, allowed_differences(self.identity, saved, path, update))
 
     def _print_changes(self, saved: dict[str, str | int], path: Path) -> None:
-        """Prints which circumstances differ from those that are `saved` in `path`."""
-        changes = [
-            f"{name} {saved.get(name)}, now {value}"
-            for name, value in self.circumstances.items()
-            if value != saved.get(name) and name != "processes"  # of which `_restore_draws` tells more
-        ]
+        """Prints which circumstances differ from those that are `saved` in `path`, and what follows from that."""
+        changes = {name: value for name, value in self.circumstances.items() if value != saved.get(name)}
         if changes:
-            self.accelerator.print(f"{path} was written with {'; '.join(changes)}: the last bits may differ")
-
-    def _restore_draws(self, folder: Path, update: int, written_by: int) -> None:
-        """Makes sure that each process draws what it would have drawn, or says that it does not.
-
-        Accelerate passes over random states that are missing or of another device. Then, and for another number of
-        processes, all of them begin with new ones, functions of the seed, the update and the process.
-        """
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        states = random_states(folder, rank)
-        lost = from_all(has_random_states(states, self.accelerator.device)).count(False)
-        if not lost and written_by == processes:
-            return
-        reason = f"has no random states for {lost} of the processes"
-        if written_by != processes:
-            reason = f"was written by {written_by} processes, now there are {processes}"
-        self.accelerator.print(
-            f"{self.path(update)} {reason}: each update keeps its samples, and dropout draws other numbers"
-        )
-        set_seed(draw_seed(self.args.seed, update, rank))
+            listed = "; ".join(f"{name} {saved.get(name)}, now {value}" for name, value in changes.items())
+            draws = ", and dropout draws other numbers" if BATCH_SIZE in changes else ""
+            self.accelerator.print(f"{path} was written with {listed}: the last bits may differ{draws}")
 
     def _newest(self) -> int | None:
         """The newest checkpoint that is complete; raises OSError if there are only damaged ones."""
@@ -300,7 +275,17 @@ class Checkpoints:
 
     def _damage_of(self, update: int) -> str | None:
         path = self.path(update)
-        return damage(path) or danger(path) or self._damage_of_progress(update)
+        return damage(path) or self._damage_of_tensors(path) or self._damage_of_progress(update)
+
+    def _damage_of_tensors(self, path: Path) -> str | None:
+        """The problem of the first file of tensors that cannot be read, whatever SHA256SUMS says of it."""
+        for name in sorted({WEIGHTS, OPTIMIZER} | {file.name for file in path.glob("*.safetensors")}):
+            try:
+                with safe_open(path / name, "pt"):
+                    pass
+            except (OSError, SafetensorError) as error:
+                return f"{name} is missing or broken ({' '.join(str(error).split())})"
+        return None
 
     def _damage_of_progress(self, update: int) -> str | None:
         try:
@@ -314,18 +299,16 @@ class Checkpoints:
         problem = None if best is None else self._damage_of(best)
         return problem and f"in the best before it, {self.path(best)}, {problem}"
 
-    def load(self, update: int, written_by: int | None = None) -> None:
-        """Loads the weights, optimizer and random states of the checkpoint after `update`, on every process.
+    def load(self, update: int) -> None:
+        """Loads the weights and the state of the checkpoint after `update`. Every process must call it.
 
-        written_by: the number of processes that wrote it, if training goes on from it
         Raises OSError if it is damaged.
         """
         on_main(partial(self._check, update))
         folder = self.path(update)
-        self.accelerator.load_state(str(folder))
-        self.plan.load_state(folder)
-        if written_by is not None:
-            self._restore_draws(folder, update, written_by)
+        load_weights(self.model, load_file(folder / WEIGHTS))
+        load_state(self.optimizer, self.names, load_file(folder / OPTIMIZER))
+        self.plan.load_state(load_file(folder / PLAN) if (folder / PLAN).is_file() else {})
 
     def _check(self, update: int) -> None:
         if problem := self._damage_of(update):

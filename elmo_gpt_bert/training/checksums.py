@@ -10,11 +10,11 @@ from elmo_gpt_bert.training.files import file_digest, sha256, sync
 
 SHA256SUMS = "SHA256SUMS"
 MAX_SIZE = 1 << 24  # bytes of SHA256SUMS, enough for 100,000 files
-# The names of files that transformers, tokenizers, peft and accelerate load from a folder. The other files of a run,
-# and a user's notes and scripts, have other names.
+# The names of files that transformers, tokenizers, peft and --resume load from a folder. The other files of a run, and
+# a user's notes and scripts, have other names.
 LOADED_FILES = re.compile(
     r".*(config|token|vocab|template|processor|modules|characters|lexicon|\.index).*\.json|(vocab|merges|words).*\.txt"
-    r"|(adapter_)?model.*\.safetensors|.*\.(bin|jinja|model|pt)|(custom_checkpoint|random_states)_\d+\.pkl"
+    r"|(adapter_)?model.*\.safetensors|(optimizer|plan)\.safetensors|.*\.(bin|jinja|model|pt)"
     r"|(configuration|feature_extraction|image_processing|modeling|processing|tokenization)_.*\.py",
     re.IGNORECASE,
 )

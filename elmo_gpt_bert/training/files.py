@@ -112,26 +112,23 @@ def new_file(path: Path, remedy: Text = REMEDY) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, remedy: Text = REMEDY, renames: bool = True) -> Iterator[Path]:
+def new_folder(path: Path, remedy: Text = REMEDY) -> Iterator[Path]:
     """Gives the path of a temporary folder, which is renamed to `path` as in `new_file`.
 
-    `path` must not exist or must be empty. If several processes write into the folder, only one of them `renames` it,
-    after all have written.
+    `path` must not exist or must be empty.
     """
     temporary = path.with_name(f".{path.name}.new")
     with writing(path, remedy):
         try:
-            if renames:
-                shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
+            shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed
             temporary.mkdir(parents=True, exist_ok=True)
             yield temporary
-            if renames:
-                for file in temporary.rglob("*.safetensors"):
-                    follow_umask(file)
-                if path.is_dir():
-                    path.rmdir()  # Windows cannot rename to an existing folder
-                os.replace(temporary, path)
-                sync(path.parent)
+            for file in temporary.rglob("*.safetensors"):
+                follow_umask(file)
+            if path.is_dir():
+                path.rmdir()  # Windows cannot rename to an existing folder
+            os.replace(temporary, path)
+            sync(path.parent)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

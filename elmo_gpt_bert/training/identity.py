@@ -46,13 +46,14 @@ FINAL_LENGTH = "first update of the final length"  # of the rows of a language m
 RATES = ("warmup_ratio", "warmup_steps", "warm-up", "decay_ratio", "decay")
 PREDICTIONS = {"test data", "test data_mm", "max_predict_samples"}  # what only predictions depend on
 MODEL, TOKENIZER, OUTPUTS = "initial model", "tokenizer", "outputs of the ensemble"
-# Among the files of a model folder, those of the tokenizer, and those of a checkpoint that only --resume reads.
+# Among the files of a model folder, those of the tokenizer, and those of a checkpoint, ours or another trainer's, from
+# which only training goes on.
 TOKENIZER_FILES = re.compile(
     r".*(token|vocab|template|processor|characters|lexicon).*\.json|(vocab|merges|words).*\.txt|.*\.(jinja|model)"
     r"|tokenization_.*\.py",
     re.IGNORECASE,
 )
-TRAINING_STATE = re.compile(r".*\.pkl|(optimizer|scheduler|sampler|scaler|pytorch_model_fsdp).*\.(bin|pt)")
+TRAINING_STATE = re.compile(r"(optimizer|plan)\.safetensors|(optimizer|scheduler|scaler|training_args)\.(bin|pt)")
 
 
 def run_identity(args: RunArguments, processes: int | None = None, absent: bool = False) -> dict[str, Any]:

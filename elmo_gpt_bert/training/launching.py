@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -137,10 +136,7 @@ def make_accelerator(args: RunArguments) -> Accelerator:
     """
     _import_libraries()
     transformers.utils.logging.set_verbosity_error()
-    # It would warn of each tied weight that a checkpoint holds once.
-    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
     torch.set_float32_matmul_precision(args.matmul_precision)
-    os.environ["FSDP_STATE_DICT_TYPE"] = "FULL_STATE_DICT"  # with FSDP, checkpoints hold the whole model, too
     accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=_trackers(args) or None)
     _check_launcher(args, accelerator)
     if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32

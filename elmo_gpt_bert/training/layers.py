@@ -1,11 +1,13 @@
-"""Finds the layers of a model, gives new weights to the top ones, and freezes the lowest ones."""
+"""Finds the layers of a model, gives new weights to the top ones, freezes the lowest ones, and gathers all weights."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
+from accelerate import PartialState
 from torch import nn
 
 from elmo_gpt_bert.training.errors import InputError, Parameter
@@ -20,7 +22,7 @@ TRAINS = ("let the model train them, as ELMo with ", Parameter("config_overrides
 
 
 def make_divisible(model: PreTrainedModel) -> None:
-    """Gives the model only weights that FSDP can divide; `as_saved` undoes it.
+    """Gives the model only weights that FSDP can divide; `gather_weights` undoes it.
 
     A weight without a dimension gets one of length 1. A bias that two modules share, as in BERT's head, stays in the
     one that adds it, the target of the tie: FSDP groups this module with the embeddings, and refuses the other.
@@ -44,14 +46,64 @@ def saved_class(model: PreTrainedModel) -> type[PreTrainedModel]:
     return next(kind for kind in type(model).__mro__ if not kind.__name__.startswith("FSDP"))
 
 
-def as_saved(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights as the model's folder has them: names and shapes of before `make_divisible`, tied ones once."""
-    scalars, biases = getattr(model, "scalars", ()), getattr(model, "shared_biases", {})
+def saved_name(model: PreTrainedModel, name: str) -> str:
+    """The name of a weight in the model's folder: its name before `make_divisible`."""
+    return getattr(model, "shared_biases", {}).get(name, name)
+
+
+def gather(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors on the CPU, whole where FSDP has divided them; empty except on the main process.
+
+    Every process must call it.
+    """
+    is_main, gathered = PartialState().is_main_process, {}
+    for name, tensor in tensors.items():
+        whole = tensor.full_tensor() if _is_divided(tensor) else tensor
+        if is_main:
+            gathered[name] = whole.detach().cpu().contiguous()
+    return gathered
+
+
+def divide(whole: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """A whole tensor, which all processes have, in the shape of `part` and divided among processes if `part` is."""
+    whole = whole.reshape(part.shape)  # a scalar may have length 1
+    if not _is_divided(part):
+        return whole
+    from torch.distributed.tensor import distribute_tensor  # the import takes seconds, which --help does not need
+
+    return distribute_tensor(whole.to(part.device), part.device_mesh, part.placements)
+
+
+def _is_divided(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")  # FSDP's DTensor
+
+
+def gather_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The weights as the model's folder has them; empty except on the main process. Every process must call it.
+
+    Names and shapes are those of before `make_divisible`. A tied weight is there once: weights that were gathered from
+    shards, or copied from a TPU, no longer share memory.
+    """
+    scalars = getattr(model, "scalars", ())
     return {
-        biases.get(name, name): weight.reshape([]) if name in scalars else weight
-        for name, weight in weights.items()
-        if name not in model.all_tied_weights_keys
+        saved_name(model, name): weight.reshape([]) if name in scalars else weight
+        for name, weight in gather(_untied(model)).items()
     }
+
+
+def load_weights(model: PreTrainedModel, weights: Mapping[str, torch.Tensor]) -> None:
+    """Gives the model what `gather_weights` returned, which all processes need. Raises ValueError if names differ."""
+    tensors = _untied(model)
+    names = {name: saved_name(model, name) for name in tensors}
+    if others := sorted({*names.values()} ^ weights.keys()):
+        raise InputError(f"the weights and the model differ in {', '.join(others)}")
+    state = {name: divide(weights[names[name]], tensor) for name, tensor in tensors.items()}
+    model.load_state_dict(state, strict=False)  # strictly, tied weights would be missing
+
+
+def _untied(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The weights of the model, tied ones once."""
+    return {name: weight for name, weight in model.state_dict().items() if name not in model.all_tied_weights_keys}
 
 
 @torch.no_grad()

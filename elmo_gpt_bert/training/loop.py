@@ -1,13 +1,15 @@
 """Trains a model: the training loop of all scripts.
 
-An update weighs all its examples equally, or all their labelled tokens if tokens have labels. How they are distributed
-over processes and accumulation steps changes only rounding and the random numbers of dropout.
+An update weighs all its examples equally, or all their labelled tokens if tokens have labels. How its micro-batches
+are distributed over processes and accumulation steps changes only rounding; their size also what dropout draws.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
+import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +17,15 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import send_to_device, set_seed, tqdm
+from accelerate import Accelerator, DistributedType
+from accelerate.utils import send_to_device, tqdm
 
 from elmo_gpt_bert.training import memory
 from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
 from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_options, with_packing
-from elmo_gpt_bert.training.checkpoints import Checkpoints, Mean, Progress
+from elmo_gpt_bert.training.checkpoints import BATCH_SIZE, Checkpoints, Mean, Progress
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
 from elmo_gpt_bert.training.environment import hardware, versions
@@ -30,11 +33,11 @@ from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_err
 from elmo_gpt_bert.training.launching import remove_earlier_results, start_trackers
 from elmo_gpt_bert.training.layers import freeze_layers, make_divisible, reinitialize_layers
 from elmo_gpt_bert.training.optimization import build_optimizer, build_schedule, move_schedule
-from elmo_gpt_bert.training.plan import Stretch, sharding
+from elmo_gpt_bert.training.plan import Batch, Counts, Stretch
 from elmo_gpt_bert.training.results import Results, ScoresBySet, flatten_scores, goodness
 from elmo_gpt_bert.training.speed import Speed
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
-from elmo_gpt_bert.training.xla import recompute_activations, run_pending, seed_update
+from elmo_gpt_bert.training.xla import recompute_activations, run_pending
 
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 # Other values have four digits.
 LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f", "peak_share": ".3f"}
 SAVE_STEPS = 500  # updates between two checkpoints with --save_strategy steps alone
+MAX_OVERFLOWS = 20  # in a row: then no scale of the gradients in fp16 would help
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,6 @@ def train(
     """
     reinitialize_layers(model, args.reinit_layers)
     freeze_layers(model, args.freeze_layers, args.reinit_layers)
-    set_seed(args.seed, device_specific=True)  # dropout differs between processes, the order of examples does not
     if args.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise InputError(
@@ -106,6 +109,24 @@ def _check_metric(task: Task, compute: Compute, metric: str) -> None:
     goodness({suffix: evaluate(task, split, compute).scores for suffix, split in splits}, metric)
 
 
+def seed_draws(device: torch.device, *key: int) -> None:
+    """Makes all that a micro-batch draws on `device` a function of the key: the seed, the update, its number there.
+
+    It is numbered over all processes. So nothing depends on earlier draws, and a checkpoint needs no random states.
+    torch.manual_seed would seed all kinds of devices, and is slow where one of them is not in use.
+    """
+    number = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest())
+    random.seed(number)
+    np.random.seed(number)
+    torch.default_generator.manual_seed(number)
+    if device.type == "xla":
+        from torch_xla.core import xla_model
+
+        xla_model.set_rng_state(number)
+    elif device.type != "cpu":
+        torch.get_device_module(device).manual_seed(number)
+
+
 class _Training:
     """The state of one call of `train`."""
 
@@ -125,14 +146,16 @@ class _Training:
         self.padding_options = padding_options(model, args.pad_to_max_length)
         model.to(accelerator.device)
         model.tie_weights(recompute_mapping=False)  # on XLA, `to` copies a shared weight once for each use
-        if sharding(accelerator):
+        uses_fsdp = accelerator.distributed_type == DistributedType.FSDP
+        if uses_fsdp:
             make_divisible(model)
         optimizer = build_optimizer(model, args)
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.scheduler = build_schedule(optimizer, args, self.total)
         circumstances = versions() | hardware(accelerator)
+        circumstances |= {"FSDP": uses_fsdp, BATCH_SIZE: args.per_device_train_batch_size}
         self.checkpoints = Checkpoints(
-            model, tokenizer, self.plan, task.compared_data, circumstances, identity, args, accelerator
+            model, optimizer, tokenizer, self.plan, task.compared_data, circumstances, identity, args, accelerator
         )
         restored = self.checkpoints.restore()
         self.progress = restored or Progress()
@@ -141,6 +164,7 @@ class _Training:
         self.clock = Clock(self.progress.seconds)
         self.unread: list[tuple[torch.Tensor, torch.Tensor]] = []  # (losses, items): reading waits for the device
         self.gradient_norm: torch.Tensor | None = None  # of the last update, if gradients are clipped
+        self.overflows = 0  # in a row
         self.speed = Speed(self.clock.seconds.get("train", 0.0), self.plan.measures_peak, args, accelerator)
         self.print_plan()
         if restored:
@@ -170,8 +194,9 @@ class _Training:
                 stretch = self.plan.stretch(progress.update)
                 self.model.train()
                 for losses, items in self.losses(stretch):
-                    self.update(losses, items)
-                    self.between_updates()
+                    if self.step():
+                        self.update(losses, items)
+                        self.between_updates()
                     if self.finished:
                         break
         self.bar.close()
@@ -194,32 +219,40 @@ class _Training:
     def losses(self, stretch: Stretch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yields this process's share of each loss of an update, after the backward pass, and the update's items.
 
-        Both are (losses,). A micro-batch's mean loss is weighted by its part of the update's items, so that
-        accumulation and processes change only rounding and the random numbers of dropout. A process that has no
-        example of the last micro-batch computes one with weight zero. A micro-batch without a labelled token, whose
-        mean loss is NaN, has weight zero, too.
+        Both are (losses,). A process that has no example of the last micro-batch computes one with weight zero. If the
+        caller makes no update, its losses are computed again.
         """
         plan, accelerator = self.plan, self.accelerator
-        rank, processes = accelerator.process_index, accelerator.num_processes
         pin_memory = accelerator.device.type == "cuda"
-        examples = (batch[rank::processes] or batch[:1] for update in stretch.updates for batch in update)
+        examples = (plan.share(batch) or batch[:1] for update in stretch.updates for batch in update)
         workers = count_workers(self.args.dataloader_num_workers, accelerator.device)
         collate = with_packing(stretch.collate, self.checkpoints.model, accelerator.device)
         loader = iter(load_batches(stretch.data_set, examples, collate, workers, pin_memory))
         for number, update in enumerate(stretch.updates, self.progress.update):
-            seed_update(accelerator, self.args.seed, number)
             batches = [next(loader) for _ in update]
             counts = plan.count(update, batches)
-            shares = torch.zeros(len(plan.losses), device=accelerator.device)
-            for step, (batch, items) in enumerate(zip(batches, counts.batches, strict=True), start=1):
-                inputs = send_to_device(batch, accelerator.device, non_blocking=pin_memory)
-                shares_of_items = [
-                    count / total if count else None for count, total in zip(items, counts.totals, strict=True)
-                ]
-                accelerator.sync_gradients = step == len(update)
-                with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(self.model):
-                    shares += self.speed.measure(batch, partial(self.backward, inputs, shares_of_items))
-            yield shares, torch.as_tensor(counts.totals)
+            while self.progress.update == number:
+                yield self.accumulate(batches, counts), torch.as_tensor(counts.totals)
+
+    def accumulate(self, batches: list[Batch], counts: Counts) -> torch.Tensor:
+        """(losses,) this process's shares of the losses of an update, after the backward passes of its micro-batches.
+
+        A micro-batch's mean loss is weighted by its part of the update's items. If it has no labelled token, its mean
+        loss is NaN, and its weight zero.
+        """
+        accelerator, device = self.accelerator, self.accelerator.device
+        shares = torch.zeros(len(self.plan.losses), device=device)
+        for step, (batch, items) in enumerate(zip(batches, counts.batches, strict=True)):
+            inputs = send_to_device(batch, device, non_blocking=device.type == "cuda")
+            shares_of_items = [
+                count / total if count else None for count, total in zip(items, counts.totals, strict=True)
+            ]
+            accelerator.sync_gradients = step == len(batches) - 1
+            micro_batch = step * accelerator.num_processes + accelerator.process_index
+            seed_draws(device, self.args.seed, self.progress.update, micro_batch)
+            with contextlib.nullcontext() if accelerator.sync_gradients else accelerator.no_sync(self.model):
+                shares += self.speed.measure(batch, partial(self.backward, inputs, shares_of_items))
+        return shares
 
     def backward(self, inputs: dict[str, torch.Tensor], shares: list[float | torch.Tensor | None]) -> torch.Tensor:
         """(losses,) this process's shares of the losses of a micro-batch, after the backward pass.
@@ -238,14 +271,32 @@ class _Training:
         self.accelerator.backward(loss * (plan.gradient_scale * self.accelerator.num_processes))
         return torch.stack(parts).detach()
 
-    def update(self, losses: torch.Tensor, items: torch.Tensor) -> None:
-        """One step of the optimizer, after the backward pass, for this process's shares of the losses."""
+    def step(self) -> bool:
+        """One step of the optimizer, after the backward pass. False if a gradient of fp16 overflowed: there is none.
+
+        The scaler then lowers its scale. Accelerate does not notice that a fused optimizer has left out the step.
+        """
         if self.args.max_grad_norm > 0:
             self.gradient_norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+        scaler = self.accelerator.scaler
+        scale = 0.0 if scaler is None else scaler.get_scale()
         self.optimizer.step()
+        self.optimizer.zero_grad()
+        if scaler is None or scaler.get_scale() >= scale:
+            self.overflows = 0
+            return True
+        self.overflows += 1
+        if self.overflows == MAX_OVERFLOWS:
+            self.diverged(
+                f"fp16 gradients overflowed {MAX_OVERFLOWS} times in a row after update {self.progress.update}"
+            )
+        self.print(f"{self.position}: fp16 gradients overflowed; again with a scale of {scaler.get_scale():g}")
+        return False
+
+    def update(self, losses: torch.Tensor, items: torch.Tensor) -> None:
+        """Counts an update, after the optimizer's step, for this process's shares of the losses."""
         self.progress.update += 1
         self.scheduler.step()
-        self.optimizer.zero_grad()
         run_pending(self.accelerator)
         self.unread.append((losses, items))
         self.bar.update()

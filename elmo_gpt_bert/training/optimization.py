@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.errors import InputError, PackageError, Parameter
-from elmo_gpt_bert.training.layers import layers_of, parameters_below
+from elmo_gpt_bert.training.layers import divide, gather, layers_of, parameters_below
 
 
 if TYPE_CHECKING:
@@ -213,6 +213,46 @@ class BertAdam(torch.optim.AdamW):
         for parameter in new_parameters:
             self.state[parameter]["step"].fill_(math.inf)
         return has_complex
+
+
+def gather_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, torch.Tensor]:
+    """The state of an optimizer of this file, as in {"bert.pooler.dense.weight.exp_avg": ...}; all of it are tensors.
+
+    A parameter without a gradient has no state. Learning rates and weight decays are left out, because arguments and
+    schedule give them. Empty except on the main process. Every process must call it.
+
+    names: of the parameters
+    """
+    return gather(
+        {
+            f"{names[parameter]}.{key}": tensor
+            for parameter in _parameters(optimizer)
+            for key, tensor in optimizer.state.get(parameter, {}).items()
+        }
+    )
+
+
+@torch.no_grad()
+def load_state(
+    optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str], state: Mapping[str, torch.Tensor]
+) -> None:
+    """Gives the optimizer what `gather_state` returned, which all processes need."""
+    parameters = _parameters(optimizer)
+    places = {names[parameter]: place for place, parameter in enumerate(parameters)}
+    loaded: dict[int, dict[str, torch.Tensor]] = defaultdict(dict)
+    for name, tensor in state.items():
+        name, _, key = name.rpartition(".")
+        parameter = parameters[places[name]]
+        if key == "step":  # a number, whose device and type the optimizer chooses
+            loaded[places[name]][key] = tensor.clone()  # as a part of the file, it would be lost with it
+        else:  # in the layout of the parameter, which fused kernels expect
+            loaded[places[name]][key] = torch.empty_like(parameter).copy_(divide(tensor, parameter))
+    optimizer.load_state_dict({"state": loaded, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """In the order in which `state_dict` numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, args: RunArguments, updates: int) -> LambdaLR:

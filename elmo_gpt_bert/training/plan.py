@@ -5,11 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Collate, count_items, count_tokens, epoch_updates
@@ -50,16 +49,12 @@ class Counts:
     totals: Sequence[int] | torch.Tensor
 
 
-def sharding(accelerator: Accelerator) -> str | None:
-    """How the model is divided among the processes; None where each holds all of it."""
-    return "FSDP" if accelerator.distributed_type == DistributedType.FSDP else None
-
-
 class Plan(ABC):
     """The updates of a run.
 
     An update reads the same samples whatever the number of processes and of accumulation steps, so a run may go on
-    with others.
+    with others. A micro-batch of all processes is that of the first one, then that of the second one, and so on: so
+    many micro-batches in a row of one process are the same.
 
     updates: their number in the whole run
     losses: the names of the losses that the model computes
@@ -73,6 +68,15 @@ class Plan(ABC):
     loss_weights: tuple[float, ...] = (1.0,)
     gradient_scale: float = 1.0
     measures_peak: bool = False
+
+    def __init__(self, args: RunArguments, accelerator: Accelerator) -> None:
+        self.args, self.accelerator = args, accelerator
+
+    def share(self, samples: Sequence[int]) -> Sequence[int]:
+        """The part of a micro-batch of all processes that this process computes; may be empty."""
+        size = self.args.per_device_train_batch_size
+        first = self.accelerator.process_index * size
+        return samples[first : first + size]
 
     @abstractmethod
     def stretch(self, update: int) -> Stretch:
@@ -103,18 +107,20 @@ class Plan(ABC):
         """(losses,) the mean of each loss over its items of the batch. `options` are arguments of the model."""
         return model(**batch, **options).loss.reshape(1)
 
-    def save_state(self, folder: Path) -> None:  # noqa: B027 - most plans have none
-        """Writes what the next update needs apart from its number. Every process must call it."""
+    def state(self) -> dict[str, torch.Tensor]:
+        """What the next update needs apart from its number: most plans nothing. Every process must call it."""
+        return {}
 
-    def load_state(self, folder: Path) -> None:  # noqa: B027
-        """Reads what `save_state` wrote. Every process must call it."""
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:  # noqa: B027
+        """Continues from what `state` returned."""
 
 
 class EpochPlan(Plan):
     """Epochs of a data set, each in a new random order."""
 
     def __init__(self, train_set: Dataset, collate: Collate, args: RunArguments, accelerator: Accelerator) -> None:
-        self.train_set, self.collate, self.args, self.accelerator = train_set, collate, args, accelerator
+        super().__init__(args, accelerator)
+        self.train_set, self.collate = train_set, collate
         self.lengths, self.items = count_tokens(train_set), count_items(train_set)
         self.updates, self.per_epoch = count_updates(len(train_set), args, accelerator.num_processes)
 
@@ -130,8 +136,7 @@ class EpochPlan(Plan):
         return update / self.per_epoch
 
     def count(self, update: Update, batches: list[Batch]) -> Counts:
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        local = [[sum(self.items[index] for index in examples[rank::processes])] for examples in update]
+        local = [[sum(self.items[index] for index in self.share(examples))] for examples in update]
         return Counts(local, [sum(self.items[index] for examples in update for index in examples)])
 
     @property
@@ -140,5 +145,4 @@ class EpochPlan(Plan):
             SAMPLES: samples_of_update(self.args, self.accelerator.num_processes),
             **schedule(self.args, self.updates),
             "updates an epoch": self.per_epoch,
-            "sharding": sharding(self.accelerator),
         }

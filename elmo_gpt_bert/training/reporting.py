@@ -20,7 +20,7 @@ from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
 from elmo_gpt_bert.training.launching import finish_trackers
-from elmo_gpt_bert.training.layers import as_saved
+from elmo_gpt_bert.training.layers import gather_weights
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
 from elmo_gpt_bert.training.results import Results
 from elmo_gpt_bert.training.task import Description
@@ -48,7 +48,7 @@ def write_results(
     """
     accelerator.wait_for_everyone()
     started = time.perf_counter()
-    weights = gather_weights(model, accelerator) if args.do_train and not has_model else None
+    weights = gather_weights(model) if args.do_train and not has_model else None
     if accelerator.is_main_process:
         output, entries = Path(args.output_dir), results.flat()
         if args.do_train:
@@ -74,18 +74,6 @@ def write_results(
     if accelerator.is_main_process:
         print_results(entries, output)
     accelerator.wait_for_everyone()
-
-
-def gather_weights(model: PreTrainedModel, accelerator: Accelerator) -> dict[str, torch.Tensor]:
-    """The weights, gathered from the shards of all processes; empty except on the main process.
-
-    Every process must call it. A tied weight is returned under one name only: weights that were gathered from shards
-    or copied from a TPU no longer share memory.
-    """
-    weights = accelerator.get_state_dict(model)
-    if not accelerator.is_main_process:
-        return {}
-    return as_saved(model, {name: weight.cpu() for name, weight in weights.items()})
 
 
 def save_model(

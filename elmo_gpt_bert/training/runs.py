@@ -28,7 +28,6 @@ from elmo_gpt_bert.training.identity import read_finished, run_identity
 from elmo_gpt_bert.training.launching import lock_output_folder, remove_earlier_results, trackers_finished
 from elmo_gpt_bert.training.loop import Trained, train
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, SEED, matching_folders, record_result_files
-from elmo_gpt_bert.training.plan import sharding
 from elmo_gpt_bert.training.processes import join_processes, on_main
 from elmo_gpt_bert.training.reporting import write_results
 from elmo_gpt_bert.training.results import Results, read_record
@@ -147,7 +146,7 @@ def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Acc
     None if there is no such run. Every process must call it.
     """
     output = Path(args.output_dir)
-    if not args.resume or sharding(accelerator):
+    if not args.resume:
         return None
     results = on_main(partial(_read_finished, output, args))
     if results is None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from accelerate import Accelerator, DistributedType
-from accelerate.utils import SAFE_WEIGHTS_NAME
-from safetensors.torch import load_file
-from torch import nn
 
 
 if TYPE_CHECKING:
@@ -26,37 +21,6 @@ def run_pending(accelerator: Accelerator) -> None:
         import torch_xla
 
         torch_xla.sync()
-
-
-def draw_seed(seed: int, update: int, process: int) -> int:
-    """The seed of what a process draws from an update on: dropout differs between processes."""
-    return int(np.random.SeedSequence((seed, update, process)).generate_state(1)[0])
-
-
-def seed_update(accelerator: Accelerator, seed: int, update: int) -> None:
-    """Makes the draws of an update depend on nothing else, so that a resumed run repeats them.
-
-    XLA's random state changes with each graph that is computed, also with those of evaluations and checkpoints.
-    """
-    if on_xla(accelerator):
-        from torch_xla.core import xla_model
-
-        xla_model.set_rng_state(draw_seed(seed, update, accelerator.process_index))
-
-
-def load_weights(models: list[nn.Module], folder: str) -> None:
-    """Loads the weights of a checkpoint, as a hook of accelerate, and takes the model out of what it has to load.
-
-    It would compare the addresses of tensors to find those that are shared, and XLA's tensors have none.
-    Raises ValueError if the checkpoint has others than the model's weights.
-    """
-    model, state = models.pop(), load_file(Path(folder, SAFE_WEIGHTS_NAME))
-    tensors = model.state_dict(keep_vars=True)
-    loaded = {id(tensors[name]) for name in state.keys() & tensors.keys()}
-    wrong = [name for name, tensor in tensors.items() if id(tensor) not in loaded] + [*(state.keys() - tensors.keys())]
-    if wrong:
-        raise ValueError(f"{folder} and the model differ in {', '.join(wrong)}")
-    model.load_state_dict(state, strict=False)  # a tied weight is there once
 
 
 def recompute_activations(model: PreTrainedModel, accelerator: Accelerator) -> None:

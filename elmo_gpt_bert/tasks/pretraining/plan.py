@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +14,9 @@ from accelerate import Accelerator
 
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.files import load_tensors, save_tensors
 from elmo_gpt_bert.training.identity import FINAL_LENGTH, SAMPLES
 from elmo_gpt_bert.training.optimization import samples_of_update, schedule
-from elmo_gpt_bert.training.plan import Batch, Counts, Plan, Stretch, Update, sharding
+from elmo_gpt_bert.training.plan import Batch, Counts, Plan, Stretch, Update
 from elmo_gpt_bert.training.processes import from_all
 
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-STATE = "objective.safetensors"
 ALL_SAMPLES = range(2**62)
 
 
@@ -90,7 +87,8 @@ class CorpusPlan(Plan):
         phases: in their order; the first begins with update 0
         ramp_updates: in this many updates the batch rises to its size
         """
-        self.phases, self.args, self.accelerator = phases, args, accelerator
+        super().__init__(args, accelerator)
+        self.phases = phases
         self.micro_batch = args.per_device_train_batch_size * accelerator.num_processes
         self.ramp = Ramp(samples_of_update(args, accelerator.num_processes), ramp_updates)
         objective = phases[0].objective
@@ -128,14 +126,13 @@ class CorpusPlan(Plan):
         return after > before
 
     def count(self, update: Update, batches: list[Batch]) -> Counts:
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         objective, nothing = self.phases[0].objective, [0] * len(self.losses)
         local = [
-            objective.count(batch) if samples[rank::processes] else nothing
+            objective.count(batch) if self.share(samples) else nothing
             for samples, batch in zip(update, batches, strict=True)
         ]
         totals = [sum(counts) for counts in zip(*local, strict=True)]
-        if processes > 1:
+        if self.accelerator.num_processes > 1:
             totals = self.accelerator.reduce(torch.tensor(totals, device=self.accelerator.device), "sum")
         return Counts(local, totals)
 
@@ -149,20 +146,15 @@ class CorpusPlan(Plan):
             **schedule(self.args, self.updates),
             FINAL_LENGTH: self.phases[-1].first,
             "updates an epoch": max(1, self.phases[0].objective.size // self.ramp.size),
-            "sharding": sharding(self.accelerator),
         }
 
-    def save_state(self, folder: Path) -> None:
-        """Writes the state of the objective, of all processes."""
+    def state(self) -> dict[str, torch.Tensor]:
+        """The state of the objective, of all processes."""
         parts = [state for state in from_all(self.phases[0].objective.state()) if state]
-        if parts and self.accelerator.is_main_process:
-            tensors = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
-            save_tensors(tensors, folder / STATE)
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
-    def load_state(self, folder: Path) -> None:
-        path = folder / STATE
-        tensors = load_tensors(path)[0] if path.is_file() else {}
-        self.phases[0].objective.load_state({name: torch.from_numpy(array) for name, array in tensors.items()})
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.phases[0].objective.load_state(state)
 
     def _phase(self, update: int) -> tuple[Phase, int]:
         """The phase of an update, and where it ends."""

@@ -102,11 +102,12 @@ class BiLM(Objective):
         self.predictions = self.directions[0].size
         self.gradient_scale = steps
         self.states: tuple[torch.Tensor, torch.Tensor] | None = None  # (rows, L, 2, P) hidden and (rows, L, 2, C) cell
-        self.is_computed = torch.zeros(rows, dtype=torch.bool)  # by this process
+        self.begins = self.states  # of the window that each row has read last,
+        self.window = torch.full((rows,), -1)  # and its number; -1: of a row that this process has not computed
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker needs: batches do not depend on states, which may be on a GPU."""
-        return self.__dict__ | {"states": None, "is_computed": torch.zeros(self.rows, dtype=torch.bool)}
+        return self.__dict__ | {"states": None, "begins": None, "window": torch.full((self.rows,), -1)}
 
     def batch(self, samples: Sequence[int]) -> dict[str, torch.Tensor]:
         """The window of N rows. Raises ValueError if the samples are of several windows.
@@ -146,7 +147,8 @@ class BiLM(Objective):
     ) -> torch.Tensor:
         """As `Objective.compute`. Each row continues from the states in which its last batch ended.
 
-        In the first window, also of each evaluation, it starts from `first_state`.
+        In the first window, also of each evaluation, it starts from `first_state`. A window that is computed again, as
+        after an overflow in fp16, starts where it started before.
         """
         rows, continues = batch["rows"], batch["windows"] > 0
         if self.states is None:
@@ -155,16 +157,20 @@ class BiLM(Objective):
                 raise ValueError(f"the streams go on at window {window}, but have no states: call load_state first")
             self.states = tuple(part.new_zeros(self.rows, *part.shape) for part in self.first_state(model))
         self.states = tuple(part.to(rows.device) for part in self.states)
-        self.is_computed = self.is_computed.to(rows.device)
+        self.begins = tuple(part.clone() for part in self.states) if self.begins is None else self.begins
+        self.window = self.window.to(rows.device)
+        repeats = (self.window[rows] == batch["windows"]).view(-1, 1, 1, 1)
+        self.window[rows] = batch["windows"]
+        for begin, end in zip(self.begins, self.states, strict=True):
+            begin[rows] = begin[rows].where(repeats, end[rows])
         start = tuple(
             part[rows].where(continues.view(-1, 1, 1, 1), first.to(part)).movedim(0, 2)
-            for part, first in zip(self.states, self.first_state(model), strict=True)
+            for part, first in zip(self.begins, self.first_state(model), strict=True)
         )
         inputs = {name: batch[name] for name in INPUTS if name in batch}
         output = model(**inputs, **options, stream_state=start)
         for part, end in zip(self.states, output.stream_state, strict=True):
             part[rows] = end.movedim(2, 0).to(part)
-        self.is_computed[rows] = True
         return output.direction_losses
 
     def first_state(self, model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
@@ -191,12 +197,12 @@ class BiLM(Objective):
         """The numbers (N,) of this process's rows, and their hidden states (N, L, 2, P) and cells (N, L, 2, C)."""
         if self.states is None:
             return {}
-        rows = self.is_computed.nonzero()[:, 0].cpu()
+        rows = (self.window >= 0).nonzero()[:, 0].cpu()
         hidden, cell = (part.cpu()[rows] for part in self.states)
         return {"rows": rows, "hidden": hidden, "cell": cell}
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.states, self.is_computed[:] = None, False
+        self.states, self.begins, self.window[:] = None, None, -1
         if not state:
             return
         rows = state["rows"]
