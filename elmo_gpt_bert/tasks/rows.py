@@ -32,7 +32,7 @@ PUBLISHED = (DATA_DIR, " with the published files")  # a remedy where the Hub fa
 
 def listed(names: Collection[str]) -> str:
     """The first 20 of these names of columns or labels, for an error; in quotes where a space would not be seen."""
-    first = [repr(plain(name)) if name != name.strip() else plain(name) for name in islice(names, 20)]
+    first = [repr(name) if name != name.strip() else name for name in map(plain, islice(names, 20))]
     return ", ".join([*first, "..."] if len(names) > len(first) else first)
 
 
