@@ -45,7 +45,6 @@ from elmo_gpt_bert.tasks.squad.data import find_file, read_files, read_folder, r
 from elmo_gpt_bert.tasks.squad.decode import Answers, find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, collate, make_features
 from elmo_gpt_bert.training.arguments import (
-    FILES,
     PAIRS,
     DataArguments,
     NonNegativeInt,
@@ -81,7 +80,7 @@ class SquadArguments(DataArguments):
         *PAIRS,
         Pair("data_dir", "dataset_name"),
         Pair(
-            FILES,
+            "train_file validation_file",  # no folder has the questions of a --test_file
             "data_dir dataset_name",
             lambda args: (args.train_file or not args.do_train) and (args.validation_file or not args.do_eval),
         ),
@@ -226,7 +225,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     To score a file of predictions takes no model and other flags. It then returns the scores of the file.
     """
     words = sys.argv[1:] if argv is None else argv
-    if any(word.partition("=")[0] == "--predictions_file" for word in words):
+    if any(word.partition("=")[0] in ("--predictions_file", "--predictions-file") for word in words):
         return scoring.main(words)
     return repeat(run, parse_arguments(SquadArguments, argv))
 

@@ -104,6 +104,48 @@ def test_padding_on_the_left_has_no_packing():
     assert "packing" not in add_packing({"inputs_embeds": torch.zeros(1, 2, 3)})
 
 
+def test_a_mask_that_is_made_or_left_out_later_makes_the_packing_useless(monkeypatch):
+    monkeypatch.setattr(modeling_packing, "READ_DEVICES", ())  # as on a GPU, where nothing is compared
+    model, batch = gpt_cases.zoo("ForSequenceClassification"), gpt_cases.batch([5, 9, 2])
+    packing = find_packing({"input_ids": batch["input_ids"]})
+    torch.testing.assert_close(
+        model(batch["input_ids"], packing=packing).logits, model(batch["input_ids"]).logits, atol=0, rtol=0
+    )
+    model, packing = gpt_cases.zoo("Model"), find_packing(batch)
+    for options in ({}, {"unpad": False}, {"output_attentions": True}):
+        expected = model(batch["input_ids"], **options).last_hidden_state
+        actual = model(batch["input_ids"], packing=packing, **options).last_hidden_state
+        torch.testing.assert_close(actual, expected, atol=0, rtol=0)
+
+
+def test_a_sequence_that_begins_with_padding_has_no_packing():
+    batch = {"input_ids": torch.ones(1, 6).long(), "seq_idx": torch.tensor([[0, 0, 0, 1, 1, 1]])}
+    assert find_packing(batch) is not None
+    mask = torch.tensor([[1, 1, 1, 0, 1, 1]])
+    assert find_packing(batch | {"attention_mask": mask}) is None
+
+
+def test_labels_that_are_shifted_later_are_looked_for_again():
+    model, ids = gpt_cases.zoo("LMHeadModel"), torch.randint(1, 90, (2, 7))
+    batch = add_packing({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()})
+    batch |= {"shift_labels": torch.nn.functional.pad(ids, (0, 1), value=-100)[:, 1:], "skip_logits": True}
+    loss = model(**batch).loss
+    del batch["packing"]
+    assert loss == model(**batch).loss
+
+
+def test_a_head_that_passes_no_packing_on_gets_none():
+    class Head(torch.nn.Module):
+        base_model = gpt_cases.zoo("Model")
+
+        def forward(self, input_ids):
+            return self.base_model(input_ids)
+
+    assert batches.with_packing(print, Head(), torch.device("meta")) is print
+    collate = batches.with_packing(print, gpt_cases.zoo("LMHeadModel"), torch.device("meta"))
+    assert type(collate) is modeling.DataCollatorWithPacking
+
+
 def test_a_packing_of_another_batch_is_refused(tmp_path):
     _, model = bert_cases.pair("Model", tmp_path)
     batch = add_packing(bert_cases.batch(lengths=[3, 5, 2]))

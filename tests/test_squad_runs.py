@@ -295,10 +295,10 @@ def test_one_question_and_one_best_answer_are_enough(tmp_path, flags, version):
 
 
 def test_the_card_names_task_and_data_and_has_scores_in_percent(tmp_path, flags, version):
-    argv = [*flags, *folder(tmp_path, version), "--do_train", "--do_eval", *SHORT, "--dataset_name", "another/one"]
+    argv = [*flags, *folder(tmp_path, version), "--do_train", "--do_eval", *SHORT]
     results = run_squad.main(argv)
     card = ModelCard.load(tmp_path / "out" / "README.md")
-    name = "rajpurkar/squad" if version == "1.1" else "rajpurkar/squad_v2"  # for --data_dir wins
+    name = "rajpurkar/squad" if version == "1.1" else "rajpurkar/squad_v2"
     assert (card.data.datasets, card.data.pipeline_tag) == (name, "question-answering")
     told = {result.metric_type: result for result in card.data.eval_results}
     for result in told.values():

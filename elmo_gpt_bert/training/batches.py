@@ -178,7 +178,9 @@ def with_packing(collate: Collate, model: nn.Module, device: torch.device) -> Co
 
     A CPU reads its values without waiting, and XLA takes no shapes that depend on values.
     """
-    if device.type in WITHOUT_PACKING or not _takes(model, "packing"):
+    head = inspect.signature(model.forward).parameters.values()
+    passes_it_on = any(each.name == "packing" or each.kind == each.VAR_KEYWORD for each in head)
+    if device.type in WITHOUT_PACKING or not (passes_it_on and _takes(model, "packing")):
         return collate
     from modeling import DataCollatorWithPacking  # a run with transformers' models imports no modeling/
 

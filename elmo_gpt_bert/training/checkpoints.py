@@ -2,7 +2,8 @@
 
     OUTPUT_DIR/checkpoint-UPDATES/
         model.safetensors, config.json, tokenizer.json, ...    for from_pretrained
-        optimizer.safetensors, plan.safetensors                the state of the optimizer and, if it has one, the plan
+        optimizer.safetensors                                  the state of the optimizer
+        plan.safetensors                                       where the streams of a biLM are; of no other run
         progress.json                                          how far the run has come, its identity
         SHA256SUMS                                             checksums of all files
 
@@ -178,7 +179,7 @@ class Checkpoints:
         self.newest = progress.update
 
     def _write(self, progress: Progress, tensors: dict[str, dict[str, torch.Tensor]]) -> None:
-        """The main process's part of `save`. `tensors` are those of each file; without any, it is not written."""
+        """The main process's part of `save`. `tensors`: file -> its tensors; one without tensors is not written."""
         path = self.path(progress.update)
         with new_folder(path, f"Make room. {self.how_to_resume()}") as temporary:
             for name in [name for name in tensors if tensors[name]]:
@@ -279,6 +280,8 @@ class Checkpoints:
 
     def _damage_of_tensors(self, path: Path) -> str | None:
         """The problem of the first file of tensors that cannot be read, whatever SHA256SUMS says of it."""
+        if (path / "optimizer.bin").is_file() and not (path / OPTIMIZER).is_file():
+            return "an earlier version of this project wrote it: finish the run with that version"
         for name in sorted({WEIGHTS, OPTIMIZER} | {file.name for file in path.glob("*.safetensors")}):
             try:
                 with safe_open(path / name, "pt"):

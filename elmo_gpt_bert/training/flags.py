@@ -166,6 +166,7 @@ def _read_recipe(recipe: Path) -> list[str]:
         key = key[:60].encode("unicode_escape").decode()  # on one short line
         if not re.fullmatch(r"[A-Za-z][\w-]*", key, flags=re.ASCII):
             raise InputError(f"{recipe}: unknown key {key}; --help lists all flags")
+        key = key.replace("-", "_")
         if key in words:
             raise InputError(f"{recipe}: {key} occurs twice")
         texts = value.value if isinstance(value, yaml.SequenceNode) and key in LISTS else [value]

@@ -1,7 +1,7 @@
 """Trains a model: the training loop of all scripts.
 
-An update weighs all its examples equally, or all their labelled tokens if tokens have labels. How its micro-batches
-are distributed over processes and accumulation steps changes only rounding; their size also what dropout draws.
+An update weighs all its examples equally, or all their labelled tokens if tokens have labels. How many of its
+micro-batches each process computes changes only rounding. Their size also changes what dropout draws.
 """
 
 from __future__ import annotations
@@ -110,9 +110,10 @@ def _check_metric(task: Task, compute: Compute, metric: str) -> None:
 
 
 def seed_draws(device: torch.device, *key: int) -> None:
-    """Makes all that a micro-batch draws on `device` a function of the key: the seed, the update, its number there.
+    """Makes all random numbers of a micro-batch on `device` a function of the key.
 
-    It is numbered over all processes. So nothing depends on earlier draws, and a checkpoint needs no random states.
+    The key is the seed, the update, and the number of the micro-batch in it, counted over all processes. So nothing
+    depends on earlier draws, and a checkpoint needs no random states.
     torch.manual_seed would seed all kinds of devices, and is slow where one of them is not in use.
     """
     number = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=4).digest())
@@ -272,7 +273,7 @@ class _Training:
         return torch.stack(parts).detach()
 
     def step(self) -> bool:
-        """One step of the optimizer, after the backward pass. False if a gradient of fp16 overflowed: there is none.
+        """One step of the optimizer, after the backward pass. False if there was none, since fp16 overflowed.
 
         The scaler then lowers its scale. Accelerate does not notice that a fused optimizer has left out the step.
         """

@@ -216,7 +216,7 @@ class BertAdam(torch.optim.AdamW):
 
 
 def gather_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, torch.Tensor]:
-    """The state of an optimizer of this file, as in {"bert.pooler.dense.weight.exp_avg": ...}; all of it are tensors.
+    """The state of an optimizer of this file, as in {"bert.pooler.dense.weight.exp_avg": ...}, tensors alone.
 
     A parameter without a gradient has no state. Learning rates and weight decays are left out, because arguments and
     schedule give them. Empty except on the main process. Every process must call it.

@@ -53,8 +53,8 @@ class Plan(ABC):
     """The updates of a run.
 
     An update reads the same samples whatever the number of processes and of accumulation steps, so a run may go on
-    with others. A micro-batch of all processes is that of the first one, then that of the second one, and so on: so
-    many micro-batches in a row of one process are the same.
+    with others. The samples that all processes compute at the same time lie side by side, those of the first process
+    first. So two processes compute the same micro-batches as one that accumulates twice as many.
 
     updates: their number in the whole run
     losses: the names of the losses that the model computes

@@ -448,7 +448,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             shift_labels = nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:]  # trf-ignore: TRF053
             packing = None  # which knows `labels` as they are
         shift_labels = shift_labels.to(hidden_states.device)
-        states, targets = at_labels(hidden_states, shift_labels, packing)  # (n, H), (n,)
+        states, targets = at_labels(hidden_states, shift_labels, packing, shifted=True)  # (n, H), (n,)
         if is_plain(self.lm_head, ZooGPTWordPredictor):
             return mean_word_loss(states, self.lm_head, targets, num_items_in_batch)
         loss = nn.functional.cross_entropy(self.lm_head(states).float(), targets, reduction="sum")

@@ -91,15 +91,18 @@ def check_choices(inputs: torch.Tensor | None, **tensors: torch.Tensor | None) -
 
 
 def labels_need_padding(
-    labels: torch.Tensor | None, attention_mask: torch.Tensor | None, packing: Any | None = None
+    labels: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    packing: Any | None = None,
+    shifted: bool = False,
 ) -> bool:
     """Whether padding has a label, so that the loss needs its states; True if the values cannot be read.
 
-    A `packing` that knows the labels tells it without reading them.
+    A `packing` of the same mask and labels tells it without reading them. `shifted`: they are `shift_labels`.
     """
     if labels is None or attention_mask is None or attention_mask.dim() != 2:
         return False
-    if packing is not None and packing.labelled is not None:
+    if packing is not None and packing.labelled is not None and packing.of_mask and packing.shifted == shifted:
         return packing.labels_padding
     mask = attention_mask[:, -labels.shape[1] :]  # without the columns of a cache
     if mask.shape != labels.shape:
@@ -113,17 +116,15 @@ def predicts_from_padding(
     attention_mask: torch.Tensor | None,
     packing: Any | None = None,
 ) -> bool:
-    """Whether a label is predicted from padding, so that the loss needs the states of padding.
-
-    `packing` knows the `shift_labels`, if there are any.
-    """
+    """Whether a label is predicted from padding, so that the loss needs the states of padding."""
     targets = labels if shift_labels is None else shift_labels
     if targets is None or attention_mask is None or attention_mask.dim() != 2:
         return False
     mask = attention_mask[:, -targets.shape[1] :]  # without the columns of a cache
     if shift_labels is None:  # each label is predicted from the token before it, the first one from none
         mask = nn.functional.pad(mask[:, :-1], (1, 0), value=1)
-    return labels_need_padding(targets, mask, None if shift_labels is None else packing)
+        packing = None  # which knows `labels` as they are
+    return labels_need_padding(targets, mask, packing, shifted=True)
 
 
 def states_to_predict_from(states: torch.Tensor, logits_to_keep: int | torch.Tensor) -> torch.Tensor:

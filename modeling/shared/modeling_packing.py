@@ -74,8 +74,10 @@ class Packing:
         starts: (S,) the index in `tokens` of each sequence's first token.
         rows, last_rows: (B,) the first sequence of each row, and the one of its last real token.
         groups: (number of sequences, their length) of each length, shortest first.
-        labelled: (n,) the index of each token with a label in the flattened batch, of `shift_labels` if the batch has
-            them; None if tokens have no labels, or if nobody looked for them.
+        of_mask: whether the batch had a mask when this was made.
+        labelled: (n,) the index of each token with a label in the flattened batch; None if nobody looked for them, or
+            if tokens have none.
+        shifted: whether these labels are `shift_labels`.
         labels_padding: whether padding has a label.
     """
 
@@ -85,7 +87,9 @@ class Packing:
     rows: torch.Tensor
     last_rows: torch.Tensor
     groups: list[tuple[int, int]]
+    of_mask: bool = True
     labelled: torch.Tensor | None = None
+    shifted: bool = False
     labels_padding: bool = False
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Packing":
@@ -207,10 +211,13 @@ def find_sequences(
 
 
 def at_labels(
-    states: torch.Tensor, labels: torch.Tensor, packing: Packing | None
+    states: torch.Tensor, labels: torch.Tensor, packing: Packing | None, shifted: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B, T, H) states and (B, T) labels -> (n, H) and (n,), those of the n tokens that have a label."""
-    if packing is None or packing.labelled is None:
+    """(B, T, H) states and (B, T) labels -> (n, H) and (n,), those of the n tokens that have a label.
+
+    shifted: whether the labels are the model's argument `shift_labels`, and not `labels`.
+    """
+    if packing is None or packing.labelled is None or packing.shifted != shifted:
         labelled = (labels.flatten() != IGNORED).nonzero().squeeze(1)
     else:
         labelled = packing.labelled.to(labels.device)
@@ -319,10 +326,13 @@ def make_plan(
         token: the token of each row that the caller reads. All states are returned nevertheless when a hook may need
             them, and with `config.unpad=False` unless `unpad` is True.
         longest: the number of the model's positions.
-        packing: as `DataCollatorWithPacking` found it, or None. It is not used with a cache or a mask over pairs.
+        packing: as `DataCollatorWithPacking` found it, or None. It is not used with a cache or a mask over pairs, nor
+            if a mask was made, or left out, since then.
     """
     position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
     if cache is not None or (attention_mask is not None and attention_mask.dim() != 2):
+        packing = None
+    if packing is not None and packing.of_mask != (attention_mask is not None):
         packing = None
     if packing is None:
         starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)

@@ -27,9 +27,11 @@ class DataCollatorWithPacking:
         Trainer(model, data_collator=DataCollatorWithPacking(DataCollatorWithPadding(tokenizer)), ...)
 
     A batch gets one more entry, `packing`, an argument of ZooBert and ZooGPT models. Their results do not change. On a
-    GPU, a forward and backward pass then reads no value of the batch, for which the program would wait. Labels of
-    tokens, if any, are those of the tokens themselves, or `shift_labels`, of the tokens that follow. Whoever changes
-    the mask, the boundaries or the labels of a batch later has to leave its `packing` out.
+    GPU, a forward and backward pass then reads no value of the batch, for which the program would wait.
+
+    A packing belongs to its batch. Whoever changes the mask, the boundaries or the labels of a batch later has to
+    leave its `packing` out. Whoever cuts or joins batches cannot use it: `nn.DataParallel`, and Accelerate with
+    `dispatch_batches` or `split_batches`. With several GPUs, start one process for each.
     """
 
     def __init__(self, collator: Callable[[Any], MutableMapping[str, Any]]) -> None:
@@ -56,9 +58,14 @@ def find_packing(batch: MutableMapping[str, Any]) -> Packing | None:
         tokens, position_ids = tokens.flatten(0, 1), None
         attention_mask = None if attention_mask is None else attention_mask.flatten(0, 1)
     starts = find_starts(tokens, attention_mask, position_ids, None, {name: batch.get(name) for name in BOUNDARIES})
+    if starts is not None and attention_mask is not None and bool((starts & (attention_mask == 0)).any()):
+        return None  # a sequence begins with padding, and positions count from there
     packing = find_sequences(tuple(tokens.shape), tokens.device, attention_mask, starts, if_whole=True)
+    if packing is None:
+        return None
+    packing = dataclasses.replace(packing, of_mask=attention_mask is not None, shifted=shift_labels is not None)
     labels = labels if shift_labels is None else shift_labels
-    if packing is None or labels is None or labels.shape != tokens.shape:
+    if labels is None or labels.shape != tokens.shape:
         return packing
     labelled = (labels != IGNORED).flatten()
     labels_padding = attention_mask is not None and bool((labelled & (attention_mask == 0).flatten()).any())
