@@ -249,7 +249,7 @@ def test_the_json_file_holds_every_line_of_the_table(tmp_path, capsys):
 def test_an_unknown_row_is_one_clear_error(capsys):
     with pytest.raises(SystemExit):
         main(["bert-huge"])
-    names = "bert, elmo, gpt, attention, gpu, base-sst2"
+    names = "bert, elmo, gpt, attention, overhead, gpu, base-sst2"
     assert f"no row is called bert-huge; there are {names}" in capsys.readouterr().err
 
 
