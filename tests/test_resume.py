@@ -420,6 +420,9 @@ CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_ratio", "0"]
 )
 @pytest.mark.parametrize("save", ["steps", "epoch"])
 def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(flags, tmp_path, shorter, longer, save):
+    if save == "epoch":
+        place = flags.index("--save_steps")
+        del flags[place : place + 2]
     flags += [*CONSTANT, "--save_strategy", save]
     run_glue.main([*flags, *shorter, "--output_dir", str(tmp_path / "out")])
     run_glue.main([*flags, *longer, "--output_dir", str(tmp_path / "out"), "--resume"])
