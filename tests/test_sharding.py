@@ -61,7 +61,7 @@ def test_a_sharded_model_scores_as_one_process_while_it_learns_and_from_its_fold
 @pytest.mark.slow
 def test_a_finished_sharded_run_without_checkpoints_is_not_trained_again(flags, tmp_path, monkeypatch):
     run = partial(run_sharded, run_glue.main, "ZooBertLayer")
-    words = [*TWO, "--save_strategy", "no", "--max_steps", "2"]
+    words = [*TWO, "--save_strategy", "no"]
     run(flags("two", *words))
     before = outcome(tmp_path / "two")
     monkeypatch.setattr(loop._Training, "step", lambda _: pytest.fail("trained again"))
