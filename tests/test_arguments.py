@@ -83,6 +83,7 @@ def test_arguments_are_read_only(run):
         ("- seed", "a recipe is a YAML mapping"),
         ("seed: [", "cannot read the recipe"),
         ("seed: 1\nlearning_rate: 1\nseed: 2", "seed occurs twice"),
+        ("learning_rate: 1\nlearning-rate: 2", "learning_rate occurs twice"),
         ("seed: {a: 1}", "recipe.yaml: seed needs one value, not a list or mapping"),
         ("a=b: 1", "recipe.yaml: unknown key a=b"),
         ("deepspeed: x", "recipe.yaml: key deepspeed: accelerate launch"),
@@ -281,7 +282,7 @@ def test_another_schedule_on_the_command_line_leaves_out_what_the_recipe_says_of
 
 
 MODEL = ["--model_name_or_path", "m", "--output_dir", "o"]
-DATA = ["train_file", "validation_file", "data_dir", "dataset_name", "dataset_config_name", "task_name"]
+DATA = ["train_file", "validation_file", "test_file", "data_dir", "dataset_name", "dataset_config_name", "task_name"]
 
 
 def data_of(args: RunArguments) -> dict[str, str]:
@@ -299,6 +300,7 @@ def data_of(args: RunArguments) -> dict[str, str]:
         ("squad", "train_file: x\nvalidation_file: y", "--data_dir d", "data_dir=d"),
         ("squad", "train_file: x\nvalidation_file: y", "--data_dir d --train_file z", "data_dir=d train_file=z"),
         ("squad", "data_dir: d", "--dataset_name a/b", "dataset_name=a/b"),
+        ("squad", "train_file: x\nvalidation_file: y\ntest_file: z", "--data_dir d", "data_dir=d test_file=z"),
         ("squad", "dataset_name: a/b\nvalidation_file: y", "--data_dir d", "data_dir=d validation_file=y"),
         ("squad", "dataset_name: a/b\nvalidation_file: y", "--train_file x", "train_file=x validation_file=y"),
         ("pretraining", "dataset_name: a/b\ndataset_config_name: c", "--train_file x", "train_file=x"),

@@ -12,7 +12,6 @@ import transformers
 from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import modeling
 from elmo_gpt_bert.training import optimization
@@ -27,6 +26,7 @@ from elmo_gpt_bert.training.optimization import (
     move_schedule,
 )
 from tests.bert_cases import SIZES, pair, stock_config
+from tests.kernels import Kernels
 
 
 LAYERS = SIZES["num_hidden_layers"]
@@ -253,16 +253,6 @@ def test_muon_makes_singular_values_equal_for_matrices_of_any_shape():
         assert values.median() > 0.6 and values.max() < 1.3  # what five steps of the iteration reach
 
 
-class Counter(TorchDispatchMode):
-    """Counts the operations that compute; views do not."""
-
-    count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += not function.is_view
-        return function(*args, **(kwargs or {}))
-
-
 def test_muon_divides_many_matrices_to_save_memory(run, monkeypatch):
     models = []
     for at_once in (optimization.AT_ONCE, 1):
@@ -287,9 +277,9 @@ def test_muon_starts_few_kernels_for_many_matrices():
     groups = [{"params": parameters(), "lr": 1.0, "weight_decay": 0.1, "muon": True}, NO_MATRIX]
     for optimizer in (torch.optim.Muon(parameters(), lr=1.0), MuonWithAdamW(groups)):
         optimizer.step()  # makes the averages
-        with Counter() as counter:
+        with Kernels() as kernels:
             optimizer.step()
-        counts.append(counter.count)
+        counts.append(kernels.counts.total())
     assert counts[1] <= 100 < 1500 < counts[0]
 
 

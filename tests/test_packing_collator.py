@@ -11,8 +11,9 @@ from transformers import DataCollatorWithFlattening, DefaultDataCollator, Traine
 import modeling
 import run_glue
 import run_pretraining
+from benchmarks.overhead import as_on_a_gpu
 from elmo_gpt_bert.training import batches
-from modeling.shared import modeling_attention, modeling_packing
+from modeling.shared import modeling_packing
 from modeling.shared.packing_collator import find_packing
 from tests import bert_cases, gpt_cases
 from tests.glue_sample import write_model, write_task, write_vocabulary
@@ -118,6 +119,13 @@ def test_a_mask_that_is_made_or_left_out_later_makes_the_packing_useless(monkeyp
         torch.testing.assert_close(actual, expected, atol=0, rtol=0)
 
 
+def test_positions_count_from_the_real_tokens_of_a_mask_that_came_later():
+    model, batch = gpt_cases.zoo("ForTokenClassification"), gpt_cases.on_the_left(gpt_cases.batch([5, 9, 2]))
+    packing = find_packing({"input_ids": batch["input_ids"]})
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(model(**batch, packing=packing).logits[real], model(**batch).logits[real])
+
+
 def test_a_sequence_that_begins_with_padding_has_no_packing():
     batch = {"input_ids": torch.ones(1, 6).long(), "seq_idx": torch.tensor([[0, 0, 0, 1, 1, 1]])}
     assert find_packing(batch) is not None
@@ -216,19 +224,6 @@ class NothingIsRead(TorchDispatchMode):
         return operation(*args, **kwargs or {})
 
 
-def weightless_flash(query, key, value, *arguments, scale):
-    return query * scale + key.mean() + value.mean(), None, None, None, None
-
-
-@pytest.fixture
-def _on_gpu(monkeypatch):
-    """The processor counts as a GPU with flash attention."""
-    changes = {"FLASH_DEVICES": ("cpu",), "GROUPED_DEVICES": (), "FLASH_TYPES": (torch.float32,), "FLASH_HEADS": (12,)}
-    for name, value in (changes | {"READ_DEVICES": (), "_has_flash": lambda device: True}).items():
-        monkeypatch.setattr(modeling_packing, name, value)
-    monkeypatch.setattr(modeling_attention, "flash_operation", lambda: weightless_flash)
-
-
 def bert(head: str, folder, lengths: list[int] | None = None, **options) -> tuple:
     inputs, labels = bert_cases.case(head).inputs, bert_cases.case(head).labels
     if lengths:
@@ -255,22 +250,21 @@ STEPS = {
 }
 
 
-@pytest.mark.usefixtures("_on_gpu")
-@pytest.mark.parametrize("how", ["flash", "grid", "dense"])
+@pytest.mark.parametrize("how", ["flash", "grid", "padded"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_reads_nothing_from_the_device(step, how, tmp_path, monkeypatch):
-    monkeypatch.setattr(modeling_packing, "FEW_TOKENS", 10**6 if how == "dense" else 0)
-    if how == "grid":
-        monkeypatch.setattr(modeling_packing, "FLASH_DEVICES", ())
     model, batch = STEPS[step](tmp_path)
     batch = add_packing(batch)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: pytest.fail("a tensor is copied to the host"))
-    with NothingIsRead():
-        model(**batch).loss.backward()
-    del batch["packing"]
     reads = pytest.raises((AssertionError, pytest.fail.Exception), match="waits for the device|copied to the host")
-    with reads, NothingIsRead():
-        model(**batch).loss.backward()
+    with as_on_a_gpu(packed=how != "padded"):
+        if how == "grid":
+            monkeypatch.setattr(modeling_packing, "FLASH_DEVICES", ())
+        with NothingIsRead():
+            model(**batch).loss.backward()
+        del batch["packing"]
+        with reads, NothingIsRead():
+            model(**batch).loss.backward()
 
 
 @pytest.mark.parametrize("kind", ["sst2", "masked_lm", "next_sentence", "causal_lm"])
@@ -286,9 +280,14 @@ def test_a_run_on_a_gpu_gives_its_batches_a_packing(kind, tmp_path, monkeypatch)
     argv += ["--save_strategy", "no", "--output_dir"]
     expected = main([*argv, str(tmp_path / "cpu")])
     monkeypatch.setattr(batches, "WITHOUT_PACKING", ())
-    checked, check = [], modeling_packing.check_packing
-    monkeypatch.setattr(modeling_packing, "check_packing", lambda *args: checked.append(check(*args)))
+    used, use = [], modeling_packing.usable_packing
+
+    def recorded(*arguments):
+        used.append(use(*arguments))
+        return used[-1]
+
+    monkeypatch.setattr(modeling_packing, "usable_packing", recorded)
     actual = main([*argv, str(tmp_path / "gpu")])
-    assert len(checked) > 2  # in training and in evaluation
+    assert sum(packing is not None for packing in used) > 2  # in training and in evaluation
     for name in ("train_loss", "eval_loss"):
         assert actual[name] == expected[name]

@@ -172,6 +172,11 @@ def test_probabilities_of_every_prediction_are_needed(files):
     run_squad.main(files.arguments())
 
 
+def test_flags_may_have_dashes(tmp_path, score):
+    argv = Files(tmp_path, "1.1").arguments()
+    assert score([word.replace("_", "-") if word.startswith("--") else word for word in argv]) == score(argv)
+
+
 @pytest.mark.parametrize("flag", ["--predictions_file", "--validation_file", "--null_odds_file"])
 def test_a_missing_file_is_one_error(files, flag):
     argv = files.arguments()

@@ -3,36 +3,16 @@
 A GPU that gets small batches waits for the calls of its kernels, so ours may not be more than transformers'.
 """
 
-from collections import Counter
-
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import modeling
 from benchmarks.overhead import as_on_a_gpu
 from tests import bert_cases, gpt_cases
+from tests.kernels import Kernels
 
 
 add_packing = modeling.DataCollatorWithPacking(lambda batch: dict(batch))
-# Operations that start no kernel: views, and memory that nothing fills.
-WITHOUT_KERNEL = {"_unsafe_view", "alias", "as_strided", "detach", "empty", "empty_like", "expand", "new_empty"}
-WITHOUT_KERNEL |= {"permute", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose"}
-WITHOUT_KERNEL |= {"unbind", "unsqueeze", "view", "new_empty_strided", "empty_strided", "lift_fresh", "unfold"}
-
-
-class Kernels(TorchDispatchMode):
-    """Counts operations by name, but for those that start no kernel."""
-
-    def __init__(self):
-        super().__init__()
-        self.counts = Counter()
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        name = operation._overloadpacket.__name__
-        if name not in WITHOUT_KERNEL:
-            self.counts[name] += 1
-        return operation(*args, **kwargs or {})
 
 
 def count_kernels(model, batch: dict) -> int:

@@ -72,9 +72,7 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        needs_padding = predicts_from_padding(
-            labels, kwargs.get("shift_labels"), attention_mask, kwargs.get("packing")
-        )
+        needs_padding = predicts_from_padding(labels, attention_mask, **kwargs)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.bert(*inputs, unpad=False if needs_padding else unpad, return_dict=True, **kwargs)
         logits = self.cls.predictions(states_to_predict_from(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)

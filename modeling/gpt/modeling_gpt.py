@@ -399,9 +399,7 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         if skip_logits and labels is None:
             raise ValueError("skip_logits=True returns nothing but the loss: give labels")
         check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-        needs_padding = predicts_from_padding(
-            labels, kwargs.get("shift_labels"), attention_mask, kwargs.get("packing")
-        )
+        needs_padding = predicts_from_padding(labels, attention_mask, **kwargs)
         outputs = self.transformer(
             input_ids,
             attention_mask=attention_mask,

@@ -136,7 +136,8 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
         """The model's output. Positions count from each row's first real token; `labels` are those of tokens."""
         inputs, past = input_ids if input_ids is not None else inputs_embeds, int(cached_tokens(cache))
         check_shapes(inputs, attention_mask, position_ids=position_ids, labels=labels, past=past)
-        if position_ids is None and kwargs.get("packing") is None:  # which has no padding on the left
+        packing = kwargs.get("packing")
+        if position_ids is None and (packing is None or not packing.fits(attention_mask)):  # it has none on the left
             position_ids = positions_of_real_tokens(inputs, attention_mask, past)
         return self.transformer(
             input_ids,
@@ -144,7 +145,7 @@ class ZooGPTTaskModel(ZooGPTPreTrainedModel):
             token_type_ids,
             position_ids,
             inputs_embeds,
-            unpad=False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad,
+            unpad=False if labels_need_padding(labels, attention_mask, packing) else unpad,
             cache=cache,
             return_dict=True,
             **kwargs | {"use_cache": False},
@@ -458,7 +459,7 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         inputs_embeds = None if inputs_embeds is None else inputs_embeds.flatten(0, -3)
         check_shapes(input_ids if inputs_embeds is None else inputs_embeds, attention_mask, labels=labels)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        unpad = False if predicts_from_padding(labels, None, attention_mask) else unpad
+        unpad = False if predicts_from_padding(labels, attention_mask) else unpad
         outputs = self.transformer(*inputs, unpad=unpad, return_dict=True, **kwargs | {"use_cache": False})
         states = outputs.last_hidden_state  # (B * K, T, H)
         logits = self.lm_head(states)

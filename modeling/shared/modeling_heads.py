@@ -102,7 +102,7 @@ def labels_need_padding(
     """
     if labels is None or attention_mask is None or attention_mask.dim() != 2:
         return False
-    if packing is not None and packing.labelled is not None and packing.of_mask and packing.shifted == shifted:
+    if packing is not None and packing.knows(shifted) and packing.fits(attention_mask):
         return packing.labels_padding
     mask = attention_mask[:, -labels.shape[1] :]  # without the columns of a cache
     if mask.shape != labels.shape:
@@ -112,11 +112,15 @@ def labels_need_padding(
 
 def predicts_from_padding(
     labels: torch.Tensor | None,
-    shift_labels: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
+    shift_labels: torch.Tensor | None = None,
     packing: Any | None = None,
+    **kwargs,
 ) -> bool:
-    """Whether a label is predicted from padding, so that the loss needs the states of padding."""
+    """Whether a label is predicted from padding, so that the loss needs the states of padding.
+
+    Args: as those of a language model's `forward`, of which the others are ignored.
+    """
     targets = labels if shift_labels is None else shift_labels
     if targets is None or attention_mask is None or attention_mask.dim() != 2:
         return False

@@ -99,14 +99,26 @@ class Packing:
         return self._with_tensors(torch.Tensor.pin_memory)
 
     def _with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Packing":
-        tensors = {name: value for name, value in vars(self).items() if torch.is_tensor(value)}
-        names = tensors.keys() & {field.name for field in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{name: change(tensors[name]) for name in names})
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        tensors = {name: change(value) for name, value in values.items() if torch.is_tensor(value)}
+        return dataclasses.replace(self, **tensors)
+
+    def knows(self, shifted: bool) -> bool:
+        """Whether it was made with these labels of tokens: `shift_labels` if `shifted`, and `labels` otherwise."""
+        return self.labelled is not None and self.shifted == shifted
+
+    def fits(self, attention_mask: torch.Tensor | None) -> bool:
+        """Whether the mask may be the one that this was made with: none has been made, or left out, since then."""
+        return self.of_mask == (attention_mask is not None)
+
+    @property
+    def is_padded(self) -> bool:
+        return len(self.tokens) < self.shape[0] * self.shape[1]
 
     @property
     def is_whole(self) -> bool:
         """Whether the batch has no padding, and one sequence in each row."""
-        return len(self.tokens) == self.shape[0] * self.shape[1] and len(self.starts) == self.shape[0]
+        return not self.is_padded and len(self.starts) == self.shape[0]
 
     @property
     def row_starts(self) -> torch.Tensor | None:
@@ -210,6 +222,11 @@ def find_sequences(
     )
 
 
+def labelled_tokens(labels: torch.Tensor) -> torch.Tensor:
+    """(n,) the index of each token of the flattened batch that has one of the (B, T) labels."""
+    return (labels.flatten() != IGNORED).nonzero().squeeze(1)
+
+
 def at_labels(
     states: torch.Tensor, labels: torch.Tensor, packing: Packing | None, shifted: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -217,17 +234,25 @@ def at_labels(
 
     shifted: whether the labels are the model's argument `shift_labels`, and not `labels`.
     """
-    if packing is None or packing.labelled is None or packing.shifted != shifted:
-        labelled = (labels.flatten() != IGNORED).nonzero().squeeze(1)
-    else:
+    if packing is not None and packing.knows(shifted):
         labelled = packing.labelled.to(labels.device)
+    else:
+        labelled = labelled_tokens(labels)
     return states.flatten(0, 1).index_select(0, labelled), labels.flatten().index_select(0, labelled)
 
 
-def check_packing(packing: Packing, inputs: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
-    """Raises ValueError for a packing of another batch, as far as it shows without waiting for a device."""
-    shape = tuple(inputs.shape[:2])
-    real = len(packing.tokens)
+def usable_packing(
+    packing: Packing | None, inputs: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None
+) -> Packing | None:
+    """The packing that came with a batch; None with a cache, a mask over pairs, or a mask that it does not fit.
+
+    Raises ValueError for a packing of another batch, as far as it shows without waiting for a device.
+    """
+    if packing is None or cache is not None or not packing.fits(attention_mask):
+        return None
+    if attention_mask is not None and attention_mask.dim() != 2:
+        return None
+    shape, real = tuple(inputs.shape[:2]), len(packing.tokens)
     if attention_mask is not None and attention_mask.device.type in READ_DEVICES and not is_opaque(attention_mask):
         real = int(attention_mask.count_nonzero())
     if packing.shape != shape or real != len(packing.tokens):
@@ -235,6 +260,7 @@ def check_packing(packing: Packing, inputs: torch.Tensor, attention_mask: torch.
             f"packing is of a batch of shape {packing.shape} with {len(packing.tokens)} real tokens, but this one is "
             f"{shape} and has {real}: make it of this batch, or leave it out."
         )
+    return packing
 
 
 @dataclass(frozen=True)
@@ -326,22 +352,17 @@ def make_plan(
         token: the token of each row that the caller reads. All states are returned nevertheless when a hook may need
             them, and with `config.unpad=False` unless `unpad` is True.
         longest: the number of the model's positions.
-        packing: as `DataCollatorWithPacking` found it, or None. It is not used with a cache or a mask over pairs, nor
-            if a mask was made, or left out, since then.
+        packing: as `DataCollatorWithPacking` found it, or None; see `usable_packing`.
     """
     position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
-    if cache is not None or (attention_mask is not None and attention_mask.dim() != 2):
-        packing = None
-    if packing is not None and packing.of_mask != (attention_mask is not None):
-        packing = None
+    packing = usable_packing(packing, inputs, attention_mask, cache)
+    is_padded = packing is not None and packing.is_padded
     if packing is None:
         starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
     else:
-        check_packing(packing, inputs, attention_mask)
         for name in BOUNDARIES:
             kwargs.pop(name, None)
-        starts, attention_mask = packing.row_starts, None if packing.is_whole else attention_mask
-    is_padded = packing is not None and len(packing.tokens) < inputs.shape[0] * inputs.shape[1]
+        starts, attention_mask = packing.row_starts, attention_mask if is_padded else None
     positions = find_positions(inputs, position_ids, starts, cache, longest)
     hidden_states, attentions = (is_recorded(model.config, name, kwargs) for name in ("hidden_states", "attentions"))
     may_skip_tokens = token is not None or cache is None  # no search for hooks in each step of generation

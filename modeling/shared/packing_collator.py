@@ -17,8 +17,8 @@ import dataclasses
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from .modeling_heads import IGNORED
-from .modeling_packing import BOUNDARIES, Packing, find_sequences, find_starts
+from .modeling_heads import labels_need_padding
+from .modeling_packing import BOUNDARIES, Packing, find_sequences, find_starts, labelled_tokens
 
 
 class DataCollatorWithPacking:
@@ -63,13 +63,15 @@ def find_packing(batch: MutableMapping[str, Any]) -> Packing | None:
     packing = find_sequences(tuple(tokens.shape), tokens.device, attention_mask, starts, if_whole=True)
     if packing is None:
         return None
-    packing = dataclasses.replace(packing, of_mask=attention_mask is not None, shifted=shift_labels is not None)
     labels = labels if shift_labels is None else shift_labels
-    if labels is None or labels.shape != tokens.shape:
-        return packing
-    labelled = (labels != IGNORED).flatten()
-    labels_padding = attention_mask is not None and bool((labelled & (attention_mask == 0).flatten()).any())
-    return dataclasses.replace(packing, labelled=labelled.nonzero().squeeze(1), labels_padding=labels_padding)
+    are_of_tokens = labels is not None and labels.shape == tokens.shape
+    return dataclasses.replace(
+        packing,
+        of_mask=attention_mask is not None,
+        labelled=labelled_tokens(labels) if are_of_tokens else None,
+        shifted=shift_labels is not None,
+        labels_padding=are_of_tokens and labels_need_padding(labels, attention_mask),
+    )
 
 
 __all__ = ["DataCollatorWithPacking"]
