@@ -321,6 +321,7 @@ class Setup:
         compiled: whether the baseline is compiled by torch.
         optim: the optimizer of both sides, by the name that the scripts have for it.
         checkpointing: whether both sides compute the states of each layer again for its backward pass.
+        packing: whether our batches carry their packing, as those of the scripts do on a GPU.
     """
 
     size: str = "small"
@@ -328,6 +329,7 @@ class Setup:
     compiled: bool = False
     optim: str = "adamw"
     checkpointing: bool = False
+    packing: bool = False
 
 
 def two_steps(
@@ -360,7 +362,10 @@ def train_step(
     """
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
-        inputs = make_inputs(tiny).to(device)
+        inputs = make_inputs(tiny)
+        add_packing = modeling.DataCollatorWithPacking(lambda batch: dict(batch))
+        packed = Inputs([add_packing(batch) for batch in inputs.batches], inputs.work)
+        of_side = {OURS: packed.to(device) if setup.packing else inputs.to(device), STOCK: inputs.to(device)}
 
         def models(dropout: float) -> dict[str, PreTrainedModel]:
             both = make_models(head, setup.size, tiny, dropout=dropout)
@@ -372,14 +377,16 @@ def train_step(
         checked = models(0.0) if setup.dropout else trained
 
         def side(name: str, precision: str) -> Side:
+            batches = of_side[name].batches
+
             def check() -> Outputs:
-                return loss_and_gradients(checked[name].to(device), inputs.batches[0], precision)
+                return loss_and_gradients(checked[name].to(device), batches[0], precision)
 
             def memory() -> float:
                 return peak_memory(two_steps, name, head, make_inputs, setup, precision, tiny, device)
 
             model, compiled = trained[name].to(device), setup.compiled and name == STOCK
-            run = make_step(model, inputs.batches, precision, compiled, setup.optim)
+            run = make_step(model, batches, precision, compiled, setup.optim)
             return Side(f"{name}, compiled" if compiled else name, run, check, memory if with_memory else None)
 
         config, batches = trained[OURS].config, inputs.batches

@@ -40,8 +40,8 @@ from .precision import inference, model_dtype, tolerance
 class LanguageModelOfTraining(modeling.ZooGPTLMHeadModel):
     """Returns the loss only, as run_pretraining.py asks for it."""
 
-    def forward(self, input_ids, attention_mask, labels):
-        return super().forward(input_ids, attention_mask=attention_mask, labels=labels, skip_logits=True)
+    def forward(self, input_ids, **inputs):
+        return super().forward(input_ids, **inputs, skip_logits=True)
 
 
 CLASSES = {

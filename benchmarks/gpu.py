@@ -1,7 +1,8 @@
 """BERT, GPT and ELMo at their published sizes, on a GPU, in the order in which a quick run measures them.
 
-Ours of BERT and GPT attends by torch's flash attention without padding, its default on a GPU in bf16. The baseline is
-transformers' class with SDPA attention on the padded batch, in the last rows compiled by torch. One row has dropout.
+Ours of BERT and GPT attends by torch's flash attention without padding, its default on a GPU in bf16. Its batches
+carry their packing, as those of the scripts do; one row has batches without. The baseline is transformers' class with
+SDPA attention on the padded batch, in the last rows compiled by torch. One row has dropout.
 ELMo's loop over time is launched as CUDA graphs, against the plain loop and against cuDNN's without clips.
 """
 
@@ -23,8 +24,8 @@ from .measure import Build
 from .scripts import Launch
 
 
-def without_dropout(size: str, **fields) -> Setup:
-    return Setup(size, **{"dropout": 0.0} | fields)
+def gpu_setup(size: str, **fields) -> Setup:
+    return Setup(size, **{"dropout": 0.0, "packing": True} | fields)
 
 
 def finetuning(size: str, lengths_name: str, **fields) -> Build:
@@ -33,7 +34,7 @@ def finetuning(size: str, lengths_name: str, **fields) -> Build:
         "ForSequenceClassification",
         partial(make_batches, lengths_name),
         classifier_flop,
-        setup=without_dropout(size, **fields),
+        setup=gpu_setup(size, **fields),
     )
 
 
@@ -44,7 +45,7 @@ def pretraining(size: str, rows: int, columns: int, **fields) -> Build:
         "ForMaskedLM",
         partial(make_masked_batches, rows=rows, columns=columns, vocabulary=vocabulary),
         masked_lm_flop,
-        setup=without_dropout(size, **fields),
+        setup=gpu_setup(size, **fields),
     )
 
 
@@ -55,7 +56,7 @@ def language_modeling(rows: int, columns: int, **fields) -> Build:
         partial(gpt.make_texts, rows=rows, columns=columns),
         gpt.language_flop,
         make_models=gpt.make_models,
-        setup=without_dropout("base", **fields),
+        setup=gpu_setup("base", **fields),
     )
 
 
@@ -63,6 +64,7 @@ GRAPHS = elmo.Loops(by_graphs=True)
 GRAPHS_AND_CUDNN = elmo.Loops(by_graphs=True, by_cudnn=True)
 FINETUNING, PRETRAINING, CAUSAL = "fine-tuning step", "masked LM step", "GPT, language modeling step"
 ATTENTION, GENERATION = "attention of 12 heads, forward and backward", "GPT, greedy generation"
+PLAIN = f"{FINETUNING} on batches without their packing"
 CHECKPOINTING = f"{PRETRAINING} with gradient checkpointing"
 # Rows of one size and head follow each other, because they share their models.
 ROWS: dict[str, tuple[str, Build]] = {
@@ -71,6 +73,7 @@ ROWS: dict[str, tuple[str, Build]] = {
     "gpu-base-sst2": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train")),
     "gpu-base-pairs": (f"BERT-base, {FINETUNING}", finetuning("base", "pairs")),
     "gpu-base-squad": (f"BERT-base, {FINETUNING}", finetuning("base", "squad-dev")),
+    "gpu-base-sst2-plain": (f"BERT-base, {PLAIN}", finetuning("base", "sst2-train", packing=False)),
     "gpu-base-sst2-dropout": (f"BERT-base, dropout, {FINETUNING}", finetuning("base", "sst2-train", dropout=0.1)),
     "gpu-large-sst2": (f"BERT-large, {FINETUNING}", finetuning("large", "sst2-train")),
     "gpu-large-pairs": (f"BERT-large, {FINETUNING}", finetuning("large", "pairs")),

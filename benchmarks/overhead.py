@@ -1,9 +1,10 @@
 """What a step of BERT takes before its numbers are computed: the calls for which a GPU waits on small batches.
 
 Twelve layers are so narrow, and the batches so short, that the CPU time of a step is that of its calls, in Python and
-in torch. The processor stands for a GPU: batches carry their packing, and nothing is grouped by length. A small batch
-is computed with its padding. A packed one goes to a stand-in of torch's flash attention, which takes as many calls. So
-few tokens weigh nothing. Results are compared without the stand-in.
+in torch. The processor stands for a GPU: nothing is grouped by length, and queries, keys and values are one product.
+A batch that carries its packing goes to a stand-in of torch's flash attention, which takes as many calls. Another one
+is so small that it is computed with its padding. So few tokens weigh nothing. Results are compared without the
+stand-in.
 """
 
 import contextlib
@@ -48,9 +49,11 @@ def as_on_a_gpu(packed: bool) -> Iterator[None]:
     device = {"GROUPED_DEVICES": (), "READ_DEVICES": (), "FLASH_DEVICES": ("cpu",)}
     flash = {"FLASH_HEADS": range(1000), "FLASH_TYPES": (torch.float32, torch.bfloat16), "_has_flash": bool}
     few = {"FEW_TOKENS": 0} if packed else {}
+    attention = {"TOGETHER_DEVICES": ("cpu",), "flash_operation": lambda: attend_to_all}
+    attention |= {"_is_for_sdpa": lambda query, dropout: query.numel() > 0}
     with (
         mock.patch.multiple(modeling_packing, **device, **flash, **few),
-        mock.patch.object(modeling_attention, "flash_operation", lambda: attend_to_all),
+        mock.patch.multiple(modeling_attention, **attention),
         mock.patch.object(modeling_onednn, "SMALL", 2**62),  # no product is oneDNN's
     ):
         yield
@@ -64,7 +67,7 @@ def step(packed: bool) -> Build:
         stacks = [sequences[start : start + len(LENGTHS)] for start in range(0, len(sequences), len(LENGTHS))]
         batches = [pad(stack) | {"labels": torch.arange(len(LENGTHS)) % 2} for stack in stacks]
         add_packing = DataCollatorWithPacking(lambda batch: dict(batch))
-        inputs = {OURS: [add_packing(batch) for batch in batches], STOCK: batches}
+        inputs = {OURS: [add_packing(batch) for batch in batches] if packed else batches, STOCK: batches}
         inputs = {name: [on(device, batch) for batch in each] for name, each in inputs.items()}
         models = make_models("ForSequenceClassification", "narrow", tiny, dropout=0.0)
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from modeling import DataCollatorWithPacking
 from modeling.shared import modeling_attention, modeling_packing
 from tests import bert_cases, gpt_cases
 
@@ -210,7 +211,7 @@ def test_autocast_casts_what_the_operation_reads(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_on_gpu")
-def test_a_small_batch_is_computed_with_its_padding(tmp_path, monkeypatch):
+def test_a_small_batch_is_computed_with_its_padding_unless_it_carries_its_packing(tmp_path, monkeypatch):
     stock, ours = bert_cases.pair("Model", tmp_path)
     this = bert_cases.case("Model", holes=True)
     tokens = this.inputs["input_ids"].numel()
@@ -221,6 +222,12 @@ def test_a_small_batch_is_computed_with_its_padding(tmp_path, monkeypatch):
     monkeypatch.setattr(modeling_packing, "FEW_TOKENS", tokens + 1)
     bert_cases.assert_same_outputs(ours(**this.inputs, unpad=True), stock(**this.inputs), this.real)
     assert len(CALLS) == 6
+    batch = DataCollatorWithPacking(dict)(this.inputs)
+    bert_cases.assert_same_outputs(ours(**batch), stock(**this.inputs), this.real)
+    assert len(CALLS) == 9
+    on_a_grid(monkeypatch)
+    monkeypatch.setattr(modeling_attention, "_attend_on_a_grid", None)
+    bert_cases.assert_same_outputs(ours(**batch), stock(**this.inputs), this.real)
 
 
 @pytest.mark.usefixtures("_on_gpu")

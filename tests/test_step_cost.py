@@ -15,16 +15,21 @@ from tests.kernels import Kernels
 add_packing = modeling.DataCollatorWithPacking(lambda batch: dict(batch))
 
 
-def count_kernels(model, batch: dict) -> int:
+def loss_of(model, batch: dict, autocast: bool = False) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        return model(**batch).loss
+
+
+def count_kernels(model, batch: dict, autocast: bool = False) -> int:
     """Of a forward and a backward pass after the first one."""
     for _ in range(2):
         model.zero_grad()
         with Kernels() as kernels:
-            model(**batch).loss.backward()
+            loss_of(model, batch, autocast).backward()
     return kernels.counts.total()
 
 
-def saved_bytes(model, batch: dict) -> int:
+def saved_bytes(model, batch: dict, autocast: bool = False) -> int:
     """Of the activations that a forward pass keeps for its backward pass, without the weights."""
     kept = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     kept |= {each.untyped_storage().data_ptr() for each in batch.values() if torch.is_tensor(each)}
@@ -39,7 +44,7 @@ def saved_bytes(model, batch: dict) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(**batch)
+        loss_of(model, batch, autocast)
     return total
 
 
@@ -79,6 +84,65 @@ def test_a_step_of_gpt_starts_fewer_kernels_and_keeps_less_memory(head, packed, 
         batch = add_packing(batch)
         assert count_kernels(ours, batch) <= 0.6 * kernels
         assert saved_bytes(ours, batch) <= 0.6 * memory
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_under_autocast_queries_keys_and_values_are_one_product(packed, tmp_path):
+    stock, ours = (model.train() for model in bert_cases.pair(BERT[0], tmp_path, num_hidden_layers=LAYERS))
+    this = bert_cases.case(BERT[0])
+    batch = this.inputs | this.labels
+    kernels, memory = count_kernels(stock, batch, autocast=True), saved_bytes(stock, batch, autocast=True)
+    with as_on_a_gpu(packed):
+        batch = add_packing(batch) if packed else batch
+        assert count_kernels(ours, batch, autocast=True) <= (0.75 if packed else 0.95) * kernels
+        assert saved_bytes(ours, batch, autocast=True) <= 0.9 * memory
+
+
+def test_one_product_gives_the_states_and_gradients_of_three(tmp_path):
+    _, model = bert_cases.pair("ForSequenceClassification", tmp_path)
+    this = bert_cases.case("ForSequenceClassification")
+
+    def gradients() -> dict[str, torch.Tensor]:
+        model.train().zero_grad()
+        loss_of(model, this.inputs | this.labels, autocast=True).backward()
+        return {name: weight.grad for name, weight in model.named_parameters() if "key.bias" not in name}  # of zeros
+
+    with as_on_a_gpu(packed=False), pytest.MonkeyPatch.context() as three:
+        three.setattr("modeling.shared.modeling_attention.TOGETHER_DEVICES", ())
+        expected = gradients()
+    with as_on_a_gpu(packed=False):
+        computed = gradients()
+    assert any(not torch.equal(computed[name], value) for name, value in expected.items())  # rounded differently
+    for name, value in expected.items():
+        assert (computed[name] - value).norm() <= 3e-2 * value.norm(), name
+
+
+def test_a_layer_with_a_hook_or_another_class_is_called_by_itself(tmp_path):
+    _, model = bert_cases.pair("ForSequenceClassification", tmp_path)
+    this = bert_cases.case("ForSequenceClassification")
+    attention = model.bert.encoder.layer[0].attention.self
+    calls = []
+    attention.query.register_forward_hook(lambda *_: calls.append("hook"))
+    with as_on_a_gpu(packed=False), torch.autocast("cpu", torch.bfloat16):
+        model(**this.inputs)
+        assert calls == ["hook"]
+        model.bert.encoder.layer[1].attention.self.key = Scaled(model.bert.encoder.layer[1].attention.self.key)
+        scaled = model(**this.inputs).logits
+        model.bert.encoder.layer[1].attention.self.key.factor = 1
+        assert not torch.equal(model(**this.inputs).logits, scaled)
+
+
+class Scaled(torch.nn.Module):
+    """Another layer in the place of a linear one, as peft has it."""
+
+    factor = 3
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, states):
+        return self.factor * self.layer(states)
 
 
 def test_a_grid_starts_few_kernels_more_than_padding(tmp_path, monkeypatch):

@@ -56,6 +56,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
 from ..shared.modeling_attention import (
+    apply_together,
     attend,
     attention_implementation,
     create_mask,
@@ -73,9 +74,18 @@ from ..shared.modeling_heads import (
     token_loss,
 )
 from ..shared.modeling_onednn import Linear
-from ..shared.modeling_packing import Packing, Plan, at_labels, hooks_need_padding, last_columns, make_plan, states_at
+from ..shared.modeling_packing import (
+    Packing,
+    Plan,
+    at_labels,
+    hooks_need_padding,
+    is_plain,
+    last_columns,
+    make_plan,
+    states_at,
+)
 from ..shared.modeling_static import is_opaque
-from ..shared.modeling_word_loss import is_plain, mean_word_loss
+from ..shared.modeling_word_loss import mean_word_loss
 from .configuration_bert import NO_DECODER, ZooBertConfig
 
 
@@ -135,9 +145,11 @@ class ZooBertSelfAttention(nn.Module):
         place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        query = split_heads(self.query(states_at(hidden_states, read)), self.head_dim)  # (B, A, Q, D)
-        key = split_heads(self.key(hidden_states), self.head_dim)  # (B, A, T, D)
-        value = split_heads(self.value(hidden_states), self.head_dim)
+        if read is None:
+            states = apply_together(hidden_states, self.query, self.key, self.value)
+        else:
+            states = self.query(states_at(hidden_states, read)), *apply_together(hidden_states, self.key, self.value)
+        query, key, value = (split_heads(each, self.head_dim) for each in states)  # (B, A, Q, D), (B, A, T, D) twice
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx if place is None else place)  # (B, A, P + T, D)
         kwargs |= {"dropout": self.dropout.p if self.training else 0.0, "scaling": self.scaling}

@@ -24,7 +24,7 @@ configured function of transformers does the rest. In a packed row:
 Letters: as in modeling_packing.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -42,8 +42,12 @@ from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import CACHE, is_paged
-from .modeling_packing import Packing, Plan, attends_in_groups, flash_operation, is_recorded, takes_flash
+from .modeling_onednn import Linear
+from .modeling_packing import Packing, Plan, attends_in_groups, flash_operation, is_plain, is_recorded, takes_flash
 from .modeling_static import has_amx, is_opaque, product_type
+
+
+TOGETHER_DEVICES = ("cuda",)
 
 
 def attend(
@@ -151,6 +155,20 @@ def attention_implementation(config, query: torch.Tensor, kwargs: dict, cache: C
 def _is_for_sdpa(query: torch.Tensor, dropout: float) -> bool:
     slow = query.shape[2] == 1 or dropout > 0 or (torch.is_grad_enabled() and not has_amx())
     return query.numel() > 0 and not (slow and query.device.type == "cpu" and product_type(query) == torch.bfloat16)
+
+
+def apply_together(states: torch.Tensor, *layers: nn.Module) -> Sequence[torch.Tensor]:
+    """What each of the layers makes of the (..., I) states: (..., O) of each.
+
+    Under autocast, each product casts its states, weight and bias for itself. On a small batch, a GPU waits for the
+    calls of so many kernels. So there, plain layers are one product with the weights of all.
+    """
+    device = states.device.type
+    together = device in TOGETHER_DEVICES and torch.is_autocast_enabled(device) and not is_tracing(states)
+    if not (together and all(is_plain(layer, Linear) for layer in layers)):
+        return [layer(states) for layer in layers]
+    weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+    return nn.functional.linear(states, weight, bias).split([layer.out_features for layer in layers], -1)
 
 
 def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:

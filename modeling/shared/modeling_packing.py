@@ -53,8 +53,8 @@ FLASH_TYPES = (torch.bfloat16, torch.float16)
 FLASH_HEADS = range(8, 193, 8)  # their sizes; some GPUs have no gradients of larger ones
 FLASH_ARGUMENTS = ["query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k"]
 FLASH_ARGUMENTS += ["dropout_p", "is_causal", "return_debug_mask"]
-# Tokens of a padded batch. With fewer, a GPU waits for the calls of its kernels, of which packing makes more. How many
-# these are was estimated, not measured.
+# Tokens of a padded batch. With fewer, a GPU waits for the calls of its kernels, of which there are more to find the
+# sequences of a batch that does not carry its packing, and for a grid. How many tokens these are was estimated.
 FEW_TOKENS = 2048
 # Packages whose hooks take states of any shape: they record, place, gather or watch whole tensors.
 ANY_SHAPE = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
@@ -400,7 +400,8 @@ def choose_packing(
 
     The whole batch is computed in traced graphs (torch.compile, torch.export, ONNX), under `torch.vmap` over masks and
     on XLA, which need static shapes; with a 4-D mask, which says more than where padding is; with flex attention or an
-    attention function of the user, which get the batch and its mask; and, on a GPU with sdpa, if the batch is small.
+    attention function of the user, which get the batch and its mask; and, on a GPU with sdpa, if the batch is small,
+    unless it carries its packing and flash attention takes it.
 
     Args:
         inputs: (B, T) token ids or (B, T, H) embeddings.
@@ -420,19 +421,24 @@ def choose_packing(
     if not takes_groups and not by_name:
         return None
     in_groups = attends_in_groups(inputs.device)
-    if not (in_groups or by_name or always) and starts is None and rows * columns < FEW_TOKENS:
+    takes_boundaries = by_name or (not in_groups and _flash_takes(model, inputs.device))
+    is_small = starts is None and rows * columns < FEW_TOKENS
+    is_cheap = in_groups or by_name or (packing is not None and takes_boundaries)
+    if is_small and not (is_cheap or always):
         return None
     if packing is None:
         packing = find_sequences((rows, columns), inputs.device, attention_mask, starts)
     if packing is None or packing.is_whole:
         return None
-    if in_groups:
-        return packing
-    head_size, dtype = config.hidden_size // config.num_attention_heads, product_type(next(model.parameters()))
-    takes_boundaries = by_name or takes_flash(config, inputs.device, dtype, head_size)
-    if not takes_boundaries and len(packing.starts) * packing.longest > 2 * rows * columns:
+    if not (in_groups or takes_boundaries) and len(packing.starts) * packing.longest > 2 * rows * columns:
         return None  # a grid of short sequences next to a long one
     return packing
+
+
+def _flash_takes(model: PreTrainedModel, device: torch.device) -> bool:
+    """Whether torch's flash attention computes the heads of this model."""
+    head_size = model.config.hidden_size // model.config.num_attention_heads
+    return takes_flash(model.config, device, product_type(next(model.parameters())), head_size)
 
 
 def attends_in_groups(device: torch.device) -> bool:
@@ -495,6 +501,13 @@ def hooks_need_padding(model: nn.Module) -> bool:
         if "forward" in module.__dict__ and module is not model:  # the model's own `forward` sees nothing packed
             hooks.append(module.forward)
     return any(may_need_padding(hook) for hook in hooks)
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a call of the module is that of its class `kind` and nothing else, with its own weight if it has one."""
+    hooked = any(getattr(module, name) or getattr(every_module, f"_global{name}") for name in HOOKS)
+    is_own = type(getattr(module, "weight", None)) in (nn.Parameter, type(None)) and "forward" not in vars(module)
+    return type(module) is kind and is_own and not hooked
 
 
 def may_need_padding(hook: Callable) -> bool:

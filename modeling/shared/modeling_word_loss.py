@@ -28,7 +28,6 @@ from transformers.utils.generic import maybe_autocast
 
 from .modeling_heads import IGNORED
 from .modeling_onednn import fill_up, linear
-from .modeling_packing import HOOKS
 from .modeling_static import is_transformed, needs_static_shapes, product_type
 
 
@@ -61,12 +60,6 @@ def mean_word_loss(
     """The mean loss of (N,) targets that the head predicts from (N, H) states, or its sum divided by `count`."""
     loss = word_loss(states, head.weight, targets, bias=head.bias)
     return loss / (len(targets) if count is None else count)
-
-
-def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a call of the module is that of its class `kind` and nothing else, with its own weight if it has one."""
-    hooked = "forward" in vars(module) or any(getattr(module, name) for name in HOOKS)
-    return type(module) is kind and type(getattr(module, "weight", None)) in (nn.Parameter, type(None)) and not hooked
 
 
 def language_loss(
