@@ -91,8 +91,10 @@ class RunResult:
     eval_accuracy: float
 
 
-def measure(row: str, setting: str, tiny: bool, pairs: int, device: torch.device) -> Result | RunResult:
-    """Measures one row in one setting, in `pairs` pairs of turns. A run has its own setting.
+def measure(
+    row: str, setting: str, tiny: bool, pairs: int, device: torch.device, turn_seconds: float = 0.3
+) -> Result | RunResult:
+    """Measures one row in one setting, in `pairs` pairs of turns of so many seconds. A run has its own setting.
 
     Raises:
         DifferentResults: if the results of the two sides differ.
@@ -103,7 +105,7 @@ def measure(row: str, setting: str, tiny: bool, pairs: int, device: torch.device
     precisions = SETTINGS[setting]
     contest = build(*precisions, tiny, device)
     difference = assert_equal(contest)
-    timing = take_turns(contest, pairs, seconds=0.0 if tiny else 0.3)
+    timing = take_turns(contest, pairs, seconds=0.0 if tiny else turn_seconds)
     side, baseline = contest.side, contest.baseline
     limit, baseline_limit = (limit_of(contest, precision) for precision in precisions)
     return Result(
@@ -281,7 +283,7 @@ def print_table(args: argparse.Namespace, device: torch.device, report: Report, 
 def print_row(row: str, setting: str, args: argparse.Namespace, device: torch.device, report: Report) -> None:
     """Measures a row and prints it. If it fails, so does the command, but with --quick the next row begins."""
     try:
-        result = measure(row, setting, args.size == "tiny", args.pairs, device)
+        result = measure(row, setting, args.size == "tiny", args.pairs, device, 0.2 if args.quick else 0.3)
         report.results.append(result)
         print(markdown(table_line(result)), flush=True)
     except Exception as error:

@@ -13,6 +13,7 @@ import torch
 import transformers
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 import modeling
 from elmo_gpt_bert.training.arguments import RunArguments
@@ -142,7 +143,10 @@ def drawn_once(make_models: MakeModels) -> MakeModels:
 @drawn_once
 def make_models(head: str, size: str, tiny: bool, dropout: float, **changes: int) -> dict[str, PreTrainedModel]:
     """transformers' class and ours with the same random weights, large enough to reveal a missing term."""
-    models = {side: make_model(side, head, size, tiny, dropout, **changes) for side in (OURS, STOCK)}
+    with no_init_weights():  # all are drawn below
+        models = {side: make_model(side, head, size, tiny, dropout, **changes) for side in (OURS, STOCK)}
+    for model in models.values():
+        model.tie_weights()
     generator = torch.Generator().manual_seed(0)
     for name, parameter in models[STOCK].named_parameters():
         mean = 1.0 if name.endswith("LayerNorm.weight") else 0.0

@@ -10,6 +10,7 @@ import torch
 import torch.nn as nn
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 import modeling
 from modeling.shared.modeling_cache import CACHE
@@ -95,7 +96,9 @@ def make_models(
         config = model_class.config_class(**sizes, **dropouts, pad_token_id=0)
         if lm_loss and side == OURS:
             config.lm_loss_weight = LM_LOSS_WEIGHT
-        models[side] = model_class(config)
+        with no_init_weights():  # all are drawn below
+            models[side] = model_class(config)
+        models[side].tie_weights()
     generator = torch.Generator().manual_seed(0)
     for name, parameter in models[STOCK].named_parameters():
         mean = 1.0 if ".ln_" in name and name.endswith("weight") else 0.0

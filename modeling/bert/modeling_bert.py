@@ -56,12 +56,12 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from ..hub_code import SavedWithCode, TakesStockConfig
 from ..shared.modeling_attention import (
-    apply_together,
     attend,
     attention_implementation,
     create_mask,
     eager_attention_forward,
     mask_of_queries,
+    project,
     split_heads,
 )
 from ..shared.modeling_cache import CACHE, cache_of_either_name, cached_tokens, check_places
@@ -74,17 +74,8 @@ from ..shared.modeling_heads import (
     token_loss,
 )
 from ..shared.modeling_onednn import Linear
-from ..shared.modeling_packing import (
-    Packing,
-    Plan,
-    at_labels,
-    hooks_need_padding,
-    is_plain,
-    last_columns,
-    make_plan,
-    states_at,
-)
-from ..shared.modeling_static import is_opaque
+from ..shared.modeling_packing import Packing, Plan, at_labels, hooks_need_padding, last_columns, make_plan, states_at
+from ..shared.modeling_static import is_opaque, is_plain
 from ..shared.modeling_word_loss import mean_word_loss
 from .configuration_bert import NO_DECODER, ZooBertConfig
 
@@ -145,10 +136,7 @@ class ZooBertSelfAttention(nn.Module):
         place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if read is None:
-            states = apply_together(hidden_states, self.query, self.key, self.value)
-        else:
-            states = self.query(states_at(hidden_states, read)), *apply_together(hidden_states, self.key, self.value)
+        states = project(hidden_states, read, self.query, self.key, self.value)
         query, key, value = (split_heads(each, self.head_dim) for each in states)  # (B, A, Q, D), (B, A, T, D) twice
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx if place is None else place)  # (B, A, P + T, D)

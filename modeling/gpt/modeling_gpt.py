@@ -71,8 +71,8 @@ from ..shared.modeling_cache import (
 )
 from ..shared.modeling_heads import IGNORED, check_shapes, predicts_from_padding, states_to_predict_from
 from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
-from ..shared.modeling_packing import Packing, Plan, at_labels, is_plain, make_plan, states_at
-from ..shared.modeling_static import is_opaque
+from ..shared.modeling_packing import Packing, Plan, at_labels, make_plan, states_at
+from ..shared.modeling_static import is_opaque, is_plain
 from ..shared.modeling_word_loss import language_loss, mean_word_loss
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 

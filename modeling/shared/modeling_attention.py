@@ -43,8 +43,16 @@ from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import CACHE, is_paged
 from .modeling_onednn import Linear
-from .modeling_packing import Packing, Plan, attends_in_groups, flash_operation, is_plain, is_recorded, takes_flash
-from .modeling_static import has_amx, is_opaque, product_type
+from .modeling_packing import (
+    Packing,
+    Plan,
+    attends_in_groups,
+    flash_operation,
+    is_recorded,
+    states_at,
+    takes_flash,
+)
+from .modeling_static import has_amx, is_opaque, is_plain, product_type
 
 
 TOGETHER_DEVICES = ("cuda",)
@@ -157,7 +165,16 @@ def _is_for_sdpa(query: torch.Tensor, dropout: float) -> bool:
     return query.numel() > 0 and not (slow and query.device.type == "cpu" and product_type(query) == torch.bfloat16)
 
 
-def apply_together(states: torch.Tensor, *layers: nn.Module) -> Sequence[torch.Tensor]:
+def project(
+    states: torch.Tensor, read: torch.Tensor | None, query: nn.Module, key: nn.Module, value: nn.Module
+) -> Sequence[torch.Tensor]:
+    """(B, T, H) states -> queries (B, Q, A * D) of the tokens in the columns `read`, keys and values (B, T, A * D)."""
+    if read is None:
+        return _apply_together(states, query, key, value)
+    return query(states_at(states, read)), *_apply_together(states, key, value)
+
+
+def _apply_together(states: torch.Tensor, *layers: nn.Module) -> Sequence[torch.Tensor]:
     """What each of the layers makes of the (..., I) states: (..., O) of each.
 
     Under autocast, each product casts its states, weight and bias for itself. On a small batch, a GPU waits for the

@@ -43,7 +43,7 @@ from transformers.utils.import_utils import is_tracing
 
 from .modeling_cache import cached_tokens, is_paged
 from .modeling_heads import IGNORED
-from .modeling_static import is_opaque, product_type
+from .modeling_static import HOOKS, is_opaque, product_type
 
 
 GROUPED_DEVICES = ("cpu",)
@@ -61,7 +61,6 @@ ANY_SHAPE = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "
 NEEDS_PADDING = ("transformers.integrations.neftune",)  # scales its noise by the number of columns
 Token = Literal["first", "last"]
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")  # names of transformers' collators
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # attributes of a module
 
 
 @dataclass(frozen=True)
@@ -501,13 +500,6 @@ def hooks_need_padding(model: nn.Module) -> bool:
         if "forward" in module.__dict__ and module is not model:  # the model's own `forward` sees nothing packed
             hooks.append(module.forward)
     return any(may_need_padding(hook) for hook in hooks)
-
-
-def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether a call of the module is that of its class `kind` and nothing else, with its own weight if it has one."""
-    hooked = any(getattr(module, name) or getattr(every_module, f"_global{name}") for name in HOOKS)
-    is_own = type(getattr(module, "weight", None)) in (nn.Parameter, type(None)) and "forward" not in vars(module)
-    return type(module) is kind and is_own and not hooked
 
 
 def may_need_padding(hook: Callable) -> bool:

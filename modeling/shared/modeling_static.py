@@ -11,13 +11,18 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a computation may do with a tensor: read its values, differentiate in which way, multiply in which type."""
+"""What a computation may do with a tensor (read its values, differentiate it, in which type) and with a module."""
 
 import functools
 
 import torch
+import torch.nn as nn
+import torch.nn.modules.module as every_module
 from torch.autograd import forward_ad
 from transformers.utils.import_utils import is_tracing
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # attributes of a module
 
 
 def is_opaque(tensor: torch.Tensor | None) -> bool:
@@ -60,3 +65,10 @@ def product_type(states: torch.Tensor) -> torch.dtype:
     device = states.device.type
     autocasts = device != "meta" and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if autocasts else states.dtype
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a call of the module is that of its class `kind` and nothing else, with its own weight if it has one."""
+    hooked = any(getattr(module, name) or getattr(every_module, f"_global{name}") for name in HOOKS)
+    is_own = type(getattr(module, "weight", None)) in (nn.Parameter, type(None)) and "forward" not in vars(module)
+    return type(module) is kind and is_own and not hooked
