@@ -231,6 +231,18 @@ def test_a_small_batch_is_computed_with_its_padding_unless_it_carries_its_packin
 
 
 @pytest.mark.usefixtures("_on_gpu")
+@pytest.mark.parametrize("few", [0, 10**6], ids=["large", "small"])
+def test_a_copy_of_data_parallel_is_computed(few, tmp_path, monkeypatch):
+    stock, ours = bert_cases.pair("Model", tmp_path)
+    this = bert_cases.case("Model", holes=True)
+    for module in ours.modules():  # as in `nn.parallel.replicate`, whose copies have tensors and no parameters
+        vars(module).update({name: weight.detach() for name, weight in module._parameters.items()})
+        module._parameters = {}
+    monkeypatch.setattr(modeling_packing, "FEW_TOKENS", few)
+    bert_cases.assert_same_outputs(ours(**this.inputs), stock(**this.inputs), this.real)
+
+
+@pytest.mark.usefixtures("_on_gpu")
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
 def test_a_kernel_that_the_user_put_in_the_place_of_torchs_gets_no_dropout(dropout, monkeypatch):
     monkeypatch.setattr(torch.nn.attention, "current_flash_attention_impl", lambda: "FA3")

@@ -5,6 +5,8 @@ A GPU that gets small batches waits for the calls of its kernels, so ours may no
 
 import pytest
 import torch
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import modeling
 from benchmarks.overhead import as_on_a_gpu
@@ -130,6 +132,31 @@ def test_a_layer_with_a_hook_or_another_class_is_called_by_itself(tmp_path):
         scaled = model(**this.inputs).logits
         model.bert.encoder.layer[1].attention.self.key.factor = 1
         assert not torch.equal(model(**this.inputs).logits, scaled)
+
+
+def test_a_weight_of_autocasts_type_is_not_copied(tmp_path):
+    _, model = bert_cases.pair("ForSequenceClassification", tmp_path)
+    model.to(torch.bfloat16).train()
+    batch = bert_cases.case("ForSequenceClassification").inputs
+    batch = batch | bert_cases.case("ForSequenceClassification").labels
+    with as_on_a_gpu(packed=False), pytest.MonkeyPatch.context() as three:
+        together = saved_bytes(model, batch, autocast=True)
+        three.setattr("modeling.shared.modeling_attention.TOGETHER_DEVICES", ())
+        assert together == saved_bytes(model, batch, autocast=True)
+
+
+def test_an_attention_function_of_the_user_may_change_its_queries(tmp_path):
+    _, model = bert_cases.pair("ForSequenceClassification", tmp_path)
+    this = bert_cases.case("ForSequenceClassification")
+
+    def scaled(module, query, *rest, **kwargs):
+        return sdpa_attention_forward(module, query.mul_(2), *rest, **kwargs)
+
+    ALL_ATTENTION_FUNCTIONS.register("scaled", scaled)
+    model.set_attn_implementation("scaled")
+    with as_on_a_gpu(packed=False):
+        loss_of(model, this.inputs | this.labels, autocast=True).backward()
+    assert model.bert.encoder.layer[0].attention.self.query.weight.grad.isfinite().all()
 
 
 class Scaled(torch.nn.Module):

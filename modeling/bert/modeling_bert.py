@@ -136,7 +136,7 @@ class ZooBertSelfAttention(nn.Module):
         place: int | None = None,  # of the layer in the model
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        states = project(hidden_states, read, self.query, self.key, self.value)
+        states = project(self, hidden_states, read)
         query, key, value = (split_heads(each, self.head_dim) for each in states)  # (B, A, Q, D), (B, A, T, D) twice
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx if place is None else place)  # (B, A, P + T, D)

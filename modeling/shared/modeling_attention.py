@@ -165,27 +165,40 @@ def _is_for_sdpa(query: torch.Tensor, dropout: float) -> bool:
     return query.numel() > 0 and not (slow and query.device.type == "cpu" and product_type(query) == torch.bfloat16)
 
 
-def project(
-    states: torch.Tensor, read: torch.Tensor | None, query: nn.Module, key: nn.Module, value: nn.Module
-) -> Sequence[torch.Tensor]:
-    """(B, T, H) states -> queries (B, Q, A * D) of the tokens in the columns `read`, keys and values (B, T, A * D)."""
+def project(module: nn.Module, states: torch.Tensor, read: torch.Tensor | None) -> Sequence[torch.Tensor]:
+    """(B, T, H) states -> queries (B, Q, A * D) of the tokens in the columns `read`, keys and values (B, T, A * D).
+
+    Args:
+        module: the attention layer, with `config` and the layers `query`, `key` and `value`.
+        read: (B, Q); None: all tokens.
+    """
     if read is None:
-        return _apply_together(states, query, key, value)
-    return query(states_at(states, read)), *_apply_together(states, key, value)
+        return _apply_together(module.config, states, module.query, module.key, module.value)
+    return module.query(states_at(states, read)), *_apply_together(module.config, states, module.key, module.value)
 
 
-def _apply_together(states: torch.Tensor, *layers: nn.Module) -> Sequence[torch.Tensor]:
+def _apply_together(config, states: torch.Tensor, *layers: nn.Module) -> Sequence[torch.Tensor]:
     """What each of the layers makes of the (..., I) states: (..., O) of each.
 
-    Under autocast, each product casts its states, weight and bias for itself. On a small batch, a GPU waits for the
-    calls of so many kernels. So there, plain layers are one product with the weights of all.
+    Under autocast, each product casts its states for itself, and its weight and bias once. On a small batch, a GPU
+    waits for the calls of so many kernels. So there, plain layers are one product with the weights of all. Its parts
+    may not be changed in place, as an attention function of the user might.
     """
     device = states.device.type
-    together = device in TOGETHER_DEVICES and torch.is_autocast_enabled(device) and not is_tracing(states)
-    if not (together and all(is_plain(layer, Linear) for layer in layers)):
+    if device not in TOGETHER_DEVICES or not torch.is_autocast_enabled(device) or is_tracing(states):
+        return [layer(states) for layer in layers]
+    cast = torch.get_autocast_dtype(device)
+    is_ours = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
+    is_known = is_ours or is_flash_attention_requested(config)
+    if not (is_known and all(is_plain(layer, Linear) and _is_cast(layer, cast) for layer in layers)):
         return [layer(states) for layer in layers]
     weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
     return nn.functional.linear(states, weight, bias).split([layer.out_features for layer in layers], -1)
+
+
+def _is_cast(layer: nn.Linear, dtype: torch.dtype) -> bool:
+    """Whether autocast casts its weight to this type. Otherwise one product would only keep one more copy of it."""
+    return layer.bias is not None and layer.weight.dtype != dtype
 
 
 def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:

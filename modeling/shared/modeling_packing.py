@@ -435,9 +435,13 @@ def choose_packing(
 
 
 def _flash_takes(model: PreTrainedModel, device: torch.device) -> bool:
-    """Whether torch's flash attention computes the heads of this model."""
+    """Whether torch's flash attention is known to compute the heads of this model.
+
+    It is not known of a copy of `nn.DataParallel`, which has no parameters that tell the type.
+    """
     head_size = model.config.hidden_size // model.config.num_attention_heads
-    return takes_flash(model.config, device, product_type(next(model.parameters())), head_size)
+    weight = next(model.parameters(), None)
+    return weight is not None and takes_flash(model.config, device, product_type(weight), head_size)
 
 
 def attends_in_groups(device: torch.device) -> bool:
