@@ -119,7 +119,7 @@ def test_one_product_gives_the_states_and_gradients_of_three(tmp_path):
         assert (computed[name] - value).norm() <= 3e-2 * value.norm(), name
 
 
-def test_a_layer_with_a_hook_or_another_class_is_called_by_itself(tmp_path):
+def test_a_layer_with_a_hook_without_a_bias_or_of_another_class_is_called_by_itself(tmp_path):
     _, model = bert_cases.pair("ForSequenceClassification", tmp_path)
     this = bert_cases.case("ForSequenceClassification")
     attention = model.bert.encoder.layer[0].attention.self
@@ -128,6 +128,8 @@ def test_a_layer_with_a_hook_or_another_class_is_called_by_itself(tmp_path):
     with as_on_a_gpu(packed=False), torch.autocast("cpu", torch.bfloat16):
         model(**this.inputs)
         assert calls == ["hook"]
+        model.bert.encoder.layer[2].attention.self.value.bias = None  # as a layer without one
+        assert model(**this.inputs).logits.isfinite().all()
         model.bert.encoder.layer[1].attention.self.key = Scaled(model.bert.encoder.layer[1].attention.self.key)
         scaled = model(**this.inputs).logits
         model.bert.encoder.layer[1].attention.self.key.factor = 1
