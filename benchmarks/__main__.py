@@ -43,6 +43,7 @@ SETTINGS = {
 }
 DEFAULT_SETTINGS = ["fp32", "portable", "bf16"]
 GPU_SETTINGS = ["fp32", "bf16"]  # oneDNN is for the CPU
+TURN_SECONDS, QUICK_TURN_SECONDS = 0.3, 0.2  # at least, of one side's turn
 QUICK_SECONDS = 400  # with the start of the command, in which --quick has to end
 
 
@@ -92,7 +93,7 @@ class RunResult:
 
 
 def measure(
-    row: str, setting: str, tiny: bool, pairs: int, device: torch.device, turn_seconds: float = 0.3
+    row: str, setting: str, tiny: bool, pairs: int, device: torch.device, turn_seconds: float = TURN_SECONDS
 ) -> Result | RunResult:
     """Measures one row in one setting, in `pairs` pairs of turns of so many seconds. A run has its own setting.
 
@@ -283,7 +284,8 @@ def print_table(args: argparse.Namespace, device: torch.device, report: Report, 
 def print_row(row: str, setting: str, args: argparse.Namespace, device: torch.device, report: Report) -> None:
     """Measures a row and prints it. If it fails, so does the command, but with --quick the next row begins."""
     try:
-        result = measure(row, setting, args.size == "tiny", args.pairs, device, 0.2 if args.quick else 0.3)
+        turn_seconds = QUICK_TURN_SECONDS if args.quick else TURN_SECONDS
+        result = measure(row, setting, args.size == "tiny", args.pairs, device, turn_seconds)
         report.results.append(result)
         print(markdown(table_line(result)), flush=True)
     except Exception as error:

@@ -97,6 +97,10 @@ def draw_lengths(name: str, count: int) -> torch.Tensor:
     return torch.from_numpy(lengths.round().astype(np.int64))
 
 
+# (batch) -> a copy of it that carries its packing
+add_packing = modeling.DataCollatorWithPacking(dict)
+
+
 def pad(sequences: list[torch.Tensor]) -> Batch:
     """B sequences (T_i,) of ids -> (B, T) ids and mask, where T is the greatest T_i."""
     ids = pad_sequence(sequences, batch_first=True)
@@ -367,9 +371,8 @@ def train_step(
 
     def build(precision: str, baseline_precision: str, tiny: bool, device: torch.device) -> Contest:
         inputs = make_inputs(tiny)
-        add_packing = modeling.DataCollatorWithPacking(lambda batch: dict(batch))
-        packed = Inputs([add_packing(batch) for batch in inputs.batches], inputs.work)
-        of_side = {OURS: packed.to(device) if setup.packing else inputs.to(device), STOCK: inputs.to(device)}
+        ours = [add_packing(batch) for batch in inputs.batches] if setup.packing else inputs.batches
+        of_side = {OURS: ours, STOCK: inputs.batches}
 
         def models(dropout: float) -> dict[str, PreTrainedModel]:
             both = make_models(head, setup.size, tiny, dropout=dropout)
@@ -381,7 +384,7 @@ def train_step(
         checked = models(0.0) if setup.dropout else trained
 
         def side(name: str, precision: str) -> Side:
-            batches = of_side[name].batches
+            batches = [on(device, batch) for batch in of_side[name]]
 
             def check() -> Outputs:
                 return loss_and_gradients(checked[name].to(device), batches[0], precision)

@@ -25,6 +25,7 @@ from .scripts import Launch
 
 
 def gpu_setup(size: str, **fields) -> Setup:
+    """The models of a training step as most rows have them."""
     return Setup(size, **{"dropout": 0.0, "packing": True} | fields)
 
 

@@ -13,13 +13,13 @@ from unittest import mock
 
 import torch
 
-from modeling import DataCollatorWithPacking
 from modeling.shared import modeling_attention, modeling_onednn, modeling_packing
 
 from .bert import (
     OURS,
     PASSES,
     STOCK,
+    add_packing,
     classifier_flop,
     draw_sequences,
     lengths_of,
@@ -66,7 +66,6 @@ def step(packed: bool) -> Build:
         sequences = draw_sequences(torch.tensor(LENGTHS * BATCHES), tiny=True)
         stacks = [sequences[start : start + len(LENGTHS)] for start in range(0, len(sequences), len(LENGTHS))]
         batches = [pad(stack) | {"labels": torch.arange(len(LENGTHS)) % 2} for stack in stacks]
-        add_packing = DataCollatorWithPacking(lambda batch: dict(batch))
         inputs = {OURS: [add_packing(batch) for batch in batches] if packed else batches, STOCK: batches}
         inputs = {name: [on(device, batch) for batch in each] for name, each in inputs.items()}
         models = make_models("ForSequenceClassification", "narrow", tiny, dropout=0.0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from modeling import DataCollatorWithPacking
+from benchmarks.bert import add_packing
 from modeling.shared import modeling_attention, modeling_packing
 from tests import bert_cases, gpt_cases
 
@@ -222,7 +222,7 @@ def test_a_small_batch_is_computed_with_its_padding_unless_it_carries_its_packin
     monkeypatch.setattr(modeling_packing, "FEW_TOKENS", tokens + 1)
     bert_cases.assert_same_outputs(ours(**this.inputs, unpad=True), stock(**this.inputs), this.real)
     assert len(CALLS) == 6
-    batch = DataCollatorWithPacking(dict)(this.inputs)
+    batch = add_packing(this.inputs)
     bert_cases.assert_same_outputs(ours(**batch), stock(**this.inputs), this.real)
     assert len(CALLS) == 9
     on_a_grid(monkeypatch)

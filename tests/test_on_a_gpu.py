@@ -8,9 +8,8 @@ import contextlib
 import pytest
 import torch
 
-import modeling
 from benchmarks import gpt
-from benchmarks.bert import OURS, STOCK, make_batches, make_masked_batches, make_models
+from benchmarks.bert import OURS, STOCK, add_packing, make_batches, make_masked_batches, make_models
 from benchmarks.precision import forward_backward
 from modeling.shared.modeling_heads import IGNORED
 
@@ -18,7 +17,6 @@ from modeling.shared.modeling_heads import IGNORED
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 TINY = not ON_GPU
-add_packing = modeling.DataCollatorWithPacking(dict)
 
 
 def classified() -> dict:

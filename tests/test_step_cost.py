@@ -8,13 +8,10 @@ import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-import modeling
+from benchmarks.bert import add_packing
 from benchmarks.overhead import as_on_a_gpu
 from tests import bert_cases, gpt_cases
 from tests.kernels import Kernels
-
-
-add_packing = modeling.DataCollatorWithPacking(lambda batch: dict(batch))
 
 
 def loss_of(model, batch: dict, autocast: bool = False) -> torch.Tensor:
@@ -147,14 +144,14 @@ def test_a_weight_of_autocasts_type_is_not_copied(tmp_path):
         assert together == saved_bytes(model, batch, autocast=True)
 
 
-def test_an_attention_function_of_the_user_may_change_its_queries(tmp_path):
+def test_an_attention_function_of_the_user_may_change_its_queries(tmp_path, monkeypatch):
     _, model = bert_cases.pair("ForSequenceClassification", tmp_path)
     this = bert_cases.case("ForSequenceClassification")
 
     def scaled(module, query, *rest, **kwargs):
         return sdpa_attention_forward(module, query.mul_(2), *rest, **kwargs)
 
-    ALL_ATTENTION_FUNCTIONS.register("scaled", scaled)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "scaled", scaled)
     model.set_attn_implementation("scaled")
     with as_on_a_gpu(packed=False):
         loss_of(model, this.inputs | this.labels, autocast=True).backward()

@@ -49,6 +49,7 @@ from .modeling_packing import (
     attends_in_groups,
     flash_operation,
     is_recorded,
+    is_well_known,
     states_at,
     takes_flash,
 )
@@ -188,9 +189,7 @@ def _apply_together(config, states: torch.Tensor, *layers: nn.Module) -> Sequenc
     if device not in TOGETHER_DEVICES or not torch.is_autocast_enabled(device) or is_tracing(states):
         return [layer(states) for layer in layers]
     cast = torch.get_autocast_dtype(device)
-    is_ours = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
-    is_known = is_ours or is_flash_attention_requested(config)
-    if not (is_known and all(is_plain(layer, Linear) and _is_cast(layer, cast) for layer in layers)):
+    if not (is_well_known(config) and all(is_plain(layer, Linear) and _is_cast(layer, cast) for layer in layers)):
         return [layer(states) for layer in layers]
     weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
     return nn.functional.linear(states, weight, bias).split([layer.out_features for layer in layers], -1)

@@ -413,12 +413,9 @@ def choose_packing(
         return None
     if attention_mask is not None and attention_mask.dim() != 2:
         return None
-    config, (rows, columns) = model.config, inputs.shape[:2]
-    # Only the packing depends on this; the backend itself is called through transformers' interface.
-    takes_groups = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
-    by_name = is_flash_attention_requested(config)
-    if not takes_groups and not by_name:
+    if not is_well_known(model.config):
         return None
+    by_name, (rows, columns) = is_flash_attention_requested(model.config), inputs.shape[:2]
     in_groups = attends_in_groups(inputs.device)
     takes_boundaries = by_name or (not in_groups and _flash_takes(model, inputs.device))
     is_small = starts is None and rows * columns < FEW_TOKENS
@@ -432,6 +429,15 @@ def choose_packing(
     if not (in_groups or takes_boundaries) and len(packing.starts) * packing.longest > 2 * rows * columns:
         return None  # a grid of short sequences next to a long one
     return packing
+
+
+def is_well_known(config) -> bool:
+    """Whether attention is transformers' eager, sdpa or flash, which take sequences by themselves and change no input.
+
+    It is called through transformers' interface all the same.
+    """
+    is_simple = config._attn_implementation in ("eager", "sdpa")  # trf-ignore: TRF051
+    return is_simple or is_flash_attention_requested(config)
 
 
 def _flash_takes(model: PreTrainedModel, device: torch.device) -> bool:
