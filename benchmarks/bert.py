@@ -17,6 +17,7 @@ from transformers.initialization import no_init_weights
 
 import modeling
 from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.layers import COMPILE, layers_of
 from elmo_gpt_bert.training.optimization import build_optimizer
 from modeling.shared.modeling_heads import IGNORED
 
@@ -301,22 +302,43 @@ def loss_and_gradients(model: PreTrainedModel, batch: Batch, precision: str) -> 
     return {"loss": loss, "gradients": gradients(model)}
 
 
+def compiled(side: str, model: PreTrainedModel) -> PreTrainedModel:
+    """The model of this side as its user compiles it: ours by --torch_compile, transformers' as a whole."""
+    if side == STOCK:
+        return torch.compile(model, dynamic=True)
+    model = copy.deepcopy(model)  # rows share their models, and layers are compiled in place
+    for layer in layers_of(model, COMPILE):
+        layer.compile()
+    return model
+
+
 def make_step(
-    model: PreTrainedModel, batches: list[Batch], precision: str, compiled: bool = False, optim: str = "adamw"
+    model: PreTrainedModel, batches: list[Batch], precision: str, optim: str = "adamw"
 ) -> Callable[[int], None]:
     model.train()
     settings = {"optim": optim, "learning_rate": 2e-5, "weight_decay": 0.01}
     optimizer = build_optimizer(
         model, RunArguments(model_name_or_path="any", output_dir="any", do_train=True, **settings)
     )
-    call = torch.compile(model, dynamic=True) if compiled else model
 
     def step(index: int) -> None:
-        forward_backward(lambda: call(**batches[index % len(batches)]).loss, precision, model.device)
+        forward_backward(lambda: model(**batches[index % len(batches)]).loss, precision, model.device)
         optimizer.step()
         optimizer.zero_grad()
 
     return step
+
+
+def after_all_batches(step: Callable[[int], None], count: int) -> Callable[[int], None]:
+    """`step`, whose first call computes all batches before, so that no later one waits for a graph to be compiled."""
+    ahead = list(range(count))
+
+    def run(index: int) -> None:
+        while ahead:
+            step(ahead.pop())
+        step(index)
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -326,7 +348,7 @@ class Setup:
     Attributes:
         size: one of `SIZES`.
         dropout: the probability, everywhere.
-        compiled: whether the baseline is compiled by torch.
+        compiled: the sides that are compiled by torch.
         optim: the optimizer of both sides, by the name that the scripts have for it.
         checkpointing: whether both sides compute the states of each layer again for its backward pass.
         packing: whether our batches carry their packing, as those of the scripts do on a GPU.
@@ -334,7 +356,7 @@ class Setup:
 
     size: str = "small"
     dropout: float = 0.1
-    compiled: bool = False
+    compiled: tuple[str, ...] = ()
     optim: str = "adamw"
     checkpointing: bool = False
     packing: bool = False
@@ -392,9 +414,11 @@ def train_step(
             def memory() -> float:
                 return peak_memory(two_steps, name, head, make_inputs, setup, precision, tiny, device)
 
-            model, compiled = trained[name].to(device), setup.compiled and name == STOCK
-            run = make_step(model, batches, precision, compiled, setup.optim)
-            return Side(f"{name}, compiled" if compiled else name, run, check, memory if with_memory else None)
+            model, is_compiled = trained[name].to(device), name in setup.compiled
+            run = make_step(compiled(name, model) if is_compiled else model, batches, precision, setup.optim)
+            if is_compiled:
+                run = after_all_batches(run, len(batches))
+            return Side(f"{name}, compiled" if is_compiled else name, run, check, memory if with_memory else None)
 
         config, batches = trained[OURS].config, inputs.batches
         return Contest(

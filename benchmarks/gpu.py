@@ -11,6 +11,8 @@ from functools import partial
 from . import elmo, gpt
 from .attention import attend_packed
 from .bert import (
+    OURS,
+    STOCK,
     VOCABULARIES,
     VOCABULARY,
     Setup,
@@ -66,6 +68,7 @@ GRAPHS_AND_CUDNN = elmo.Loops(by_graphs=True, by_cudnn=True)
 FINETUNING, PRETRAINING, CAUSAL = "fine-tuning step", "masked LM step", "GPT, language modeling step"
 ATTENTION, GENERATION = "attention of 12 heads, forward and backward", "GPT, greedy generation"
 PLAIN = f"{FINETUNING} on batches without their packing"
+ONE, BOTH = (OURS,), (OURS, STOCK)  # sides that torch compiles
 CHECKPOINTING = f"{PRETRAINING} with gradient checkpointing"
 # Rows of one size and head follow each other, because they share their models.
 ROWS: dict[str, tuple[str, Build]] = {
@@ -94,9 +97,13 @@ ROWS: dict[str, tuple[str, Build]] = {
     "gpu-elmo-training-cudnn": ("ELMo without clips, training step", elmo.train("full", loops=GRAPHS_AND_CUDNN)),
     "gpu-base-checkpointing": (f"BERT-base, {CHECKPOINTING}", pretraining("base", 32, 512, checkpointing=True)),
     "gpu-large-checkpointing": (f"BERT-large, {CHECKPOINTING}", pretraining("large", 16, 512, checkpointing=True)),
-    "gpu-base-sst2-compiled": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train", compiled=True)),
-    "gpu-base-mlm-128-compiled": (f"BERT-base, {PRETRAINING}", pretraining("base", 256, 128, compiled=True)),
-    "gpu-gpt-512-compiled": (CAUSAL, language_modeling(32, 512, compiled=True)),
+    "gpu-base-sst2-compiled": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train", compiled=ONE)),
+    "gpu-base-mlm-128-compiled": (f"BERT-base, {PRETRAINING}", pretraining("base", 256, 128, compiled=ONE)),
+    "gpu-12m-compiled": (f"5 x 384, {PRETRAINING}", pretraining("12m", 512, 128, compiled=ONE)),
+    "gpu-gpt-512-compiled": (CAUSAL, language_modeling(32, 512, compiled=ONE)),
+    "gpu-base-sst2-both-compiled": (f"BERT-base, {FINETUNING}", finetuning("base", "sst2-train", compiled=BOTH)),
+    "gpu-base-mlm-128-both-compiled": (f"BERT-base, {PRETRAINING}", pretraining("base", 256, 128, compiled=BOTH)),
+    "gpu-gpt-512-both-compiled": (CAUSAL, language_modeling(32, 512, compiled=BOTH)),
 }
 # Runs of run_glue.py, which only have to end well.
 RUNS = {

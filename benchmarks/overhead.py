@@ -49,7 +49,7 @@ def as_on_a_gpu(packed: bool) -> Iterator[None]:
     device = {"GROUPED_DEVICES": (), "READ_DEVICES": (), "FLASH_DEVICES": ("cpu",)}
     flash = {"FLASH_HEADS": range(1000), "FLASH_TYPES": (torch.float32, torch.bfloat16), "_has_flash": bool}
     few = {"FEW_TOKENS": 0} if packed else {}
-    attention = {"TOGETHER_DEVICES": ("cpu",), "flash_operation": lambda: attend_to_all}
+    attention = {"TOGETHER_DEVICES": ("cpu",), "FLASH_OPERATION": attend_to_all}
     attention |= {"_is_for_sdpa": lambda query, dropout: query.numel() > 0}
     with (
         mock.patch.multiple(modeling_packing, **device, **flash, **few),

@@ -38,7 +38,7 @@ def _on_gpu(monkeypatch):
     changes = {"FLASH_DEVICES": ("cpu",), "GROUPED_DEVICES": (), "FLASH_TYPES": (torch.float32,), "FLASH_HEADS": (12,)}
     for name, value in (changes | {"FEW_TOKENS": 0, "_has_flash": lambda device: True}).items():
         monkeypatch.setattr(modeling_packing, name, value)
-    monkeypatch.setattr(modeling_attention, "flash_operation", lambda: reference_flash)
+    monkeypatch.setattr(modeling_attention, "FLASH_OPERATION", reference_flash)
 
 
 def on_a_grid(monkeypatch) -> None:
@@ -47,7 +47,7 @@ def on_a_grid(monkeypatch) -> None:
 
 def test_the_operation_takes_what_it_is_given():
     operation = torch.ops.aten._flash_attention_forward.default
-    assert modeling_packing.flash_operation() is operation
+    assert modeling_packing.FLASH_OPERATION is operation
     arguments = {argument.name: str(argument.type) for argument in operation._schema.arguments}
     assert list(arguments)[:10] == modeling_packing.FLASH_ARGUMENTS
     assert [arguments[name] for name in ("max_q", "dropout_p", "is_causal")] == ["int", "float", "bool"]
@@ -57,7 +57,7 @@ def test_the_operation_takes_what_it_is_given():
 def test_an_operation_with_other_arguments_is_not_used(monkeypatch):
     wanted = modeling_packing.FLASH_ARGUMENTS
     monkeypatch.setattr(modeling_packing, "FLASH_ARGUMENTS", [*wanted[:7], "is_causal", "dropout_p", wanted[9]])
-    assert modeling_packing.flash_operation.__wrapped__() is None
+    assert modeling_packing.find_flash_operation() is None
 
 
 @pytest.mark.usefixtures("_on_gpu")
@@ -170,7 +170,7 @@ def test_the_gpu_and_the_build_decide(hip, built, capability, known, has, monkey
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: built)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(modeling_packing, "flash_operation", lambda: print if known else None)
+    monkeypatch.setattr(modeling_packing, "FLASH_OPERATION", print if known else None)
     assert modeling_packing._has_flash.__wrapped__(torch.device("cuda", 0)) == has
 
 
@@ -190,7 +190,7 @@ def test_dropout_is_the_operations(cases, tmp_path, monkeypatch):
         rates.append(args[7])
         return reference_flash(*args, **kwargs)
 
-    monkeypatch.setattr(modeling_attention, "flash_operation", lambda: flash)
+    monkeypatch.setattr(modeling_attention, "FLASH_OPERATION", flash)
     model(**inputs)
     model.eval()(**inputs)
     assert rates == [0.25] * 3 + [0.0] * 3

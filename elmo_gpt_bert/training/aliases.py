@@ -43,7 +43,7 @@ VALUES: dict[str, dict[str, dict[str, Any]]] = {
     "return_entity_level_metrics": {"true": {}},
     "save_safetensors": {"true": {}},
     "tf32": {"true": {"matmul_precision": "high"}, "false": {"matmul_precision": "highest"}},
-    "torch_compile": {"false": {}},
+    "torch_compile_backend": {"inductor": {}},
     "train_sampling_strategy": {
         "random": {"group_by_length": False},
         "group_by_length": {"group_by_length": True},
@@ -55,7 +55,7 @@ VALUES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 PRECISION = "--mixed_precision no, fp16 or bf16 sets the precision, for evaluation, too"
-COMPILE = "the scripts do not compile: models remove padding, so each batch has another shape"
+COMPILE = "--torch_compile compiles by inductor"
 CPU = "ACCELERATE_USE_CPU=true in the environment keeps a run on the CPU"
 LAUNCH = "accelerate launch --config_file configs/accelerate/FILE.yaml distributes a run: multi_gpu, fsdp2, ..."
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN: arguments are recorded, so they must not hold a token"
@@ -69,9 +69,7 @@ HINTS = {
     "fp16": PRECISION,
     "bf16_full_eval": PRECISION,
     "fp16_full_eval": PRECISION,
-    "torch_compile": COMPILE,
     "torch_compile_backend": COMPILE,
-    "torch_compile_mode": COMPILE,
     "use_cpu": CPU,
     "no_cuda": CPU,
     "accelerator_config": LAUNCH,

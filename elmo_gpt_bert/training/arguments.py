@@ -114,6 +114,7 @@ PAIRS = (
     OneWay("do_eval", "eval_strategy eval_steps", lambda args: not args.do_eval and args.eval_strategy != "no"),
     OneWay("lr_scheduler_type", "warmup_steps", lambda args: args.lr_scheduler_type == "constant"),
     OneWay("lr_scheduler_type", "warmup_ratio", lambda args: args.lr_scheduler_type == "constant"),
+    OneWay("torch_compile", "torch_compile_mode", lambda args: not args.torch_compile),
     OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
 )
 
@@ -240,6 +241,10 @@ class RunArguments:
     )
     matmul_precision: Literal["highest", "high", "medium"] = HfArg(
         default="highest", help="precision of float32 matrix products; below highest they may use TF32 or bfloat16"
+    )
+    torch_compile: bool = HfArg(default=False, help="compile the layers for training: faster on a GPU, after a minute")
+    torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = HfArg(
+        default="default", help="what torch.compile optimizes"
     )
     gradient_checkpointing: bool = HfArg(default=False, help="recompute activations: less memory, more time")
     group_by_length: bool = HfArg(default=False, help="train on batches of similar length: less padding")

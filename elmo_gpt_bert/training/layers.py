@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 REINIT, FREEZE = Parameter("count", "reinit_layers"), Parameter("count", "freeze_layers")
+COMPILE = Parameter("torch_compile")
 TRAINS = ("let the model train them, as ELMo with ", Parameter("config_overrides"), " freeze_bilm=false")
 
 
@@ -179,6 +181,28 @@ def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
             " out",
         )
     return lists[0]
+
+
+@contextlib.contextmanager
+def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
+    """Within the context, torch compiles the layers when they are called: one graph for all, and for all shapes.
+
+    They are compiled in place, so that weights keep their names. What is above and below them is not compiled: where
+    the real tokens of a batch are depends on its values. Raises ValueError for models without one list of layers.
+    """
+    layers = layers_of(model, COMPILE)
+    for layer in layers:
+        layer.compile(mode=mode)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._compiled_call_impl = None  # what `compile` has set
+
+
+def not_compiled() -> contextlib.AbstractContextManager[None]:
+    """Within the context, compiled layers are computed as if they were not: to evaluate, or to count operations."""
+    return torch.compiler.set_stance("force_eager")
 
 
 def _check_count(model: PreTrainedModel, layers: nn.ModuleList, parameter: Parameter, count: int) -> None:

@@ -31,13 +31,19 @@ from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
 from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from elmo_gpt_bert.training.launching import remove_earlier_results, start_trackers
-from elmo_gpt_bert.training.layers import freeze_layers, make_divisible, reinitialize_layers
+from elmo_gpt_bert.training.layers import (
+    compiled_layers,
+    freeze_layers,
+    make_divisible,
+    not_compiled,
+    reinitialize_layers,
+)
 from elmo_gpt_bert.training.optimization import build_optimizer, build_schedule, move_schedule
 from elmo_gpt_bert.training.plan import Batch, Counts, Stretch
 from elmo_gpt_bert.training.results import Results, ScoresBySet, flatten_scores, goodness
 from elmo_gpt_bert.training.speed import Speed
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
-from elmo_gpt_bert.training.xla import recompute_activations, run_pending
+from elmo_gpt_bert.training.xla import on_xla, recompute_activations, run_pending
 
 
 if TYPE_CHECKING:
@@ -91,9 +97,21 @@ def train(
         _check_metric(task, compute, args.metric_for_best_model)
     if accelerator.device.type == "cpu":
         memory.keep_blocks()
-    trained = _Training(model, tokenizer, task, compute, args, accelerator, identity).run()
+    _check_compilation(args, accelerator)
+    compiled = compiled_layers(model, args.torch_compile_mode) if args.torch_compile else contextlib.nullcontext()
+    with compiled:
+        trained = _Training(model, tokenizer, task, compute, args, accelerator, identity).run()
     memory.release()
     return trained
+
+
+def _check_compilation(args: RunArguments, accelerator: Accelerator) -> None:
+    """Raises ValueError for --torch_compile on what compiles by itself, or has not been tried."""
+    if args.torch_compile and (accelerator.distributed_type == DistributedType.FSDP or on_xla(accelerator)):
+        kind = accelerator.distributed_type.value
+        raise InputError(
+            f"--torch_compile is for runs on one process, or on several by DDP, not by {kind}: leave it out"
+        )
 
 
 def _check_metric(task: Task, compute: Compute, metric: str) -> None:
@@ -144,7 +162,9 @@ class _Training:
         self.task, self.compute, self.args, self.accelerator = task, compute, args, accelerator
         self.plan = task.build_plan(args, accelerator)
         self.total = self.plan.updates
-        self.padding_options = padding_options(model, args.pad_to_max_length)
+        # Compiled for a CPU, each batch without its padding would be another graph.
+        is_padded = args.pad_to_max_length or (args.torch_compile and accelerator.device.type == "cpu")
+        self.padding_options = padding_options(model, is_padded)
         model.to(accelerator.device)
         model.tie_weights(recompute_mapping=False)  # on XLA, `to` copies a shared weight once for each use
         uses_fsdp = accelerator.distributed_type == DistributedType.FSDP
@@ -412,7 +432,7 @@ class _Training:
         self.clock.lap("train")
         try:
             splits = self.task.evaluation_splits.items()
-            with flags_in_errors():
+            with flags_in_errors(), not_compiled():
                 self.latest = {suffix: evaluate(self.task, split, self.compute) for suffix, split in splits}
         except DivergedError as error:
             self.diverged(f"{error.problem}, at update {progress.update}")

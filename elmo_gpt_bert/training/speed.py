@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import count_real_tokens
+from elmo_gpt_bert.training.layers import not_compiled
 
 
 Result = TypeVar("Result")
@@ -83,8 +84,8 @@ class Throughput:
 
         They are those of matrix products, convolutions and attention, as they are run: padding counts where it is
         computed, and what gradient checkpointing computes again counts twice. Attention counts in full where its mask
-        hides a part. LSTMs that run as one operation of cuDNN or oneDNN (torch.nn.LSTM) are not counted, and neither
-        is what torch.compile has fused. Counting changes no result.
+        hides a part. LSTMs that run as one operation of cuDNN or oneDNN (torch.nn.LSTM) are not counted. Compiled
+        layers are computed uncompiled. Counting changes no result.
 
         On XLA nothing is counted, and the number is 0: while torch counts, torch_xla 2.9 takes a slice of a slice from
         a wrong place.
@@ -94,7 +95,7 @@ class Throughput:
             return 0
         counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
         counter.mod_tracker = _NoModules()
-        with counter:
+        with counter, not_compiled():
             step()
         return counter.get_total_flops()
 

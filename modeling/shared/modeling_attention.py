@@ -44,10 +44,10 @@ from transformers.utils.import_utils import is_tracing
 from .modeling_cache import CACHE, is_paged
 from .modeling_onednn import Linear
 from .modeling_packing import (
+    FLASH_OPERATION,
     Packing,
     Plan,
     attends_in_groups,
-    flash_operation,
     is_recorded,
     is_well_known,
     states_at,
@@ -112,7 +112,7 @@ def _attend_in_groups(function, module, query, key, value, packing: Packing, **k
 
 def _attend_on_a_grid(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
     """One call for all sequences, padded to the longest of them: (1, N or S, A, D)."""
-    shape, cells = (len(packing.starts), packing.longest), packing.cells.to(key.device)
+    shape, cells = (packing.sequences, packing.longest), packing.cells.to(key.device)
 
     def to_grid(states: torch.Tensor) -> torch.Tensor:
         """(1, A, N, D) -> (S, A, L, D)."""
@@ -253,7 +253,7 @@ def flash_attention_forward(
     # A single query of a causal layer is its sequence's last token, which sees all others.
     is_causal = module.is_causal and max_length_q > 1
     lengths = (cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k)
-    output, *_ = flash_operation()(query, key, value, *lengths, dropout, is_causal, False, scale=scaling)
+    output, *_ = FLASH_OPERATION(query, key, value, *lengths, dropout, is_causal, False, scale=scaling)
     return output.unsqueeze(0), None
 
 

@@ -70,9 +70,10 @@ class Packing:
     Attributes:
         shape: (B, T) of the padded batch.
         tokens: (N,) the index of each real token in the flattened batch.
-        starts: (S,) the index in `tokens` of each sequence's first token.
+        boundaries: (S + 1,) int32, where each sequence begins in `tokens` and where the last one ends.
         rows, last_rows: (B,) the first sequence of each row, and the one of its last real token.
         groups: (number of sequences, their length) of each length, shortest first.
+        longest: the length of the longest sequence.
         of_mask: whether the batch had a mask when this was made.
         labelled: (n,) the index of each token with a label in the flattened batch; None if nobody looked for them, or
             if tokens have none.
@@ -82,10 +83,11 @@ class Packing:
 
     shape: tuple[int, int]
     tokens: torch.Tensor
-    starts: torch.Tensor
+    boundaries: torch.Tensor
     rows: torch.Tensor
     last_rows: torch.Tensor
     groups: list[tuple[int, int]]
+    longest: int
     of_mask: bool = True
     labelled: torch.Tensor | None = None
     shifted: bool = False
@@ -111,19 +113,28 @@ class Packing:
         return self.of_mask == (attention_mask is not None)
 
     @property
+    def sequences(self) -> int:
+        return len(self.boundaries) - 1
+
+    @property
+    def starts(self) -> torch.Tensor:
+        """(S,) the index in `tokens` of each sequence's first token."""
+        return self.boundaries[:-1].long()
+
+    @property
     def is_padded(self) -> bool:
         return len(self.tokens) < self.shape[0] * self.shape[1]
 
     @property
     def is_whole(self) -> bool:
         """Whether the batch has no padding, and one sequence in each row."""
-        return not self.is_padded and len(self.starts) == self.shape[0]
+        return not self.is_padded and self.sequences == self.shape[0]
 
     @property
     def row_starts(self) -> torch.Tensor | None:
         """(B, T) booleans, True where a sequence of a row begins, or None if each row is one sequence."""
         rows, columns = self.shape
-        if len(self.starts) == rows:
+        if self.sequences == rows:
             return None
         starts = torch.zeros(rows * columns, dtype=torch.bool, device=self.tokens.device)
         return starts.index_fill(0, self.tokens[self.starts], True).unflatten(0, (rows, columns))
@@ -150,19 +161,10 @@ class Packing:
         rows = self.rows if token == "first" else self.last_rows
         return states.squeeze(0).index_select(0, rows.to(states.device)).unsqueeze(1)
 
-    @property
-    def longest(self) -> int:
-        return self.groups[-1][1]
-
-    @cached_property
-    def boundaries(self) -> torch.Tensor:
-        """(S + 1,) where each sequence begins and where the last one ends, as flash kernels take it."""
-        return nn.functional.pad(self.starts, (0, 1), value=len(self.tokens)).to(torch.int32)
-
     @cached_property
     def mask(self) -> torch.Tensor:
         """(S, 1, 1, L) booleans: whether the sequence has a token in that column of a grid."""
-        mask = torch.arange(self.longest, device=self.starts.device) < self.boundaries.diff().unsqueeze(1)
+        mask = torch.arange(self.longest, device=self.boundaries.device) < self.boundaries.diff().unsqueeze(1)
         return mask[:, None, None, :]
 
     @cached_property
@@ -173,9 +175,10 @@ class Packing:
     @cached_property
     def cells(self) -> torch.Tensor:
         """(N,) the index of each token in a flattened (S, L) grid with one sequence per row."""
-        numbers = torch.arange(len(self.tokens), device=self.starts.device)
-        sequence = torch.searchsorted(self.starts, numbers, right=True) - 1
-        return sequence * self.longest + numbers - self.starts[sequence]
+        starts = self.starts
+        numbers = torch.arange(len(self.tokens), device=starts.device)
+        sequence = torch.searchsorted(starts, numbers, right=True) - 1
+        return sequence * self.longest + numbers - starts[sequence]
 
 
 def find_sequences(
@@ -214,10 +217,11 @@ def find_sequences(
     return Packing(
         shape=(rows, columns),
         tokens=tokens.to(device),
-        starts=(lengths.cumsum(0) - lengths).to(device),
+        boundaries=nn.functional.pad(lengths.cumsum(0), (1, 0)).to(device, torch.int32),
         rows=(rank[sequence[::columns]] - empty).to(device),
         last_rows=(rank[sequence.view(shape).gather(1, last)].squeeze(1) - empty).to(device),
         groups=list(zip(counts.tolist(), of_group.tolist(), strict=True)),
+        longest=int(of_group[-1]),
     )
 
 
@@ -426,7 +430,7 @@ def choose_packing(
         packing = find_sequences((rows, columns), inputs.device, attention_mask, starts)
     if packing is None or packing.is_whole:
         return None
-    if not (in_groups or takes_boundaries) and len(packing.starts) * packing.longest > 2 * rows * columns:
+    if not (in_groups or takes_boundaries) and packing.sequences * packing.longest > 2 * rows * columns:
         return None  # a grid of short sequences next to a long one
     return packing
 
@@ -462,7 +466,13 @@ def takes_flash(config, device: torch.device, dtype: torch.dtype, head_size: int
     """
     if config._attn_implementation != "sdpa" or device.type not in FLASH_DEVICES:  # trf-ignore: TRF051
         return False
-    if dtype not in FLASH_TYPES or head_size not in FLASH_HEADS or (dropout > 0 and _is_replaced()):
+    return dtype in FLASH_TYPES and head_size in FLASH_HEADS and _flash_is_on(device, dropout > 0)
+
+
+@torch.compiler.assume_constant_result
+def _flash_is_on(device: torch.device, with_dropout: bool) -> bool:
+    """Whether torch's flash attention is there and switched on. A compiled graph keeps the first answer."""
+    if with_dropout and _is_replaced():
         return False
     return torch.backends.cuda.flash_sdp_enabled() and _has_flash(device)
 
@@ -476,11 +486,10 @@ def _is_replaced() -> bool:
 @functools.cache
 def _has_flash(device: torch.device) -> bool:
     is_built = torch.version.hip is None and torch.backends.cuda.is_flash_attention_available()
-    return is_built and torch.cuda.get_device_capability(device) >= (8, 0) and flash_operation() is not None
+    return is_built and torch.cuda.get_device_capability(device) >= (8, 0) and FLASH_OPERATION is not None
 
 
-@functools.cache
-def flash_operation() -> Callable | None:
+def find_flash_operation() -> Callable | None:
     """torch's private operation, whose gradients are C++; None if it takes other arguments than are given here.
 
     Its public wrapper, `torch.nn.attention.varlen`, has no dropout, and each call of it is several in Python.
@@ -490,6 +499,9 @@ def flash_operation() -> Callable | None:
         return None
     names = [argument.name for argument in operation.default._schema.arguments]
     return operation.default if names[: len(FLASH_ARGUMENTS)] == FLASH_ARGUMENTS and "scale" in names else None
+
+
+FLASH_OPERATION = find_flash_operation()  # once: a graph that is traced could not look it up
 
 
 def hooks_need_padding(model: nn.Module) -> bool:
