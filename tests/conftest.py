@@ -72,6 +72,8 @@ def run(tmp_path):
         "do_train": True,
         "per_device_train_batch_size": 4,
         "learning_rate": 0.01,
+        "mixed_precision": "no",  # as `repeat` hands arguments to a run, without "auto"
+        "matmul_precision": "highest",
     }
     return lambda **changes: Arguments(**(flags | changes))
 

@@ -169,7 +169,10 @@ def test_a_recipe_of_aliases_is_refused_before_it_grows(tmp_path, capsys):
         ("--fp16", "--mixed_precision fp16"),
         ("--bf16 true", "--mixed_precision bf16"),
         ("--bf16 --mixed_precision bf16", "--mixed_precision bf16"),
+        ("--bf16 False", "--mixed_precision no"),
+        ("--fp16 False", "--mixed_precision no"),
         ("--tf32 True", "--matmul_precision high"),
+        ("--tf32 False", "--matmul_precision highest"),
         ("--resume_from_checkpoint True", "--resume"),
         ("--per_gpu_train_batch_size 3", "--per_device_train_batch_size 3"),
         ("--per-device-train-batch-size 3", "--per_device_train_batch_size=3"),
@@ -223,7 +226,11 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--report_to mlflow", "--report_to mlflow is none of none, all, tensorboard, wandb, trackio"),
         ("--report_to all wandb", "none and all cannot be combined with other names"),
         ("--eval_steps 0.1", "argument --eval_steps: invalid int value: '0.1'"),
-        ("--fp16 2", "argument --fp16: --mixed_precision no, fp16 or bf16"),
+        ("--fp16 2", "argument --fp16: --mixed_precision auto, no, fp16 or bf16"),
+        (
+            "--bf16 false --mixed_precision auto",
+            "--mixed_precision auto has no effect with --bf16 false: leave out one",
+        ),
         ("--overwrite_cach", "unknown argument --overwrite_cach; did you mean --overwrite_cache?"),
         ("--torch_compile", "--torch_compile: the scripts do not compile"),
         ("--hub_token hf_secret", "--hub_token: log in with `hf auth login`"),
@@ -242,6 +249,8 @@ def test_a_flag_wins_over_a_key_of_the_recipe_that_has_another_name(tmp_path):
     assert parse("fp16: true", "--mixed_precision", "no").mixed_precision == "no"
     assert parse("mixed_precision: bf16", "--fp16").mixed_precision == "fp16"
     assert parse("mixed_precision: bf16", "--bf16", "false").mixed_precision == "no"
+    assert parse("mixed_precision: auto", "--bf16", "false").mixed_precision == "no"
+    assert parse("bf16: false", "--mixed_precision", "auto").mixed_precision == "auto"
     assert parse("bf16: true", "--bf16", "False").mixed_precision == "no"
     assert parse("mixed_precision: fp16", "--bf16", "false").mixed_precision == "fp16"
     assert parse("mixed_precision: bf16", "--bf16", "false", "--fp16").mixed_precision == "fp16"

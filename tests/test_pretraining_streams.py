@@ -219,6 +219,7 @@ def test_eight_updates_are_those_of_the_released_code(corpus, data, tmp_path, mo
         model_name_or_path="bilm.json", train_file=str(tmp_path / "text"), output_dir=str(tmp_path), optim="adagrad",
         learning_rate=0.2, lr_scheduler_type="constant", max_grad_norm=clip, per_device_train_batch_size=2,
         max_steps=8, logging_steps=1, save_strategy="no", report_to="none",
+        mixed_precision="no", matmul_precision="highest",
     )  # fmt: skip
     accelerator, lines = make_accelerator(args), []
     monkeypatch.setattr(accelerator, "log", lambda values, step: lines.append(values))

@@ -54,7 +54,7 @@ VALUES: dict[str, dict[str, dict[str, Any]]] = {
     "with_tracking": {"true": {"report_to": "all"}, "false": {}},
 }
 
-PRECISION = "--mixed_precision no, fp16 or bf16 sets the precision, for evaluation, too"
+PRECISION = "--mixed_precision auto, no, fp16 or bf16 sets the precision, for evaluation, too"
 COMPILE = "--torch_compile compiles by inductor"
 CPU = "ACCELERATE_USE_CPU=true in the environment keeps a run on the CPU"
 LAUNCH = "accelerate launch --config_file configs/accelerate/FILE.yaml distributes a run: multi_gpu, fsdp2, ..."

@@ -20,6 +20,7 @@ from elmo_gpt_bert.training.output_folder import CHECKPOINT, SEED
 
 CURVES = "curves"  # the tracker of this project, which is always installed
 TRACKERS = ("tensorboard", "wandb", "trackio", CURVES)
+AUTO = "auto"  # the precision that `choose_precision` chooses when a run starts
 LONGEST_NAME = 255  # bytes of a file name on most systems
 
 
@@ -108,8 +109,8 @@ PAIRS = (
     Pair("warmup_steps", "warmup_ratio"),
     Pair("eval_strategy", "eval_steps", lambda args: args.eval_strategy != "steps"),
     Pair("save_strategy", "save_steps", lambda args: args.save_strategy != "steps"),
-    Pair("bf16", "mixed_precision", lambda args: args.mixed_precision == "bf16"),
-    Pair("fp16", "mixed_precision", lambda args: args.mixed_precision == "fp16"),
+    Pair("bf16", "mixed_precision", lambda args: args.mixed_precision in (AUTO, "bf16")),
+    Pair("fp16", "mixed_precision", lambda args: args.mixed_precision in (AUTO, "fp16")),
     OneWay("do_train", "eval_strategy eval_steps", lambda args: not args.do_train and args.eval_strategy != "no"),
     OneWay("do_eval", "eval_strategy eval_steps", lambda args: not args.do_eval and args.eval_strategy != "no"),
     OneWay("lr_scheduler_type", "warmup_steps", lambda args: args.lr_scheduler_type == "constant"),
@@ -236,11 +237,15 @@ class RunArguments:
         default=0,
         help="replace up to this many runs that diverge or predict one class only by runs with further seeds",
     )
-    mixed_precision: Literal["no", "fp16", "bf16"] = HfArg(
-        default="no", help="precision of most matrix products; weights stay in float32"
+    mixed_precision: Literal["auto", "no", "fp16", "bf16"] = HfArg(
+        default=AUTO,
+        help="precision of most matrix products; weights stay in float32; auto trains in bf16 on GPUs that compute "
+        "in it, except ELMo",
     )
-    matmul_precision: Literal["highest", "high", "medium"] = HfArg(
-        default="highest", help="precision of float32 matrix products; below highest they may use TF32 or bfloat16"
+    matmul_precision: Literal["auto", "highest", "high", "medium"] = HfArg(
+        default=AUTO,
+        help="precision of float32 matrix products; below highest they may use TF32 or bfloat16; auto is high where "
+        "--mixed_precision auto is bf16 on a GPU, and highest elsewhere",
     )
     torch_compile: bool = HfArg(default=False, help="compile the layers for training: faster on a GPU, after a minute")
     torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = HfArg(

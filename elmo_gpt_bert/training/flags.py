@@ -122,12 +122,15 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
             recipe = parser.read(_read_recipe(path), path)
         flags = parser.read(words)
         recipe = switch_off(arguments_class, recipe, flags)
-        values = {name: value for name, value in (recipe | flags).items() if name in parser.names}
+        given = recipe | flags
+        if given.keys() & {"bf16", "fp16"}:  # --bf16 false, alone, means float32, not auto
+            given = {"mixed_precision": "no"} | given
+        values = {name: value for name, value in given.items() if name in parser.names}
         if missing := [f"--{name}" for name in parser.required if name not in values]:
             raise InputError(f"the following arguments are required: {', '.join(missing)}")
         with flags_in_errors():
             args = arguments_class(**values)
-        _check_checkpoint((recipe | flags).get(CHECKPOINT_PATH), args)
+        _check_checkpoint(given.get(CHECKPOINT_PATH), args)
     except ValueError as error:
         flag = re.match(r"--(\w+)", str(error))
         parser.recipe = path if flag is not None and flag[1] in recipe.keys() - flags.keys() else None

@@ -19,7 +19,7 @@ from typing import Any
 from accelerate import PartialState
 from huggingface_hub import try_to_load_from_cache
 
-from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
+from elmo_gpt_bert.training.arguments import AUTO, RunArguments, default_strategy
 from elmo_gpt_bert.training.checksums import loadable_files
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import file_digest
@@ -142,13 +142,14 @@ def read_finished(folder: Path, args: RunArguments, absent: bool = False) -> dic
     """The metrics.json of the run with these arguments if it has finished in the folder; None if none has.
 
     Raises ValueError, with what differs, for the results of another run. With `absent`, data and models that are not
-    here are not compared.
+    here are not compared. A precision `auto` stands for any.
     """
     if not (folder / METRICS).is_file():
         return None
     record = read_record(folder / METRICS)
     identity, saved = run_identity(args, absent=absent), record.get("identity", {})
     left_out = PREDICTIONS - (identity.keys() & saved.keys())
+    left_out |= {name for name, value in identity.items() if value == AUTO}
     if absent:
         names = {None, args.model_name_or_path, args.tokenizer_name}  # of what is not here
         missing = {name for name in saved if is_content(name) and identity.get(name) in names}

@@ -131,6 +131,7 @@ def _import_libraries() -> None:
 def make_accelerator(args: RunArguments) -> Accelerator:
     """Prepares this process for a run with the models of its --implementation, and returns its Accelerator.
 
+    The arguments have a precision, as `choose_precision` returns them, not `auto`.
     Raises ValueError for a precision that the processor does not have, or for an option of the launcher that the run
     has to get instead, and ImportError for a tracker that is not installed.
     """

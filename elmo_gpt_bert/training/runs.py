@@ -28,6 +28,7 @@ from elmo_gpt_bert.training.identity import read_finished, run_identity
 from elmo_gpt_bert.training.launching import lock_output_folder, remove_earlier_results, trackers_finished
 from elmo_gpt_bert.training.loop import Trained, train
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, SEED, matching_folders, record_result_files
+from elmo_gpt_bert.training.precision import choose_precision
 from elmo_gpt_bert.training.processes import join_processes, on_main
 from elmo_gpt_bert.training.reporting import write_results
 from elmo_gpt_bert.training.results import Results, read_record
@@ -68,7 +69,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
 
 
 def _repeat(run: Run, args: RunArguments) -> dict[str, float]:
-    args = keep_global_batch(args)
+    args = keep_global_batch(choose_precision(args))
     if args.push_to_hub:  # a missing token is an error before the work
         args = dataclasses.replace(args, hub_model_id=on_main(partial(_create_repository, args)))
     if args.seeds > 1 or args.max_restarts:
