@@ -227,14 +227,45 @@ def test_odd_text_stays_as_it_is(tmp_path, context, answer):
     assert row["context"] == context and row["answers"] == {"text": [answer], "answer_start": [context.index(answer)]}
 
 
+# What annotation tools write
+
+
+@pytest.mark.parametrize("placeholder", ['[{"text": "", "answer_start": -1}]', '[{"text": " ", "answer_start": 0}]'])
+@pytest.mark.parametrize("split", [*SPLITS, "test"])
+def test_an_empty_answer_of_a_question_that_is_marked_as_impossible_is_none(tmp_path, split, placeholder):
+    marked = question(answers=json.loads(placeholder), is_impossible=True)
+    data = article("the film is good", marked, question(id="q2"))
+    rows = read_one(tmp_path, data, split, version_2=True)
+    assert rows["answers"][:] == [{"text": [], "answer_start": []}, {"text": ["film"], "answer_start": [4]}]
+
+
+def test_numbers_are_ids_and_questions_without_an_id_are_numbered(tmp_path):
+    questions = [question(id=17), question(id=None), question(id="q1"), question(id=None)]
+    assert read_one(tmp_path, article("the film is good", *questions), "test")["id"][:] == ["17", "2", "q1", "4"]
+    message = error_of(tmp_path, article("the film is good", question(id=2), question(id=None)), "test")
+    assert "question 2: its id '2' is also that of " in message
+
+
+@pytest.mark.parametrize("part", ["articles", "paragraphs", "questions"])
+def test_a_list_of_articles_of_paragraphs_or_of_questions_is_read(tmp_path, part):
+    articles = article("the film is good", question(), question(id="q2"))
+    paragraphs = articles[0]["paragraphs"]
+    questions = [{"context": "the film is good"} | each for each in paragraphs[0]["qas"]]
+    content = {"articles": articles, "paragraphs": paragraphs, "questions": questions}[part]
+    file = tmp_path / "list.json"
+    file.write_text(json.dumps(content), encoding="utf-8")
+    rows = read_files({"train": str(file)}, False)["train"].remove_columns("title")
+    assert rows.to_list() == read_one(tmp_path, articles).remove_columns("title").to_list()
+
+
 # Mistakes
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"id": None}, "article 1, paragraph 1, question 1: no id among "),
-        ({"id": 5}, "article 1, paragraph 1, question 1: id is 5, not text"),
+        ({"id": 5.5}, "article 1, paragraph 1, question 1: id is 5.5, not text"),
+        ({"id": True}, "article 1, paragraph 1, question 1: id is True, not text"),
         ({"question": None}, "question 1, id 'q1': no question among "),
         ({"question": " "}, "question 1, id 'q1': question is empty (' '): give it a text, or leave the question out"),
         ({"question": ["what ?"]}, "id 'q1': question is ['what ?'], not text"),
@@ -353,7 +384,9 @@ LAYOUT = "the official layout is one object with data, a list of articles with p
         pytest.param("a.json", "[" * 10**6, "a.json: not JSON (nested too deeply)", id="deep lists"),
         pytest.param("a.json", '{"a":' * 10**6, "a.json: not JSON (nested too deeply)", id="deep objects"),
         ("a.json", '{"data": [], "data": [1]}', "a.json: not JSON (an object has the name 'data' 2 times: keep one"),
-        ("a.json", "[]", f"a.json: no list data in []: {LAYOUT}"),
+        ("a.json", "[]", "a.json holds no questions"),
+        ("a.json", "[1]", f"a.json, article 1: 1 is not an object: {LAYOUT}"),
+        ("a.json", '[{"text": "a"}]', f"article 1: no list paragraphs in {{'text': 'a'}}: {LAYOUT}"),
         ("a.json", '{"version": "1.1"}', "a.json: no list data in {'version': '1.1'}: the official layout"),
         ("a.json", '{"data": {"a": 1}}', "a.json: no list data in {'data': {'a': 1}}"),
         ("a.json", '{"data": ["a"]}', f"a.json, article 1: 'a' is not an object: {LAYOUT}"),

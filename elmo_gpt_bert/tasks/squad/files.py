@@ -1,5 +1,8 @@
 """Files of questions about contexts -> checked examples, in plain Python: SQuAD's official JSON, and JSON lines.
 
+Files of annotation tools differ from the official ones: they may be a list of articles, of paragraphs or of questions,
+have numbers as ids or none, and give a question without an answer an empty one.
+
 data.py makes data sets of these examples. scoring.py uses them as they are.
 """
 
@@ -18,7 +21,7 @@ VERSION_2 = Parameter("version_2", "version_2_with_negative")
 LOCATE = Parameter("locate_answers")
 LAYOUT = (
     "the official layout is one object with data, a list of articles with paragraphs, each with context and qas, the "
-    "list of its questions"
+    "list of its questions; a list of articles, of paragraphs or of questions with their context is read, too"
 )
 IS_2_0 = ("If some questions have no answer, the data are SQuAD 2.0, with empty lists of answers: add ", VERSION_2)
 SEARCH = ("add ", LOCATE, " to look for such answers")
@@ -58,8 +61,15 @@ def _lines(path: Path) -> Iterator[tuple[str, dict]]:
 
 
 def _official(path: Path) -> Iterator[tuple[str, dict]]:
-    """Yields the questions of the official JSON, each with its place."""
-    for article, at_article in members(read_json(path), "data", str(path), "article"):
+    """Yields the questions of the official JSON, or of a list of its parts, each with its place."""
+    content = read_json(path)
+    content = {"data": content} if isinstance(content, list) else content
+    for article, at_article in members(content, "data", str(path), "article"):
+        if "paragraphs" not in article and "qas" in article:
+            article = {"title": article.get("title"), "paragraphs": [article]}
+        elif "paragraphs" not in article and "question" in article:
+            yield at_article, article
+            continue
         title = {"title": article.get("title")}
         for paragraph, at_paragraph in members(article, "paragraphs", at_article, "paragraph"):
             context = {"context": paragraph["context"]} if "context" in paragraph else {}
@@ -115,11 +125,14 @@ def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool,
     without answers.
 
     With `locate`, an answer that is not at its answer_start gets the place nearest to it where its text occurs, or -1.
-    Raises ValueError for mistakes in the data. Two questions with one id are a mistake, but not in training data:
+    A question without an id gets its number, counted from 1; numbers as ids are text from here on. Raises ValueError
+    for mistakes in the data. Two questions with one id are a mistake, but not in training data:
     predictions are stored by id.
     """
     examples, places, misplaced, unmarked = [], {}, [], []
-    for where, row in rows:
+    for number, (where, row) in enumerate(rows, start=1):
+        if row.get("id") is None:
+            row = row | {"id": number}
         example = _example(row, where, split == "test", version_2, locate)
         first = places.setdefault(example["id"], where)
         if first != where and split != "train":
@@ -179,18 +192,20 @@ def _example(row: dict, where: str, test: bool, version_2: bool, locate: bool) -
     """The example of a row. Its answers are pairs of text and answer_start, or None if a `test` file has none."""
     if isinstance(row.get("id"), str):
         where = f"{where}, id {row['id'][:80]!r}"
-    wanted = ["id", "context", "question", *([] if test else ["answers"])]
+    wanted = ["context", "question", *([] if test else ["answers"])]
     if lacking := [name for name in wanted if name not in row]:
         raise InputError(f"{where}: no {', '.join(lacking)} among {listed(row)}")
     title = row.get("title")
     example = {
-        "id": check_text(row["id"], "id", where),
+        "id": str(row["id"]) if type(row["id"]) is int else check_text(row["id"], "id", where),
         "title": "" if title is None else check_text(title, "title", where, gaps=True),
         "context": check_text(row["context"], "context", where),
         "question": check_text(row["question"], "question", where),
     }
     answers = row.get("answers")
-    if test and _is_blank(answers):
+    if _is_blank(answers) and row.get("is_impossible") is True:
+        answers = []
+    elif test and _is_blank(answers):
         answers = None
     else:
         context = None if locate else example["context"]
