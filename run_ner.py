@@ -85,6 +85,7 @@ class NerArguments(DataArguments):
         *PAIRS,
         Pair("data_dir", "dataset_name dataset_config_name"),
         Pair(FILES, "data_dir dataset_name dataset_config_name"),
+        Pair("tag_names", "data_dir dataset_name dataset_config_name"),
         OneWay("do_train", "tag_scheme", lambda args: not args.do_train),
     )
 
@@ -98,6 +99,9 @@ class NerArguments(DataArguments):
         default=None, help="column of the words; for CoNLL columns its number, 1 for the first, -1 for the last"
     )
     label_column_name: str | None = HfArg(default=None, help="column of the tags")
+    tag_names: str | None = HfArg(
+        default=None, help="names of tags that are numbers, in their order, as in O,B-PER,I-PER"
+    )
     data_scheme: Literal["iob1", "iob2", "bioes"] | None = HfArg(
         default=None, help="scheme of the data's tags; default: the one that they fit"
     )
@@ -153,7 +157,8 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
         return read_hub(args.dataset_name, args.splits, args.dataset_config_name, **options)
     if args.data_dir is not None:
         return read_folder(Path(args.data_dir), args.splits, **options)
-    return read_files(args.files, **options)
+    tag_names = None if args.tag_names is None else [name.strip() for name in args.tag_names.split(",")]
+    return read_files(args.files, **options, tag_names=tag_names)
 
 
 @dataclass

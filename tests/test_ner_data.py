@@ -274,6 +274,20 @@ def test_a_mistake_in_a_file_is_one_error_with_its_line(write, content, message)
         read(write(content))
 
 
+def test_tags_that_are_numbers_get_the_names_of_a_list(write):
+    """As `Dataset.to_json` writes them, without the names that the data set's features have."""
+    rows = [{"tokens": ["EU", "is", "Old", "Europe"], "ner_tags": [1, 0, 1, 2]}, {"tokens": ["us"], "ner_tags": ["O"]}]
+    path = write("".join(map(json_lines, rows)), "a.json")
+    scheme, data = read_files({"train": path}, tag_names=["O", "B-LOC", "I-LOC"])
+    assert scheme == "iob2" and data["train"]["tags"][:] == [["B-LOC", "O", "B-LOC", "I-LOC"], ["O"]]
+    with pytest.raises(
+        ValueError, match=r"a.json:1: ner_tags has the number 2, but tag_names has 2 names, of 0 to 1$"
+    ):
+        read_files({"train": path}, tag_names=["O", "B-LOC"])
+    with pytest.raises(ValueError, match="tag_names are those of tags that are numbers, in JSON lines, but .*b.conll"):
+        read_files({"train": write("EU B-LOC\n", "b.conll")}, tag_names=["O", "B-LOC"])
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -287,7 +301,10 @@ def test_a_mistake_in_a_file_is_one_error_with_its_line(write, content, message)
         ({"words": ["EU"], "tags": ["PER"]}, ".*: write B-PER where an entity begins, and then I-PER"),
         ({"words": ["EU"], "tags": ["B_PER"]}, ".*: write it as B-PER, or let"),
         ({"words": ["EU"], "tags": ["PER-B"]}, ".*: write it as B-PER, or let"),
-        ({"words": ["EU"], "tags": [3]}, r"tags must be a list of strings, but is \[3\]: write the names of the tags"),
+        (
+            {"words": ["EU"], "tags": [3]},
+            r"tags must be a list of strings, but is \[3\]: give tag_names, the names of 0,",
+        ),
         ({"words": ["b" * 9999], "tags": ["X" * 9999]}, ".{,400}$"),
         ({"words": ["EU", "is"], "tags": ["B-y", "I-" + "x" * 9999]}, "'I-x.{,400}$"),
         ([], "not a JSON object"),

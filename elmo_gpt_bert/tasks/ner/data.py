@@ -7,7 +7,7 @@ data is a ValueError that names its place and the remedy.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from accelerate import PartialState
@@ -28,7 +28,7 @@ from elmo_gpt_bert.tasks.rows import (
     split_file,
     unbroken,
 )
-from elmo_gpt_bert.training.errors import InputError, MissingFileError
+from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import shown
 
 
@@ -41,6 +41,8 @@ FOLDERS = (
     {"train": "train.char.bmes", "validation": "dev.char.bmes", "test": "test.char.bmes"},
 )
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")  # the default columns, the first that exists
+TAG_NAMES = Parameter("tag_names")
+NUMBERS = (": give ", TAG_NAMES, ", the names of 0, 1 and so on, which the features of a data set list")
 REMEDY = (": ", TEXT_COLUMN, " and ", LABEL_COLUMN, " choose other columns")
 OTHER_FILES = (split_file("train"), ", ", split_file("validation"), " and ", split_file("test"))
 
@@ -108,6 +110,7 @@ def read_files(
     scheme: str | None = None,
     limits: Mapping[str, int | None] | None = None,
     whole_documents: bool = False,
+    tag_names: Sequence[str] | None = None,
 ) -> tuple[str | None, DatasetDict]:
     """The scheme of the tags, None if there are no tags, and the splits that a run needs, each from its file.
 
@@ -122,6 +125,7 @@ def read_files(
         scheme: the scheme of the tags, by default detected. As in conlleval, iob1 reads malformed IOB too.
         limits: how many sentences are read of each split; None: all. `total` says whether there are more.
         whole_documents: whether the document of the last of these sentences is read to its end.
+        tag_names: the names of tags that are numbers, as `Dataset.to_json` writes them: of 0, of 1 and so on.
     """
     data = {}
     for split, path in needed_files(files):
@@ -130,7 +134,11 @@ def read_files(
             raise InputError(f"{path}: csv has no place for sentences: give CoNLL columns, or JSON lines (.json)")
         if path.suffix.lower() in (".json", ".jsonl"):
             rows = unbroken(read_json_lines(path), path)
+            if tag_names is not None:
+                rows = _name_tags(rows, path, label_column, tag_names)
             sentences = _from_rows(rows, str(path), text_column, label_column, tagged)
+        elif tag_names is not None:
+            raise InputError(TAG_NAMES, f" are those of tags that are numbers, in JSON lines, but {path} is none")
         else:
             sentences = read_columns(read_lines(path), path, text_column, label_column, tagged)
         data[split] = _number_documents(sentences, str(path), (limits or {}).get(split), whole_documents)
@@ -147,6 +155,21 @@ def _hub_rows(rows: Dataset) -> Iterator[tuple[int, dict]]:
         for column in names:
             row[column] = [names[column][tag] if tag >= 0 else None for tag in row[column]]
         yield number, row
+
+
+def _name_tags(
+    rows: Iterable[tuple[int, dict]], path: Path, label: str | None, names: Sequence[str]
+) -> Iterator[tuple[int, dict]]:
+    """Yields the rows of a file with names in place of numbers in their column of tags."""
+    for line, row in rows:
+        column = label or next((name for name in TAGS if name in row), TAGS[0])
+        numbers = row.get(column)
+        if isinstance(numbers, list) and all(type(number) is int for number in numbers):
+            if wrong := [number for number in numbers if not 0 <= number < len(names)]:
+                problem = f"{path}:{line}: {column} has the number {wrong[0]}, but "
+                raise InputError(problem, TAG_NAMES, f" has {len(names)} names, of 0 to {len(names) - 1}")
+            row = row | {column: [names[number] for number in numbers]}
+        yield line, row
 
 
 def _from_rows(
@@ -167,8 +190,8 @@ def _from_rows(
         for name, values in zip(names, lists, strict=True):
             if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
                 are_numbers = isinstance(values, list) and all(isinstance(value, int) for value in values)
-                remedy = ": write the names of the tags, which the features of a data set list" if are_numbers else ""
-                raise InputError(f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}{remedy}")
+                problem = f"{source}:{line}: {name} must be a list of strings, but is {shown(values)}"
+                raise InputError(problem, *(NUMBERS if are_numbers else ()))
         words, tags = lists if label else (*lists, None)
         if label and len(tags) != len(words):
             raise InputError(f"{source}:{line}: {len(words)} {text}, but {len(tags)} {label}")
