@@ -79,6 +79,9 @@ class GlueArguments(DataArguments):
         default=None, help="in your own files: one, or two with a comma between them; default: sentence, text, ..."
     )
     label_column_name: str | None = HfArg(default=None, help="in your own files; default: label")
+    label_names: str | None = HfArg(
+        default=None, help="for your own files, the names of the model's class 0, 1 and so on, as in negative,positive"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,10 +99,19 @@ class GlueArguments(DataArguments):
             raise InputError(
                 f"--text_column_names {self.text_column_names} has the column of the labels, {label_column}"
             )
+        if self.label_names is not None and (self.problem_type == "regression" or len(set(self.names)) < 2):
+            raise InputError(
+                f"--label_names {self.label_names} must be two or more different names, as in a,b, of classes"
+            )
         if self.problem_type is not None and not (self.train_file and self.do_train):
             raise InputError(
                 "--problem_type says what to train on a --train_file; a task, or a trained model, has its own"
             )
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of --label_names."""
+        return None if self.label_names is None else tuple(name.strip() for name in self.label_names.split(","))
 
     @property
     def task_splits(self) -> list[str]:
@@ -124,15 +136,17 @@ class GlueArguments(DataArguments):
         for split in self.splits:
             if split not in EVERY_TASK[self.task_name].splits:
                 raise InputError(f"--task_name {self.task_name} has no {split} split")
-        if self.text_column_names is not None or self.label_column_name is not None:
-            raise InputError("--text_column_names and --label_column_name are for your own files")
+        for name in ("text_column_names", "label_column_name", "label_names"):
+            if getattr(self, name) is not None:
+                raise InputError(f"--{name} is for your own files, and not for --task_name {self.task_name}")
 
 
 def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, DatasetDict]:
     """The task, and the splits that this run needs."""
     if args.task_name is None:
         text_columns = tuple(args.text_column_names.split(",")) if args.text_column_names else None
-        return read_files(args.files, config, args.problem_type, text_columns, args.label_column_name)
+        options = args.problem_type, text_columns, args.label_column_name, args.names
+        return read_files(args.files, config, *options)
     task = EVERY_TASK[args.task_name]
     if args.data_dir is None:
         return task, read_hub(args.task_name, args.task_splits)

@@ -58,7 +58,9 @@ def predictions(folder: Path) -> list[str]:
         (["--task_name", "rte", "--max_predict_samples", "-1"], "--max_predict_samples must be positive, not -1"),
         (["--task_name", "ax"], "--task_name ax has no data to train on: train on mnli"),
         (["--task_name", "hans"], "--task_name hans has no data to train on: train on mnli"),
-        (["--task_name", "rte", "--label_column_name", "x"], "--label_column_name are for your own files"),
+        (["--task_name", "rte", "--label_column_name", "x"], "--label_column_name is for your own files, and not for"),
+        (["--task_name", "rte", "--label_names", "a,b"], "--label_names is for your own files, and not for --task_n"),
+        (["--train_file", "y", "--label_names", "a,a"], "--label_names a,a must be two or more different names"),
         (["--train_file", "y", "--text_column_names", "a,label"], "a,label has the column of the labels, label"),
         (
             ["--train_file", "y", "--text_column_names", "a", "--label_column_name", "a"],
@@ -244,6 +246,28 @@ def test_a_checkpoint_without_names_for_its_classes_is_evaluated_by_their_number
     results = run_glue.main([*flags, *model, *files, "--do_eval", "--do_predict"])
     assert 0 <= results["eval_accuracy"] <= 1
     assert predictions(tmp_path / "out")[0] in ("LABEL_0", "LABEL_1")
+
+
+@pytest.mark.parametrize("labels", [["pos", "neg", "pos", "neg"], ["1", "0", "1", "neg"]])
+def test_label_names_are_those_of_the_models_classes_and_of_numbers(tmp_path, flags, labels):
+    """An untrained classifier without names for its classes: with the names turned round, what was right is wrong."""
+    config = AutoConfig.from_pretrained(tmp_path)
+    run_glue.AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "unnamed")
+    file = write_csv(tmp_path / "a.csv", labels)
+    model = ["--model_name_or_path", str(tmp_path / "unnamed"), "--validation_file", file, "--do_eval"]
+    files = [*flags, *model, "--test_file", file, "--do_predict", "--overwrite_output_dir"]
+    right = run_glue.main([*files, "--label_names", "neg, pos"])["eval_accuracy"]
+    assert set(predictions(tmp_path / "out")) <= {"neg", "pos"}
+    if "1" not in labels:
+        assert run_glue.main([*files, "--label_names", "pos,neg"])["eval_accuracy"] == pytest.approx(1 - right)
+    with pytest.raises(ValueError, match="unknown label '(pos|neg)', known are bad, ok"):
+        run_glue.main([*files, "--label_names", "bad,ok"])
+
+
+def test_label_names_set_the_order_in_training_and_are_saved(tmp_path, flags):
+    file = write_csv(tmp_path / "a.csv", ["ok", "bad"] * 4)
+    run_glue.main([*flags, "--train_file", file, "--do_train", "--label_names", "ok,bad,never"])
+    assert AutoConfig.from_pretrained(tmp_path / "out").id2label == {0: "ok", 1: "bad", 2: "never"}
 
 
 @pytest.mark.parametrize("flag", ["overwrite_output_dir", "resume"])

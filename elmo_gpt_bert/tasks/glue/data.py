@@ -177,11 +177,12 @@ def read_files(
     problem_type: str | None = None,
     text_columns: tuple[str, ...] | None = None,
     label_column: str | None = None,
+    label_names: tuple[str, ...] | None = None,
 ) -> tuple[GlueTask, DatasetDict]:
     """The task that the user's `files` define, and the splits that a run needs, each from its file.
 
-    The labels are those of the train file or, without one, those of the model's `config`. The metric is that of RTE
-    or, for a regression, that of STS-B.
+    The labels are `label_names`, the names of class 0, 1 and so on. If these are None, they are those of the train
+    file or, without one, those of the model's `config`. The metric is that of RTE or, for a regression, that of STS-B.
     """
     from datasets import Dataset, DatasetDict
 
@@ -190,7 +191,9 @@ def read_files(
         data[split] = _read_file(path, text_columns, None if split == "test" else label_column or "label")
     if len({"text_pair" in data[split].column_names for split in data}) > 1:
         raise InputError("some of the files have one text for each example, others two: give all of them the same")
-    if "train" in data:
+    if label_names is not None:
+        labels = label_names
+    elif "train" in data:
         labels = _find_labels(data["train"]["label"][:], problem_type, files["train"])
     else:
         labels = () if config.num_labels == 1 else tuple(config.id2label.values())
@@ -205,7 +208,7 @@ def read_files(
     for split in data.keys() - {"test"}:
         values = data[split][:]
         values["label"] = [
-            _read_label(label, task, f"{files[split]}, example {number}")
+            _read_label(label, task, f"{files[split]}, example {number}", label_names)
             for number, label in enumerate(values["label"], start=1)
         ]
         data[split] = Dataset.from_dict(values)
@@ -271,11 +274,13 @@ def _find_labels(labels: list[str], problem_type: str | None, file: str) -> tupl
     return tuple(sorted(names, key=(lambda name: (Decimal(name), name)) if whole else None))
 
 
-def _read_label(label: str, task: GlueTask, where: str) -> str | float:
-    """The name of the label among the task's, or a regression's number."""
+def _read_label(label: str, task: GlueTask, where: str, of_numbers: tuple[str, ...] | None) -> str | float:
+    """The name of the label among the task's, or a regression's number. `of_numbers` are names of class 0, 1, ..."""
     if not task.labels:
         return _number(label, where)
     integer = _without_decimal(label)
+    if of_numbers is not None and label not in task.labels and integer in map(str, range(len(of_numbers))):
+        return of_numbers[int(integer)]
     for name in (
         label,
         integer,
