@@ -361,6 +361,32 @@ def test_a_flag_that_leaves_another_without_effect_is_refused_with_it(flags, arg
         assert ("recipe.yaml: " in line) == argv[0].endswith(".yaml")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text", "flags", "needs"),
+    [
+        (
+            "glue",
+            "task_name: sst2",
+            "--validation_file mine.csv",
+            "do_train needs --train_file: give it, or",
+        ),
+        ("glue", "task_name: sst2", "--train_file mine.csv", "do_eval needs --validation_file: give it, or"),
+        ("swag", "task_name: swag", "--validation_file mine.csv", "do_train needs --train_file: give it, or"),
+        ("ner", "dataset_name: a/b", "--validation_file mine.csv", "do_train needs --train_file: give it, or"),
+        ("squad", "", "--train_file mine.csv", "do_eval needs --validation_file: give it, or"),
+    ],
+)
+def test_a_file_that_replaces_the_recipes_data_needs_files_for_its_other_splits(
+    tmp_path, capsys, arguments, text, flags, needs
+):
+    path = recipe(tmp_path, f"do_train: true\ndo_eval: true\n{text}")
+    with pytest.raises(SystemExit):
+        parse_arguments(SCRIPTS[arguments], [path, *MODEL, *flags.split()])
+    (line,) = capsys.readouterr().err.splitlines()
+    source = "task_name" if arguments in ("glue", "swag") else "dataset_name"
+    assert f"error: {flags} is read without a recipe's --{source}, so --{needs}" in line
+
+
 def test_what_says_how_to_train_is_refused_without_training_and_left_out_of_a_recipe(tmp_path, capsys):
     argv = [*MODEL, "--data_dir", "d", "--do_eval", "--tag_scheme", "bioes"]
     with pytest.raises(SystemExit):

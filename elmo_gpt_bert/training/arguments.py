@@ -119,7 +119,8 @@ PAIRS = (
     OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
 )
 
-PURPOSES = ("do_train", "do_eval", "do_predict")  # what a run does; flags of RunArguments
+# split -> the flag of RunArguments that uses it: what a run does
+PURPOSES_OF = {"train": "do_train", "validation": "do_eval", "test": "do_predict"}
 # The fields of RunArguments that a script without training has flags for.
 EVALUATION = ("model_name_or_path", "config_overrides", "tokenizer_name", "do_lower_case", "implementation")
 EVALUATION += ("attn_implementation", "trust_remote_code", "output_dir", "overwrite_output_dir", "do_eval")
@@ -299,7 +300,7 @@ class RunArguments:
 
     def _check_purpose(self) -> None:
         if not (self.do_train or self.do_eval or self.do_predict):
-            purposes = [f"--{field.name}" for field in self.flags() if field.name in PURPOSES]
+            purposes = [f"--{field.name}" for field in self.flags() if field.name in PURPOSES_OF.values()]
             raise InputError(f"nothing to do: give {'at least one of ' * (len(purposes) > 1)}{', '.join(purposes)}")
         if self.ensemble is not None and self.do_train:
             raise InputError("--ensemble averages runs that were trained before: leave --do_train out")
@@ -448,15 +449,27 @@ class DataArguments(RunArguments):
     def __post_init__(self) -> None:
         """Raises ValueError as the class above does, and for overrides of what the data decide."""
         super().__post_init__()
+        self._check_files()
         for name in ("num_labels", "id2label", "label2id"):
             if name in parse_overrides(self.config_overrides):
                 raise InputError(f"--config_overrides {name} has no effect: the labels of the data decide it")
 
+    def _check_files(self) -> None:
+        """Raises ValueError if the data are the user's own files, and a split that the run needs has none."""
+        given = next((name for name in FILES.split() if getattr(self, name) is not None), None)
+        others = [name for name in ("task_name", "dataset_name", "data_dir") if hasattr(self, name)]
+        if given is None or any(getattr(self, name) is not None for name in others):
+            return
+        for split in [split for split, file in self.files.items() if file is None]:
+            raise InputError(
+                f"--{given} {getattr(self, given)} is read without a recipe's --{others[0]}, so "
+                f"--{PURPOSES_OF[split]} needs --{split}_file: give it, or --{PURPOSES_OF[split]} false"
+            )
+
     @property
     def splits(self) -> list[str]:
         """The splits that this run needs."""
-        needed = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
-        return [split for split in needed if needed[split]]
+        return [split for split, purpose in PURPOSES_OF.items() if getattr(self, purpose)]
 
     @property
     def files(self) -> dict[str, str | None]:
