@@ -222,7 +222,10 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--warmup_steps -1", "--warmup_steps must not be negative, not -1"),
         ("--eval_strategy steps --do_eval", "--eval_strategy steps needs --eval_steps"),
         ("--eval_strategy epoch", "--eval_strategy epoch has no effect with --do_eval False"),
-        ("--eval_strategy no --do_eval --load_best_model_at_end", "--load_best_model_at_end needs evaluations"),
+        (
+            "--eval_strategy no --do_eval --load_best_model_at_end",
+            "load_best_model_at_end True has no effect",
+        ),
         ("--report_to mlflow", "--report_to mlflow is none of none, all, tensorboard, wandb, trackio"),
         ("--report_to all wandb", "none and all cannot be combined with other names"),
         ("--eval_steps 0.1", "argument --eval_steps: invalid int value: '0.1'"),
@@ -286,6 +289,24 @@ def test_another_schedule_on_the_command_line_leaves_out_what_the_recipe_says_of
     assert parse("--lr_scheduler_type=constant") == ("constant", 0, None)
     with pytest.raises(SystemExit):
         parse("--lr_scheduler_type", "linear", "--decay_ratio", "0.3")
+
+
+def test_a_run_that_compares_no_evaluations_leaves_out_that_the_recipe_chooses_the_best(tmp_path):
+    text = "do_eval: true\nload_best_model_at_end: true\nearly_stopping_patience: 3"
+
+    def parse(text: str, *flags: str) -> tuple:
+        args = parse_arguments(Arguments, [recipe(tmp_path, text), *REQUIRED, *flags])
+        return args.load_best_model_at_end, args.early_stopping_patience
+
+    assert parse(text) == (True, 3)
+    assert parse(text, "--eval_strategy", "no") == parse(text, "--do_eval", "false") == (False, None)
+    assert parse(text, "--do_train", "false") == (False, None)
+    assert parse("do_eval: true\neval_strategy: 'no'", "--load_best_model_at_end") == (True, None)
+    for flags in (["--do_eval", "false", "--load_best_model_at_end"], ["--do_eval", "false", "--seeds", "2"]):
+        with pytest.raises(SystemExit):
+            parse(text, *flags)
+    with pytest.raises(SystemExit):  # a recipe that lacks do_eval is not half of one
+        parse("load_best_model_at_end: true")
 
 
 # Flags of which a run uses one
@@ -359,6 +380,36 @@ def test_a_flag_that_leaves_another_without_effect_is_refused_with_it(flags, arg
         (line,) = capsys.readouterr().err.splitlines()
         assert re.search(r"--\w+ \S+ has no effect with --\w+ \S+: leave ", line)
         assert ("recipe.yaml: " in line) == argv[0].endswith(".yaml")
+
+
+HUB_COLUMNS = "dataset_name: a/b\ndataset_config_name: c\ntext_column_name: words\nlabel_column_name: tags"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "flags", "kept"),
+    [
+        ("ner", HUB_COLUMNS, "--train_file x", []),
+        ("ner", HUB_COLUMNS, "--train_file x --text_column_name 1", ["text_column_name"]),
+        ("ner", f"{HUB_COLUMNS}\ndata_scheme: iob1", "--data_dir d", []),
+        ("ner", HUB_COLUMNS, "--dataset_name x/y", ["text_column_name", "label_column_name"]),
+        (
+            "ner",
+            HUB_COLUMNS,
+            "--dataset_name a/b",
+            ["dataset_config_name", "text_column_name", "label_column_name"],
+        ),
+        ("ner", "train_file: x\ntext_column_name: 1", "--train_file y", ["text_column_name"]),
+        ("glue", "train_file: x\ntext_column_names: a,b\nproblem_type: regression", "--task_name rte", []),
+        ("glue", "train_file: x\ntext_column_name: a", "--train_file y", ["text_column_names"]),
+        ("pretraining", "dataset_name: a/b\ndataset_config_name: c\ntext_column: t", "--train_file x", []),
+    ],
+)
+def test_what_a_recipe_says_of_its_data_is_left_out_with_them(tmp_path, arguments, text, flags, kept):
+    words = [recipe(tmp_path, f"{text}\ndo_train: true\ndo_eval: false"), *MODEL, *flags.split()]
+    args = parse_arguments(SCRIPTS[arguments], words)
+    names = ("dataset_config_name", "text_column_name", "text_column_names", "label_column_name", "data_scheme")
+    assert [name for name in names if getattr(args, name, None) is not None] == kept
+    assert getattr(args, "problem_type", None) is None and getattr(args, "text_column", "text") == "text"
 
 
 @pytest.mark.parametrize(
