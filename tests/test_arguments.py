@@ -62,6 +62,15 @@ def test_a_value_of_a_recipe_is_read_as_the_same_text_after_a_flag(tmp_path):
     assert args == parse_arguments(Arguments, [*required, *flags]) and args.output_dir == "2026_11_23"
 
 
+def test_null_in_a_recipe_is_the_default_of_none_and_in_quotes_it_is_text_as_on_the_command_line(tmp_path):
+    def parse(*argv: str) -> RunArguments:
+        return parse_arguments(Arguments, [*argv, *REQUIRED])
+
+    assert parse(recipe(tmp_path, "tokenizer_name: null\neval_steps: ~\nhub_model_id:")) == parse()
+    quoted = parse(recipe(tmp_path, "tokenizer_name: 'null'"))
+    assert quoted.tokenizer_name == "null" and quoted == parse("--tokenizer_name", "null")
+
+
 def test_arguments_are_read_only(run):
     with pytest.raises(dataclasses.FrozenInstanceError):
         run().seed = 1
@@ -76,8 +85,14 @@ def test_arguments_are_read_only(run):
         ("mixed_precision: fp8", "recipe.yaml: key mixed_precision: invalid choice: 'fp8'"),
         ("seed: 1.5", "invalid int value: '1.5'"),
         ("seed: [1, 2]", "recipe.yaml: seed needs one value, not a list"),
-        ("seed:", "recipe.yaml: seed needs one value, not ''"),
-        ("tokenizer_name: null", "recipe.yaml: tokenizer_name needs one value, not 'null'"),
+        ("seed:", "recipe.yaml: seed has no value: leave it out"),
+        ("seed: null", "recipe.yaml: seed has no value: leave it out"),
+        ("report_to: [curves, null]", "recipe.yaml: report_to has no value: leave it out"),
+        ("seed: null\nseed: 2", "seed has no value"),
+        ("tokenizer_name: null\ntokenizer_name: a", "tokenizer_name occurs twice"),
+        ("tokenizer: null", "recipe.yaml: tokenizer has no value: leave it out"),
+        ('tokenizer_name: ""', "recipe.yaml: --tokenizer_name is empty"),
+        ('max_steps: "null"', "recipe.yaml: key max_steps: invalid int value: 'null'"),
         ('"a\\nb": 1', "recipe.yaml: unknown key a\\nb"),
         ("x" * 300 + ": 1", "recipe.yaml: unknown key " + "x" * 60 + "; --help lists"),
         ("- seed", "a recipe is a YAML mapping"),
@@ -383,6 +398,7 @@ def test_a_flag_that_leaves_another_without_effect_is_refused_with_it(flags, arg
 
 
 HUB_COLUMNS = "dataset_name: a/b\ndataset_config_name: c\ntext_column_name: words\nlabel_column_name: tags"
+HUB_NAMES = ["dataset_config_name", "text_column_name", "label_column_name"]
 
 
 @pytest.mark.parametrize(
@@ -391,13 +407,8 @@ HUB_COLUMNS = "dataset_name: a/b\ndataset_config_name: c\ntext_column_name: word
         ("ner", HUB_COLUMNS, "--train_file x", []),
         ("ner", HUB_COLUMNS, "--train_file x --text_column_name 1", ["text_column_name"]),
         ("ner", f"{HUB_COLUMNS}\ndata_scheme: iob1", "--data_dir d", []),
-        ("ner", HUB_COLUMNS, "--dataset_name x/y", ["text_column_name", "label_column_name"]),
-        (
-            "ner",
-            HUB_COLUMNS,
-            "--dataset_name a/b",
-            ["dataset_config_name", "text_column_name", "label_column_name"],
-        ),
+        ("ner", HUB_COLUMNS, "--dataset_name x/y", HUB_NAMES[1:]),
+        ("ner", HUB_COLUMNS, "--dataset_name a/b", HUB_NAMES),
         ("ner", "train_file: x\ntext_column_name: 1", "--train_file y", ["text_column_name"]),
         ("glue", "train_file: x\ntext_column_names: a,b\nproblem_type: regression", "--task_name rte", []),
         ("glue", "train_file: x\ntext_column_name: a", "--train_file y", ["text_column_names"]),
@@ -415,12 +426,7 @@ def test_what_a_recipe_says_of_its_data_is_left_out_with_them(tmp_path, argument
 @pytest.mark.parametrize(
     ("arguments", "text", "flags", "needs"),
     [
-        (
-            "glue",
-            "task_name: sst2",
-            "--validation_file mine.csv",
-            "do_train needs --train_file: give it, or",
-        ),
+        ("glue", "task_name: sst2", "--validation_file mine.csv", "do_train needs --train_file: give it, or"),
         ("glue", "task_name: sst2", "--train_file mine.csv", "do_eval needs --validation_file: give it, or"),
         ("swag", "task_name: swag", "--validation_file mine.csv", "do_train needs --train_file: give it, or"),
         ("ner", "dataset_name: a/b", "--validation_file mine.csv", "do_train needs --train_file: give it, or"),
