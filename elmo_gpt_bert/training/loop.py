@@ -32,6 +32,7 @@ from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from elmo_gpt_bert.training.launching import remove_earlier_results, start_trackers
 from elmo_gpt_bert.training.layers import (
+    check_ties,
     compiled_layers,
     freeze_layers,
     make_divisible,
@@ -83,8 +84,9 @@ def train(
     and the model gets its weights.
     Raises FloatingPointError if the loss is not finite, and Interrupted if the user or the system stops the run; both
     name the checkpoint to continue from. Raises ValueError if the model does not support --gradient_checkpointing,
-    --reinit_layers or --freeze_layers.
+    --reinit_layers or --freeze_layers, or if it ties weights that its class does not declare.
     """
+    check_ties(model)
     reinitialize_layers(model, args.reinit_layers)
     freeze_layers(model, args.freeze_layers, args.reinit_layers)
     if args.gradient_checkpointing:
