@@ -63,7 +63,10 @@ if TYPE_CHECKING:
 class GlueArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
 
-    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair(FILES, "task_name data_dir"))
+    pairs: ClassVar[tuple[Pair, ...]] = (
+        *PAIRS,
+        Pair(FILES, "task_name data_dir", about="text_column_names label_column_name problem_type"),
+    )
 
     task_name: Annotated[str, one_of(EVERY_TASK)] | None = HfArg(
         default=None, help=f"one of {', '.join(TASKS)}; {', '.join(DIAGNOSTICS)} test a model trained on mnli"

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 # The languages of data sets, by their names on the Hub or the names of their folders.
 LANGUAGES = {"conll2003": "en", "lhoestq/conll2003": "en", "wnut17": "en", "wnut_17": "en", "msra_ner": "zh"}
 LANGUAGES |= {"msra": "zh", "ontonotes4": "zh", "ResumeNER": "zh"}
+COLUMNS = "text_column_name label_column_name data_scheme"  # flags that say how the data are written
 TAGGER_FIELDS = ("rnn_size", "rnn_layers", "dropout", "freeze_encoder")  # of the tagger on --features
 
 
@@ -83,9 +84,8 @@ class NerArguments(DataArguments):
 
     pairs: ClassVar[tuple[Pair, ...]] = (
         *PAIRS,
-        Pair("data_dir", "dataset_name dataset_config_name"),
-        Pair(FILES, "data_dir dataset_name dataset_config_name"),
-        Pair("tag_names", "data_dir dataset_name dataset_config_name"),
+        Pair("data_dir", "dataset_name dataset_config_name", about=COLUMNS),
+        Pair(FILES, "data_dir dataset_name dataset_config_name", about=COLUMNS),
         OneWay("do_train", "tag_scheme", lambda args: not args.do_train),
     )
 
@@ -130,6 +130,8 @@ class NerArguments(DataArguments):
             raise InputError(
                 "give the data by one of --dataset_name, --data_dir, or --train_file, --validation_file, --test_file"
             )
+        if self.tag_names is not None and not has_files:
+            raise InputError("--tag_names are those of numbers in your own files")
         if self.features is not None and not self.do_train:
             raise InputError("--features is for training: a trained tagger has the features that it was trained on")
         if self.text_column_name is not None and self.text_column_name == self.label_column_name:

@@ -92,7 +92,10 @@ class PretrainingArguments(RunArguments):
 
     makes_tokenizer: ClassVar[bool] = True
     without_flag: ClassVar[frozenset[str]] = frozenset({"do_predict", "ensemble", "save_outputs", "group_by_length"})
-    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair("train_file", "dataset_name dataset_config_name"))
+    pairs: ClassVar[tuple[Pair, ...]] = (
+        *PAIRS,
+        Pair("train_file", "dataset_name dataset_config_name", about="text_column"),
+    )
 
     tokenizer_name: PathOrName | None = HfArg(
         default=None,

@@ -62,6 +62,15 @@ def test_a_value_of_a_recipe_is_read_as_the_same_text_after_a_flag(tmp_path):
     assert args == parse_arguments(Arguments, [*required, *flags]) and args.output_dir == "2026_11_23"
 
 
+def test_null_in_a_recipe_is_the_default_of_none_and_in_quotes_it_is_text_as_on_the_command_line(tmp_path):
+    def parse(*argv: str) -> RunArguments:
+        return parse_arguments(Arguments, [*argv, *REQUIRED])
+
+    assert parse(recipe(tmp_path, "tokenizer_name: null\neval_steps: ~\nhub_model_id:")) == parse()
+    quoted = parse(recipe(tmp_path, "tokenizer_name: 'null'"))
+    assert quoted.tokenizer_name == "null" and quoted == parse("--tokenizer_name", "null")
+
+
 def test_arguments_are_read_only(run):
     with pytest.raises(dataclasses.FrozenInstanceError):
         run().seed = 1
@@ -76,8 +85,14 @@ def test_arguments_are_read_only(run):
         ("mixed_precision: fp8", "recipe.yaml: key mixed_precision: invalid choice: 'fp8'"),
         ("seed: 1.5", "invalid int value: '1.5'"),
         ("seed: [1, 2]", "recipe.yaml: seed needs one value, not a list"),
-        ("seed:", "recipe.yaml: seed needs one value, not ''"),
-        ("tokenizer_name: null", "recipe.yaml: tokenizer_name needs one value, not 'null'"),
+        ("seed:", "recipe.yaml: seed has no value: leave it out"),
+        ("seed: null", "recipe.yaml: seed has no value: leave it out"),
+        ("report_to: [curves, null]", "recipe.yaml: report_to has no value: leave it out"),
+        ("seed: null\nseed: 2", "seed has no value"),
+        ("tokenizer_name: null\ntokenizer_name: a", "tokenizer_name occurs twice"),
+        ("tokenizer: null", "recipe.yaml: tokenizer has no value: leave it out"),
+        ('tokenizer_name: ""', "recipe.yaml: --tokenizer_name is empty"),
+        ('max_steps: "null"', "recipe.yaml: key max_steps: invalid int value: 'null'"),
         ('"a\\nb": 1', "recipe.yaml: unknown key a\\nb"),
         ("x" * 300 + ": 1", "recipe.yaml: unknown key " + "x" * 60 + "; --help lists"),
         ("- seed", "a recipe is a YAML mapping"),
@@ -222,7 +237,10 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
         ("--warmup_steps -1", "--warmup_steps must not be negative, not -1"),
         ("--eval_strategy steps --do_eval", "--eval_strategy steps needs --eval_steps"),
         ("--eval_strategy epoch", "--eval_strategy epoch has no effect with --do_eval False"),
-        ("--eval_strategy no --do_eval --load_best_model_at_end", "--load_best_model_at_end needs evaluations"),
+        (
+            "--eval_strategy no --do_eval --load_best_model_at_end",
+            "load_best_model_at_end True has no effect",
+        ),
         ("--report_to mlflow", "--report_to mlflow is none of none, all, tensorboard, wandb, trackio"),
         ("--report_to all wandb", "none and all cannot be combined with other names"),
         ("--eval_steps 0.1", "argument --eval_steps: invalid int value: '0.1'"),
@@ -286,6 +304,24 @@ def test_another_schedule_on_the_command_line_leaves_out_what_the_recipe_says_of
     assert parse("--lr_scheduler_type=constant") == ("constant", 0, None)
     with pytest.raises(SystemExit):
         parse("--lr_scheduler_type", "linear", "--decay_ratio", "0.3")
+
+
+def test_a_run_that_compares_no_evaluations_leaves_out_that_the_recipe_chooses_the_best(tmp_path):
+    text = "do_eval: true\nload_best_model_at_end: true\nearly_stopping_patience: 3"
+
+    def parse(text: str, *flags: str) -> tuple:
+        args = parse_arguments(Arguments, [recipe(tmp_path, text), *REQUIRED, *flags])
+        return args.load_best_model_at_end, args.early_stopping_patience
+
+    assert parse(text) == (True, 3)
+    assert parse(text, "--eval_strategy", "no") == parse(text, "--do_eval", "false") == (False, None)
+    assert parse(text, "--do_train", "false") == (False, None)
+    assert parse("do_eval: true\neval_strategy: 'no'", "--load_best_model_at_end") == (True, None)
+    for flags in (["--do_eval", "false", "--load_best_model_at_end"], ["--do_eval", "false", "--seeds", "2"]):
+        with pytest.raises(SystemExit):
+            parse(text, *flags)
+    with pytest.raises(SystemExit):  # a recipe that lacks do_eval is not half of one
+        parse("load_best_model_at_end: true")
 
 
 # Flags of which a run uses one
@@ -359,6 +395,53 @@ def test_a_flag_that_leaves_another_without_effect_is_refused_with_it(flags, arg
         (line,) = capsys.readouterr().err.splitlines()
         assert re.search(r"--\w+ \S+ has no effect with --\w+ \S+: leave ", line)
         assert ("recipe.yaml: " in line) == argv[0].endswith(".yaml")
+
+
+HUB_COLUMNS = "dataset_name: a/b\ndataset_config_name: c\ntext_column_name: words\nlabel_column_name: tags"
+HUB_NAMES = ["dataset_config_name", "text_column_name", "label_column_name"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "flags", "kept"),
+    [
+        ("ner", HUB_COLUMNS, "--train_file x", []),
+        ("ner", HUB_COLUMNS, "--train_file x --text_column_name 1", ["text_column_name"]),
+        ("ner", f"{HUB_COLUMNS}\ndata_scheme: iob1", "--data_dir d", []),
+        ("ner", HUB_COLUMNS, "--dataset_name x/y", HUB_NAMES[1:]),
+        ("ner", HUB_COLUMNS, "--dataset_name a/b", HUB_NAMES),
+        ("ner", "train_file: x\ntext_column_name: 1", "--train_file y", ["text_column_name"]),
+        ("glue", "train_file: x\ntext_column_names: a,b\nproblem_type: regression", "--task_name rte", []),
+        ("glue", "train_file: x\ntext_column_name: a", "--train_file y", ["text_column_names"]),
+        ("pretraining", "dataset_name: a/b\ndataset_config_name: c\ntext_column: t", "--train_file x", []),
+    ],
+)
+def test_what_a_recipe_says_of_its_data_is_left_out_with_them(tmp_path, arguments, text, flags, kept):
+    words = [recipe(tmp_path, f"{text}\ndo_train: true\ndo_eval: false"), *MODEL, *flags.split()]
+    args = parse_arguments(SCRIPTS[arguments], words)
+    names = ("dataset_config_name", "text_column_name", "text_column_names", "label_column_name", "data_scheme")
+    assert [name for name in names if getattr(args, name, None) is not None] == kept
+    assert getattr(args, "problem_type", None) is None and getattr(args, "text_column", "text") == "text"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "flags", "needs"),
+    [
+        ("glue", "task_name: sst2", "--validation_file mine.csv", "do_train needs --train_file: give it, or"),
+        ("glue", "task_name: sst2", "--train_file mine.csv", "do_eval needs --validation_file: give it, or"),
+        ("swag", "task_name: swag", "--validation_file mine.csv", "do_train needs --train_file: give it, or"),
+        ("ner", "dataset_name: a/b", "--validation_file mine.csv", "do_train needs --train_file: give it, or"),
+        ("squad", "", "--train_file mine.csv", "do_eval needs --validation_file: give it, or"),
+    ],
+)
+def test_a_file_that_replaces_the_recipes_data_needs_files_for_its_other_splits(
+    tmp_path, capsys, arguments, text, flags, needs
+):
+    path = recipe(tmp_path, f"do_train: true\ndo_eval: true\n{text}")
+    with pytest.raises(SystemExit):
+        parse_arguments(SCRIPTS[arguments], [path, *MODEL, *flags.split()])
+    (line,) = capsys.readouterr().err.splitlines()
+    source = "task_name" if arguments in ("glue", "swag") else "dataset_name"
+    assert f"error: {flags} is read without a recipe's --{source}, so --{needs}" in line
 
 
 def test_what_says_how_to_train_is_refused_without_training_and_left_out_of_a_recipe(tmp_path, capsys):

@@ -20,6 +20,7 @@ from elmo_gpt_bert.training.optimization import (
     BertAdam,
     MuonWithAdamW,
     build_optimizer,
+    build_schedule,
     decay_updates,
     gather_state,
     load_state,
@@ -525,6 +526,17 @@ def test_a_model_without_a_list_of_its_layers_is_one_clear_error(run):
 @pytest.mark.parametrize(("ratio", "updates"), [(0.0, 1), (None, 3), (0.5, 15)])
 def test_a_stable_learning_rate_falls_in_a_tenth_of_the_updates_or_as_many_as_are_asked_for(run, ratio, updates):
     assert decay_updates(run(lr_scheduler_type="warmup_stable_decay", decay_ratio=ratio), 30) == updates
+
+
+def test_a_stable_learning_rate_that_falls_in_no_share_of_the_updates_stays_at_its_peak(run):
+    args = run(lr_scheduler_type="warmup_stable_decay", decay_ratio=0.0, warmup_steps=3, learning_rate=0.1)
+    optimizer = torch.optim.AdamW([torch.zeros(1)], lr=0.1)
+    scheduler, rates = build_schedule(optimizer, args, 12), []
+    for _ in range(12):
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    assert rates == pytest.approx([0, 0.1 / 3, 0.2 / 3, *[0.1] * 9])
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"])

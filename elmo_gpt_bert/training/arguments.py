@@ -83,6 +83,7 @@ class Pair:
     """Flags of which a run uses `one` or the `other`: names, with spaces between them.
 
     clashes: whether the values of a run leave a side without effect, where both are given; by default they do
+    about: what else a recipe says of the side that is left out, which goes with it
     one_way: whether `one` decides, also by its default, and is never left out for the `other`
     """
 
@@ -90,6 +91,7 @@ class Pair:
     other: str
     clashes: Callable[[Any], bool] = lambda args: True
     one_way: bool = False
+    about: str = ""
 
     def clash(self, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> tuple[str, str] | None:
         """A flag of each side that the given `values` set, if they clash."""
@@ -103,6 +105,7 @@ class Pair:
 OneWay = functools.partial(Pair, one_way=True)
 
 FILES = "train_file validation_file test_file"  # the user's own
+CHOICE = "early_stopping_patience load_best_model_at_end"  # which compare the evaluations in training
 # bf16 and fp16 have a value only where they are false. Otherwise they are other names of --mixed_precision.
 PAIRS = (
     Pair("max_steps", "num_train_epochs", lambda args: args.max_steps != -1),
@@ -113,13 +116,17 @@ PAIRS = (
     Pair("fp16", "mixed_precision", lambda args: args.mixed_precision in (AUTO, "fp16")),
     OneWay("do_train", "eval_strategy eval_steps", lambda args: not args.do_train and args.eval_strategy != "no"),
     OneWay("do_eval", "eval_strategy eval_steps", lambda args: not args.do_eval and args.eval_strategy != "no"),
+    Pair("do_train", CHOICE, lambda args: not args.do_train),
+    Pair("do_eval", CHOICE, lambda args: not args.do_eval),
+    Pair("eval_strategy", CHOICE, lambda args: args.eval_strategy == "no"),
     OneWay("lr_scheduler_type", "warmup_steps", lambda args: args.lr_scheduler_type == "constant"),
     OneWay("lr_scheduler_type", "warmup_ratio", lambda args: args.lr_scheduler_type == "constant"),
     OneWay("torch_compile", "torch_compile_mode", lambda args: not args.torch_compile),
     OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
 )
 
-PURPOSES = ("do_train", "do_eval", "do_predict")  # what a run does; flags of RunArguments
+# split -> the flag of RunArguments that uses it: what a run does
+PURPOSES_OF = {"train": "do_train", "validation": "do_eval", "test": "do_predict"}
 # The fields of RunArguments that a script without training has flags for.
 EVALUATION = ("model_name_or_path", "config_overrides", "tokenizer_name", "do_lower_case", "implementation")
 EVALUATION += ("attn_implementation", "trust_remote_code", "output_dir", "overwrite_output_dir", "do_eval")
@@ -247,7 +254,7 @@ class RunArguments:
         help="precision of float32 matrix products; below highest they may use TF32 or bfloat16; auto is high where "
         "--mixed_precision auto is bf16 on a GPU, and highest elsewhere",
     )
-    torch_compile: bool = HfArg(default=False, help="compile the layers for training: faster on a GPU, after a minute")
+    torch_compile: bool = HfArg(default=False, help="compile the layers of BERT or GPT for pre-training on a GPU")
     torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = HfArg(
         default="default", help="what torch.compile optimizes"
     )
@@ -299,7 +306,7 @@ class RunArguments:
 
     def _check_purpose(self) -> None:
         if not (self.do_train or self.do_eval or self.do_predict):
-            purposes = [f"--{field.name}" for field in self.flags() if field.name in PURPOSES]
+            purposes = [f"--{field.name}" for field in self.flags() if field.name in PURPOSES_OF.values()]
             raise InputError(f"nothing to do: give {'at least one of ' * (len(purposes) > 1)}{', '.join(purposes)}")
         if self.ensemble is not None and self.do_train:
             raise InputError("--ensemble averages runs that were trained before: leave --do_train out")
@@ -372,9 +379,6 @@ class RunArguments:
             raise InputError("to choose among models, or to stop early, a run needs --do_train and --do_eval")
         if self.eval_strategy == "steps" and self.eval_steps is None:
             raise InputError("--eval_strategy steps needs --eval_steps, the updates between two evaluations")
-        for name in ["load_best_model_at_end", "early_stopping_patience"]:
-            if self.eval_strategy == "no" and getattr(self, name):
-                raise InputError(f"--{name} needs evaluations to choose among: --eval_strategy steps or epoch")
 
     def _check_schedule(self) -> None:
         decay = 0.1 if self.decay_ratio is None else self.decay_ratio
@@ -403,13 +407,15 @@ def switch_off(
     Raises ValueError if two flags, or two keys, leave one of them without effect.
     """
     kept = {name: value for name, value in recipe.items() if name not in flags}
+    if "dataset_name" in recipe and flags.get("dataset_name", recipe["dataset_name"]) != recipe["dataset_name"]:
+        kept.pop("dataset_config_name", None)
     defaults = {field.name: field.default for field in arguments_class.flags()}
     for pair in arguments_class.pairs:
         one, other = pair.one.split(), pair.other.split()
         for side, opposite in [(other, one), (one, other)][: 1 if pair.one_way else 2]:
             is_of_recipe = any(name in kept for name in opposite) and not any(name in flags for name in opposite)
             if pair.clash(kept | flags, defaults) and not is_of_recipe:
-                kept = {name: value for name, value in kept.items() if name not in side}
+                kept = {name: value for name, value in kept.items() if name not in (*side, *pair.about.split())}
         values = defaults | kept | flags
         decider, idle = pair.clash(kept | flags, defaults) or (None, None)
         if decider and values[idle] and (pair.one_way or values[decider]):  # a warm-up of 0 contradicts none
@@ -448,15 +454,27 @@ class DataArguments(RunArguments):
     def __post_init__(self) -> None:
         """Raises ValueError as the class above does, and for overrides of what the data decide."""
         super().__post_init__()
+        self._check_files()
         for name in ("num_labels", "id2label", "label2id"):
             if name in parse_overrides(self.config_overrides):
                 raise InputError(f"--config_overrides {name} has no effect: the labels of the data decide it")
 
+    def _check_files(self) -> None:
+        """Raises ValueError if the data are the user's own files, and a split that the run needs has none."""
+        given = next((name for name in FILES.split() if getattr(self, name) is not None), None)
+        others = [name for name in ("task_name", "dataset_name", "data_dir") if hasattr(self, name)]
+        if given is None or any(getattr(self, name) is not None for name in others):
+            return
+        for split in [split for split, file in self.files.items() if file is None]:
+            raise InputError(
+                f"--{given} {getattr(self, given)} is read without a recipe's --{others[0]}, so "
+                f"--{PURPOSES_OF[split]} needs --{split}_file: give it, or --{PURPOSES_OF[split]} false"
+            )
+
     @property
     def splits(self) -> list[str]:
         """The splits that this run needs."""
-        needed = {"train": self.do_train, "validation": self.do_eval, "test": self.do_predict}
-        return [split for split in needed if needed[split]]
+        return [split for split, purpose in PURPOSES_OF.items() if getattr(self, purpose)]
 
     @property
     def files(self) -> dict[str, str | None]:

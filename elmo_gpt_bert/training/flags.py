@@ -14,8 +14,8 @@ import dataclasses
 import difflib
 import os
 import re
-import reprlib
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -119,7 +119,7 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
     recipe: dict[str, Any] = {}
     try:
         if path is not None:
-            recipe = parser.read(_read_recipe(path), path)
+            recipe = parser.read(_read_recipe(path, parser.optional), path)
         flags = parser.read(words)
         recipe = switch_off(arguments_class, recipe, flags)
         given = recipe | flags
@@ -151,10 +151,11 @@ def _normalize(argv: list[str]) -> list[str]:
     return words
 
 
-def _read_recipe(recipe: Path) -> list[str]:
+def _read_recipe(recipe: Path, optional: Collection[str]) -> list[str]:
     """The words --key=value of a recipe, each value as the text that is written there.
 
-    YAML's own types would change values: no is false, 1.10 is 1.1, 2026_11_23 is a number, and 1e-5 is none.
+    YAML's own types would change values: no is false, 1.10 is 1.1, 2026_11_23 is a number, and 1e-5 is none. As for
+    transformers' HfArgumentParser, null is the default of an `optional` key, and "null" in quotes is a text.
     Raises ValueError if the file is not a mapping, or a key occurs twice, has no value, or more than one.
     """
     try:
@@ -173,11 +174,15 @@ def _read_recipe(recipe: Path) -> list[str]:
         if key in words:
             raise InputError(f"{recipe}: {key} occurs twice")
         texts = value.value if isinstance(value, yaml.SequenceNode) and key in LISTS else [value]
-        if not texts or not all(isinstance(text, yaml.ScalarNode) and text.value not in NO_VALUE for text in texts):
-            shown = reprlib.repr(value.value) if isinstance(value, yaml.ScalarNode) else "a list or mapping"
-            raise InputError(f"{recipe}: {key} needs one value, not {shown}")
-        words[key] = f"--{key}={','.join(text.value for text in texts)}"
-    return list(words.values())
+        if not texts or not all(isinstance(text, yaml.ScalarNode) for text in texts):
+            raise InputError(f"{recipe}: {key} needs one value, not a list or mapping")
+        if any(text.style is None and text.value in NO_VALUE for text in texts):
+            if key not in optional:
+                raise InputError(f"{recipe}: {key} has no value: leave it out")
+            words[key] = ""
+        else:
+            words[key] = f"--{key}={','.join(text.value for text in texts)}"
+    return [word for word in words.values() if word]
 
 
 def _check_checkpoint(path: str | None, args: RunArguments) -> None:
@@ -208,6 +213,7 @@ class _RunParser(_Parser):
         self.names = [field.name for field in fields]
         self.hidden: list[str] = []
         self.required = [field.name for field in fields if field.default is dataclasses.MISSING]
+        self.optional = [field.name for field in fields if field.default is None]
         self.origins: dict[str, str] = {}  # a flag -> the word that set it
         shared = {field.name for field in dataclasses.fields(RunArguments)}
         script_fields = [name for name in self.names if name not in shared]

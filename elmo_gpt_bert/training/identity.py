@@ -64,6 +64,8 @@ def run_identity(args: RunArguments, processes: int | None = None, absent: bool 
     Raises FileNotFoundError if a file of the data is missing.
     """
     free = FREE | FILES | (set() if args.do_predict else PREDICTIONS)
+    if not args.torch_compile:
+        free |= {"torch_compile", "torch_compile_mode"}
     values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
     values["eval_strategy"] = args.eval_strategy or default_strategy(args.eval_steps)
     values[SAMPLES] = samples_of_update(args, processes or PartialState().num_processes)

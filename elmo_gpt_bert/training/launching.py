@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 import transformers
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_available_trackers
 from accelerate.utils import set_seed
 
@@ -174,7 +174,13 @@ def _trackers(args: RunArguments) -> list[str | GeneralTracker]:
 
 
 def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
-    """Raises ValueError if the launcher's flags or file have an option that only the run's flags can set."""
+    """Raises ValueError if the launcher's flags or file have an option that only the run's flags can set.
+
+    Or if it starts processes in a way in which compiled layers have not been tried.
+    """
+    if args.torch_compile and accelerator.distributed_type in (DistributedType.FSDP, DistributedType.XLA):
+        kind = accelerator.distributed_type.value
+        raise InputError(f"--torch_compile is for one process, or several with DDP, and not for {kind}: leave it out")
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", args.mixed_precision):
         raise InputError(

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 REINIT, FREEZE = Parameter("count", "reinit_layers"), Parameter("count", "freeze_layers")
 COMPILE = Parameter("torch_compile")
+# Batches that are packed or whole, of one row or several, layers that read one token, and those above frozen ones each
+# have graphs of their own, which torch counts together. By default it gives up after 8.
+GRAPHS = 64
 TRAINS = ("let the model train them, as ELMo with ", Parameter("config_overrides"), " freeze_bilm=false")
 
 
@@ -108,6 +111,23 @@ def _untied(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: weight for name, weight in model.state_dict().items() if name not in model.all_tied_weights_keys}
 
 
+def check_ties(model: PreTrainedModel) -> None:
+    """Raises ValueError for tied weights that the model's class does not declare.
+
+    Neither a checkpoint nor the model's folder could hold them, which would show only after training.
+    """
+    names: dict[nn.Parameter | torch.Tensor, list[str]] = {}
+    for name, weight in model.state_dict(keep_vars=True).items():
+        if name not in model.all_tied_weights_keys:
+            names.setdefault(weight, []).append(name)
+    for source, *targets in names.values():
+        if targets:
+            raise InputError(
+                f"{type(model).__name__} ties {' and '.join([source, *targets])} without saying so, and could not be "
+                f"saved: add {dict.fromkeys(targets, source)} to the _tied_weights_keys of its class"
+            )
+
+
 @torch.no_grad()
 def reinitialize_layers(model: PreTrainedModel, count: int) -> None:
     """Gives new random weights to the top `count` layers and what is above them in the base model (BERT's pooler).
@@ -185,16 +205,20 @@ def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
 
 @contextlib.contextmanager
 def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
-    """Within the context, torch compiles the layers when they are called: one graph for all, and for all shapes.
+    """Within the context, torch compiles the layers when they are called: one graph for all, and for all sizes.
 
     They are compiled in place, so that weights keep their names. What is above and below them is not compiled: where
-    the real tokens of a batch are depends on its values. Raises ValueError for models without one list of layers.
+    the real tokens of a batch are depends on its values. Raises ValueError for ELMo, whose loop over time would become
+    one graph without a loop, and for models without one list of layers.
     """
+    if model.config.model_type == "elmo":
+        raise InputError(COMPILE, ": ELMo's layers are loops over time, which are not compiled: leave it out")
     layers = layers_of(model, COMPILE)
     for layer in layers:
         layer.compile(mode=mode)
     try:
-        yield
+        with torch._dynamo.config.patch(recompile_limit=GRAPHS):
+            yield
     finally:
         for layer in layers:
             layer._compiled_call_impl = None  # what `compile` has set

@@ -32,6 +32,7 @@ from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from elmo_gpt_bert.training.launching import remove_earlier_results, start_trackers
 from elmo_gpt_bert.training.layers import (
+    check_ties,
     compiled_layers,
     freeze_layers,
     make_divisible,
@@ -43,7 +44,7 @@ from elmo_gpt_bert.training.plan import Batch, Counts, Stretch
 from elmo_gpt_bert.training.results import Results, ScoresBySet, flatten_scores, goodness
 from elmo_gpt_bert.training.speed import Speed
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
-from elmo_gpt_bert.training.xla import on_xla, recompute_activations, run_pending
+from elmo_gpt_bert.training.xla import recompute_activations, run_pending
 
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ def train(
     and the model gets its weights.
     Raises FloatingPointError if the loss is not finite, and Interrupted if the user or the system stops the run; both
     name the checkpoint to continue from. Raises ValueError if the model does not support --gradient_checkpointing,
-    --reinit_layers or --freeze_layers.
+    --reinit_layers or --freeze_layers, or if it ties weights that its class does not declare.
     """
+    check_ties(model)
     reinitialize_layers(model, args.reinit_layers)
     freeze_layers(model, args.freeze_layers, args.reinit_layers)
     if args.gradient_checkpointing:
@@ -97,21 +99,11 @@ def train(
         _check_metric(task, compute, args.metric_for_best_model)
     if accelerator.device.type == "cpu":
         memory.keep_blocks()
-    _check_compilation(args, accelerator)
     compiled = compiled_layers(model, args.torch_compile_mode) if args.torch_compile else contextlib.nullcontext()
     with compiled:
         trained = _Training(model, tokenizer, task, compute, args, accelerator, identity).run()
     memory.release()
     return trained
-
-
-def _check_compilation(args: RunArguments, accelerator: Accelerator) -> None:
-    """Raises ValueError for --torch_compile on what compiles by itself, or has not been tried."""
-    if args.torch_compile and (accelerator.distributed_type == DistributedType.FSDP or on_xla(accelerator)):
-        kind = accelerator.distributed_type.value
-        raise InputError(
-            f"--torch_compile is for runs on one process, or on several by DDP, not by {kind}: leave it out"
-        )
 
 
 def _check_metric(task: Task, compute: Compute, metric: str) -> None:

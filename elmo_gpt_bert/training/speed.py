@@ -85,7 +85,7 @@ class Throughput:
         They are those of matrix products, convolutions and attention, as they are run: padding counts where it is
         computed, and what gradient checkpointing computes again counts twice. Attention counts in full where its mask
         hides a part. LSTMs that run as one operation of cuDNN or oneDNN (torch.nn.LSTM) are not counted. Compiled
-        layers are computed uncompiled. Counting changes no result.
+        layers are computed uncompiled here, with other draws of dropout. Otherwise counting changes no result.
 
         On XLA nothing is counted, and the number is 0: while torch counts, torch_xla 2.9 takes a slice of a slice from
         a wrong place.
