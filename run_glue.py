@@ -65,7 +65,7 @@ class GlueArguments(DataArguments):
 
     pairs: ClassVar[tuple[Pair, ...]] = (
         *PAIRS,
-        Pair(FILES, "task_name data_dir", about="text_column_names label_column_name problem_type"),
+        Pair(FILES, "task_name data_dir", about="text_column_names label_column_name label_names problem_type"),
     )
 
     task_name: Annotated[str, one_of(EVERY_TASK)] | None = HfArg(

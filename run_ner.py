@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 # The languages of data sets, by their names on the Hub or the names of their folders.
 LANGUAGES = {"conll2003": "en", "lhoestq/conll2003": "en", "wnut17": "en", "wnut_17": "en", "msra_ner": "zh"}
 LANGUAGES |= {"msra": "zh", "ontonotes4": "zh", "ResumeNER": "zh"}
-COLUMNS = "text_column_name label_column_name data_scheme"  # flags that say how the data are written
+COLUMNS = "text_column_name label_column_name data_scheme tag_names"  # flags that say how the data are written
 TAGGER_FIELDS = ("rnn_size", "rnn_layers", "dropout", "freeze_encoder")  # of the tagger on --features
 
 

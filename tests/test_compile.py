@@ -2,18 +2,24 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import DistributedType
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
 import modeling
 import run_glue
 from benchmarks.overhead import as_on_a_gpu
-from elmo_gpt_bert.training import layers
-from tests import bert_cases, gpt_cases
+from elmo_gpt_bert.training import launching, layers
+from elmo_gpt_bert.training.errors import flags_in_errors
+from elmo_gpt_bert.training.identity import run_identity
+from elmo_gpt_bert.training.speed import Throughput
+from tests import bert_cases, elmo_pair_cases, gpt_cases
 from tests.glue_sample import write_model, write_task, write_vocabulary
+from tests.tiny_run import Arguments
 
 
 LENGTHS = (
@@ -71,6 +77,63 @@ def test_full_rows_are_one_graph(tmp_path, monkeypatch):
         model(**batch).logits.sum().backward()
         model(**batch).logits.sum().backward()
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
+def test_all_kinds_of_batches_in_one_run_stay_below_the_limit_of_graphs(cases, tmp_path, monkeypatch):
+    """Packed and whole batches, of one row and of several, above frozen layers: torch would make 8 graphs at most."""
+    _, model = cases.pair("ForSequenceClassification", tmp_path)
+    layers.freeze_layers(model, 1)
+    kinds = ([5, 9, 2], [8, 3, 6], [9, 9, 9], [7, 7, 7], [6, 6], [9], [12], [4, 13, 8])
+    batches = [add_packing(cases.batch(lengths)) for lengths in kinds]
+    counter = compile_to_nothing(monkeypatch)
+    with as_on_a_gpu(packed=True), layers.compiled_layers(model.train(), "default"):
+        for batch in batches * 2:
+            seen = counter.frame_count
+            model(**batch).logits.sum().backward()
+    assert 8 < counter.frame_count == seen < layers.GRAPHS
+
+
+def test_layers_are_compiled_in_the_mode_that_is_asked_for_and_only_within_the_context(tmp_path, monkeypatch):
+    modes = []
+    monkeypatch.setattr(torch, "compile", lambda call, mode: modes.append(mode) or (lambda *_, **__: 1 / 0))
+    _, model = bert_cases.pair("Model", tmp_path)
+    batch = bert_cases.batch()
+    with pytest.raises(ZeroDivisionError), layers.compiled_layers(model, "max-autotune"):
+        model(**batch)
+    assert modes == ["max-autotune"] * 3
+    model(**batch)
+
+
+def test_operations_of_compiled_layers_are_counted_as_those_of_others(tmp_path):
+    _, model = bert_cases.pair("ForMaskedLM", tmp_path)
+    throughput, batch = Throughput(torch.device("cpu"), "no"), bert_cases.batch()
+    expected = throughput.count(lambda: model(**batch))
+    with layers.compiled_layers(model, "default"):
+        assert throughput.count(lambda: model(**batch)) == expected > 0
+    assert not counters["stats"]
+
+
+def test_elmo_refuses_in_one_line():
+    model = elmo_pair_cases.build(elmo_pair_cases.MODELS[0])
+    refused = pytest.raises(ValueError, match="^--torch_compile: ELMo's layers are loops over time")
+    with refused, flags_in_errors(), layers.compiled_layers(model, "default"):
+        pass
+
+
+@pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.XLA])
+def test_fsdp_and_xla_refuse(kind, tmp_path):
+    args = Arguments(model_name_or_path="x", output_dir=str(tmp_path), do_train=True, torch_compile=True)
+    accelerator = SimpleNamespace(distributed_type=kind, gradient_accumulation_steps=1)
+    with pytest.raises(ValueError, match=f"--torch_compile is for one process, or .*, and not for {kind.value}"):
+        launching._check_launcher(args, accelerator)
+
+
+def test_only_a_run_with_the_flag_has_it_in_its_identity(tmp_path):
+    """So a run that was begun before there was such a flag may be resumed."""
+    given = {"model_name_or_path": str(write_model(tmp_path)), "output_dir": "x", "do_train": True}
+    assert "torch_compile" not in run_identity(Arguments(**given))
+    assert run_identity(Arguments(**given, torch_compile=True))["torch_compile"] is True
 
 
 @pytest.fixture
