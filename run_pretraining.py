@@ -172,7 +172,7 @@ class PretrainingArguments(RunArguments):
             sources = {"train": find_files(self.train_file, TRAIN_FILE)}
         else:
             sources = {"train": " ".join(filter(None, [self.dataset_name, self.dataset_config_name]))}
-        if self.validation_file is not None:
+        if self.do_eval and self.validation_file is not None:
             sources["validation"] = find_files(self.validation_file, VALIDATION_FILE)
         return sources
 
@@ -277,7 +277,7 @@ def prepare_text(
     lower_case = args.do_lower_case if has_case else None
     processes = args.preprocessing_num_workers or os.cpu_count() or 1
     with accelerator.main_process_first():
-        return prepare(corpus, args.text, config, tokenizer, lower_case, processes=processes)
+        return prepare(corpus, args.text, config, tokenizer, lower_case, processes=processes, evaluates=args.do_eval)
 
 
 def load_language_model(

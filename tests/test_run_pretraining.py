@@ -18,6 +18,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 import run_blimp
 import run_glue
 import run_pretraining
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.training import history, loop
 from elmo_gpt_bert.training.loading import positions
 from modeling import ElmoTokenizer
@@ -301,6 +302,25 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
     assert metrics["eval_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
     size = sum(len(" ".join(each.split()).encode()) for each in text.split("\n\n"))
     assert metrics["eval_bits_per_byte"] == pytest.approx(total / math.log(2) / size, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["masked_lm", "bilm"])
+def test_a_run_that_does_not_evaluate_trains_on_the_same_text_where_the_held_out_file_is_missing(tmp_path, kind):
+    argv = [*flags(tmp_path, kind), "--max_steps", "1", "--output_dir", str(tmp_path / "out")]
+    run_pretraining.main([*argv, "--do_eval", "false"])
+    (tmp_path / "held_out.txt").unlink()
+    argv += ["--overwrite_output_dir"]
+    run_pretraining.main([*argv, "--do_eval", "false"])  # the corpus is there
+    for changes in ([], ["--do_eval", "false"]):
+        command = [*argv, *changes, "--corpus_dir", str(tmp_path / "corpus")]
+        if changes:
+            assert run_pretraining.main(command).keys().isdisjoint({"eval_loss", "eval_perplexity"})
+        else:
+            with pytest.raises(FileNotFoundError, match=r"held_out.txt: no such file"):
+                run_pretraining.main(command)
+    corpora = [Corpus.open(tmp_path / name, "train") for name in (f"corpus-{kind}", "corpus")]
+    tokens = [corpus.read(0, corpus.num_tokens) for corpus in corpora]
+    assert np.array_equal(*tokens)
 
 
 def test_runs_with_different_seeds_are_measured_on_the_same_masks_and_pairs(tmp_path):

@@ -97,6 +97,7 @@ def prepare(
     processes: int = 1,
     piece_size: int = PIECE_SIZE,
     verify: bool = False,
+    evaluates: bool = True,
 ) -> PreparedText:
     """Prepares the text in a folder, or opens what was prepared there before, which any number of processes may do.
 
@@ -106,6 +107,7 @@ def prepare(
         processes: to read and write with. The files do not depend on their number.
         piece_size: the characters of text in a shard, and a document at most.
         verify: whether to compare the checksums of all files. By default, it is their sizes.
+        evaluates: whether the run needs the text of the source's `validation_file`, if it names one.
 
     Raises:
         ValueError: for another text, tokenizer or setting than the folder was made with, and text that cannot be read.
@@ -113,7 +115,7 @@ def prepare(
     """
     refuse_characters(tokenizer)
     folder = Path(folder)
-    preparation = _Preparation(folder, source, config, tokenizer, do_lower_case, processes, piece_size)
+    preparation = _Preparation(folder, source, config, tokenizer, do_lower_case, processes, piece_size, evaluates)
     if not preparation.is_complete(verify):
         with _locked(folder):
             if not preparation.is_complete(verify):  # as another process may have left it since
@@ -148,6 +150,7 @@ class _Preparation:
     do_lower_case: bool | None
     processes: int
     piece_size: int
+    evaluates: bool
 
     def is_complete(self, verify: bool = False) -> bool:
         """Whether the corpus was finished and is undamaged.
@@ -283,7 +286,7 @@ class _Preparation:
         if is_finished and self.source.dataset_name is not None and not (self.folder / TEXT).is_dir():
             return None
         try:
-            return self.source.files(self.folder / TEXT)
+            return self.source.files(self.folder / TEXT, self.evaluates or is_finished)
         except MissingFileError:
             if is_finished and self._origin()["names"] == self._names():
                 return None

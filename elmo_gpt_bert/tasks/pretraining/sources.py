@@ -10,7 +10,7 @@ import pyarrow
 from pyarrow import parquet
 
 from elmo_gpt_bert.tasks.pretraining.text import Documents, Sentences, find_files, pieces, read_documents
-from elmo_gpt_bert.training.errors import FileError, InputError, Parameter, as_user_errors
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import file_digest, new_file, plain, read_json_object, write_json
 
 
@@ -55,9 +55,10 @@ class TextSource:
         if share and self.validation_file is not None:
             raise InputError(VALIDATION_FILE, " is the held-out text: leave out ", PERCENTAGE)
 
-    def files(self, folder: Path) -> dict[str, list[Path]]:
+    def files(self, folder: Path, evaluates: bool = True) -> dict[str, list[Path]]:
         """The files of each split. Those of a data set of the Hub are first written to `folder`.
 
+        Unless the run `evaluates`, the `validation_file` may be missing; no document is held out for it.
         Raises ValueError for a file of both splits, and OSError for one that is missing.
         """
         if self.dataset_name is not None:
@@ -65,9 +66,13 @@ class TextSource:
         else:
             files = {"train": find_files(self.train_file, TRAIN_FILE)}
         if self.validation_file is not None:
-            files["validation"] = find_files(self.validation_file, VALIDATION_FILE)
+            try:
+                files["validation"] = find_files(self.validation_file, VALIDATION_FILE)
+            except MissingFileError:
+                if evaluates:
+                    raise
             trained = {file.resolve() for file in files["train"]}
-            for file in files["validation"]:
+            for file in files.get("validation", ()):
                 if file.resolve() in trained:
                     raise InputError(VALIDATION_FILE, f" {file} is among the files to train on: leave it out of one")
         elif self.validation_split_percentage is not None:
@@ -76,7 +81,7 @@ class TextSource:
 
     def share(self, files: Mapping[str, list[Path]]) -> float:
         """The share of the training documents that is held out, from 0 to 1."""
-        if "validation" in files:
+        if "validation" in files or self.validation_file is not None:
             return 0.0
         percentage = self.validation_split_percentage
         return (DEFAULT_PERCENTAGE if percentage is None else percentage) / 100
