@@ -131,7 +131,8 @@ def test_fsdp_and_xla_refuse(kind, tmp_path):
 
 def test_only_a_run_with_the_flag_has_it_in_its_identity(tmp_path):
     """So a run that was begun before there was such a flag may be resumed."""
-    given = {"model_name_or_path": str(write_model(tmp_path)), "output_dir": "x", "do_train": True}
+    given = {"model_name_or_path": str(write_model(tmp_path)), "tokenizer_name": str(write_vocabulary(tmp_path))}
+    given |= {"output_dir": "x", "do_train": True}
     assert "torch_compile" not in run_identity(Arguments(**given))
     assert run_identity(Arguments(**given, torch_compile=True))["torch_compile"] is True
 
