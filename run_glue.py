@@ -102,10 +102,10 @@ class GlueArguments(DataArguments):
             raise InputError(
                 f"--text_column_names {self.text_column_names} has the column of the labels, {label_column}"
             )
-        if self.label_names is not None and (self.problem_type == "regression" or len(set(self.names)) < 2):
-            raise InputError(
-                f"--label_names {self.label_names} must be two or more different names, as in a,b, of classes"
-            )
+        if self.label_names is not None and len(set(self.names)) < max(2, len(self.names)):
+            raise InputError(f"--label_names {self.label_names} must be two or more different names, as in a,b")
+        if self.label_names is not None and self.problem_type == "regression":
+            raise InputError("--label_names are those of classes, and --problem_type regression has none")
         if self.problem_type is not None and not (self.train_file and self.do_train):
             raise InputError(
                 "--problem_type says what to train on a --train_file; a task, or a trained model, has its own"

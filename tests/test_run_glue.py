@@ -60,7 +60,12 @@ def predictions(folder: Path) -> list[str]:
         (["--task_name", "hans"], "--task_name hans has no data to train on: train on mnli"),
         (["--task_name", "rte", "--label_column_name", "x"], "--label_column_name is for your own files, and not for"),
         (["--task_name", "rte", "--label_names", "a,b"], "--label_names is for your own files, and not for --task_n"),
-        (["--train_file", "y", "--label_names", "a,a"], "--label_names a,a must be two or more different names"),
+        (["--train_file", "y", "--label_names", "a,b,a"], "--label_names a,b,a must be two or more different names"),
+        (["--train_file", "y", "--label_names", "a"], "--label_names a must be two or more different names"),
+        (
+            ["--train_file", "y", "--label_names", "a,b", "--problem_type", "regression"],
+            "--label_names are those of cl",
+        ),
         (["--train_file", "y", "--text_column_names", "a,label"], "a,label has the column of the labels, label"),
         (
             ["--train_file", "y", "--text_column_names", "a", "--label_column_name", "a"],

@@ -217,7 +217,7 @@ def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
     for layer in layers:
         layer.compile(mode=mode)
     try:
-        with torch._dynamo.config.patch(recompile_limit=GRAPHS):
+        with torch._dynamo.config.patch(cache_size_limit=GRAPHS):  # since torch 2.7, another name of recompile_limit
             yield
     finally:
         for layer in layers:
