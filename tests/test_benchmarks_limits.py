@@ -257,20 +257,28 @@ def test_a_quick_table_of_a_gpu_has_its_rows_only_and_compiles_last(measured):
     print_table(args, GPU, Report(None))
     assert [row for row, _ in measured] == gpu.ORDER and {*gpu.ORDER} == {*gpu.ROWS, *gpu.RUNS}
     compiled = [row for row in gpu.ORDER if "compiled" in row]
-    assert gpu.ORDER[-len(compiled) :] == compiled and len(compiled) == 3
+    assert gpu.ORDER[-len(compiled) :] == compiled and len(compiled) == 5
     # Two starts of a machine with an H200 took 34 and 42 seconds; the rest is for the limits of the GPU.
     assert 50 + sum(map(gpu.expected_seconds, gpu.ORDER)) <= QUICK_SECONDS == 400
 
 
 def test_a_quick_table_leaves_out_what_would_end_too_late_and_the_file_names_it(measured, tmp_path, capsys):
     late = time.monotonic() - QUICK_SECONDS + 20  # for 20 seconds more
-    argv = ["gpt-sst2", "gpu-gpt-512-compiled", "--quick", "--size", "tiny", "--json", str(tmp_path / "quick.json")]
+    argv = [
+        "gpt-sst2",
+        "gpu-base-mlm-128-both-compiled",
+        "--quick",
+        "--size",
+        "tiny",
+        "--json",
+        str(tmp_path / "quick.json"),
+    ]
     main(argv, started=late)
     assert measured == [("gpt-sst2", "bf16")]
-    assert "unmeasured: gpu-gpt-512-compiled" in capsys.readouterr().out
+    assert "unmeasured: gpu-base-mlm-128-both-compiled" in capsys.readouterr().out
     written = json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
     assert len(written["results"]) == 1
-    assert written["unmeasured"] == ["gpu-gpt-512-compiled"]
+    assert written["unmeasured"] == ["gpu-base-mlm-128-both-compiled"]
 
 
 def test_a_row_of_a_quick_table_that_fails_is_recorded_and_the_next_begins(tmp_path, monkeypatch, capsys):
