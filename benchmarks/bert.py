@@ -17,7 +17,7 @@ from transformers.initialization import no_init_weights
 
 import modeling
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.layers import COMPILE, layers_of
+from elmo_gpt_bert.training.layers import compile_layers
 from elmo_gpt_bert.training.optimization import build_optimizer
 from modeling.shared.modeling_heads import IGNORED
 
@@ -307,8 +307,7 @@ def compiled(side: str, model: PreTrainedModel) -> PreTrainedModel:
     if side == STOCK:
         return torch.compile(model, dynamic=True)
     model = copy.deepcopy(model)  # rows share their models, and layers are compiled in place
-    for layer in layers_of(model, COMPILE):
-        layer.compile()
+    compile_layers(model)
     return model
 
 

@@ -264,21 +264,14 @@ def test_a_quick_table_of_a_gpu_has_its_rows_only_and_compiles_last(measured):
 
 def test_a_quick_table_leaves_out_what_would_end_too_late_and_the_file_names_it(measured, tmp_path, capsys):
     late = time.monotonic() - QUICK_SECONDS + 20  # for 20 seconds more
-    argv = [
-        "gpt-sst2",
-        "gpu-base-mlm-128-both-compiled",
-        "--quick",
-        "--size",
-        "tiny",
-        "--json",
-        str(tmp_path / "quick.json"),
-    ]
+    row = "gpu-base-mlm-128-both-compiled"
+    argv = ["gpt-sst2", row, "--quick", "--size", "tiny", "--json", str(tmp_path / "quick.json")]
     main(argv, started=late)
     assert measured == [("gpt-sst2", "bf16")]
-    assert "unmeasured: gpu-base-mlm-128-both-compiled" in capsys.readouterr().out
+    assert f"unmeasured: {row}" in capsys.readouterr().out
     written = json.loads((tmp_path / "quick.json").read_text(encoding="utf-8"))
     assert len(written["results"]) == 1
-    assert written["unmeasured"] == ["gpu-base-mlm-128-both-compiled"]
+    assert written["unmeasured"] == [row]
 
 
 def test_a_row_of_a_quick_table_that_fails_is_recorded_and_the_next_begins(tmp_path, monkeypatch, capsys):

@@ -10,8 +10,8 @@ from accelerate import DistributedType
 from torch._dynamo.testing import CompileCounter
 from torch._dynamo.utils import counters
 
-import modeling
 import run_glue
+from benchmarks.bert import add_packing
 from benchmarks.overhead import as_on_a_gpu
 from elmo_gpt_bert.training import launching, layers
 from elmo_gpt_bert.training.errors import flags_in_errors
@@ -22,17 +22,8 @@ from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.tiny_run import Arguments
 
 
-LENGTHS = (
-    [5, 9, 2],
-    [8, 3, 6],
-    [12, 4, 7],
-    [2, 2, 13],
-    [10, 11, 3],
-    [6, 5, 4],
-    [9, 14, 8],
-    [3, 15, 5],
-)  # of 8 batches
-add_packing = modeling.DataCollatorWithPacking(dict)
+# Of 8 batches.
+LENGTHS = ([5, 9, 2], [8, 3, 6], [12, 4, 7], [2, 2, 13], [10, 11, 3], [6, 5, 4], [9, 14, 8], [3, 15, 5])
 
 
 @pytest.fixture(autouse=True)

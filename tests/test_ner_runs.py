@@ -291,3 +291,18 @@ def test_sentences_of_which_nothing_is_left_are_outside_also_by_the_batch(tmp_pa
     assert [[line[0] for line in row] for row in rows] == [lost[0], sentence(0)[0], lost[0], lost[0], sentence(1)[0]]
     assert all(rows[place] == [["\ufe0f", "B-PER", "O"]] for place in (0, 2, 3))
     assert results["eval_number_PER"] == 3 + sum(sentence(row)[1].count("B-PER") for row in (0, 1))
+
+
+def test_tags_that_are_numbers_give_the_run_of_their_names(tmp_path, bert, capsys):
+    rows = [sentence(row) for row in range(8)]
+    names = ["O", *sorted({tag for _, tags in rows for tag in tags} - {"O"})]
+    numbered = [(words, [names.index(tag) for tag in tags]) for words, tags in rows]
+    flags, losses = [*without_data(bert), "--max_steps", "2", "--do_train", "--do_eval"], []
+    for name, lines, more in [("a", rows, []), ("b", numbered, ["--tag_names", ", ".join(names)])]:
+        file = write_json(tmp_path / f"{name}.json", lines)
+        files = ["--train_file", file, "--validation_file", file, "--output_dir", str(tmp_path / name)]
+        losses.append(run_ner.main([*flags, *files, *more])["eval_loss"])
+    assert losses[0] == losses[1]
+    with pytest.raises(SystemExit):
+        run_ner.main([*bert, "--do_train", "--output_dir", str(tmp_path / "c"), *more])
+    assert "--tag_names are those of numbers in your own files" in capsys.readouterr().err

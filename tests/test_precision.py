@@ -209,6 +209,23 @@ def test_evaluation_alone_computes_as_the_run_of_the_model_on_a_gpu(run, on_gpu,
     assert chosen(run(**evaluation, model_name_or_path=str(model))) == BF16
 
 
+def test_only_a_run_that_goes_on_takes_what_its_folder_records_and_the_launcher_says_the_rest(run, monkeypatch):
+    join_processes(60)
+    out = Path(run().output_dir)
+    out.mkdir(exist_ok=True)
+    identity = {"mixed_precision": "bf16", "matmul_precision": "medium"}
+    (out / "metrics.json").write_text(json.dumps({"identity": identity}), encoding="utf-8")
+
+    def choice(**changes: bool) -> tuple[str, str]:
+        args = precision.choose_precision(run(**AUTO, resume=True, **changes))
+        return args.mixed_precision, args.matmul_precision
+
+    assert choice() == ("bf16", "medium")
+    assert choice(do_train=False, do_eval=True) == NO
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    assert choice() == ("fp16", "medium")
+
+
 def test_a_table_counts_runs_in_whatever_precision_auto_has_chosen(run, tmp_path):
     args = run(mixed_precision="bf16", matmul_precision="high")
     join_processes(60)

@@ -121,8 +121,8 @@ PAIRS = (
     Pair("eval_strategy", CHOICE, lambda args: args.eval_strategy == "no"),
     OneWay("lr_scheduler_type", "warmup_steps", lambda args: args.lr_scheduler_type == "constant"),
     OneWay("lr_scheduler_type", "warmup_ratio", lambda args: args.lr_scheduler_type == "constant"),
-    OneWay("torch_compile", "torch_compile_mode", lambda args: not args.torch_compile),
     OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
+    OneWay("torch_compile", "torch_compile_mode", lambda args: not args.torch_compile),
 )
 
 # split -> the flag of RunArguments that uses it: what a run does

@@ -174,9 +174,8 @@ def _trackers(args: RunArguments) -> list[str | GeneralTracker]:
 
 
 def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
-    """Raises ValueError if the launcher's flags or file have an option that only the run's flags can set.
-
-    Or if it starts processes in a way in which compiled layers have not been tried.
+    """Raises ValueError if the launcher's flags or file have an option that only the run's flags can set, or if it
+    starts processes in a way in which compiled layers have not been tried.
     """
     if args.torch_compile and accelerator.distributed_type in (DistributedType.FSDP, DistributedType.XLA):
         kind = accelerator.distributed_type.value

@@ -203,9 +203,8 @@ def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
     return lists[0]
 
 
-@contextlib.contextmanager
-def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
-    """Within the context, torch compiles the layers when they are called: one graph for all, and for all sizes.
+def compile_layers(model: PreTrainedModel, mode: str = "default") -> nn.ModuleList:
+    """Lets torch compile the layers when they are called: one graph for all, and for all sizes. Returns the layers.
 
     They are compiled in place, so that weights keep their names. What is above and below them is not compiled: where
     the real tokens of a batch are depends on its values. Raises ValueError for ELMo, whose loop over time would become
@@ -216,6 +215,13 @@ def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
     layers = layers_of(model, COMPILE)
     for layer in layers:
         layer.compile(mode=mode)
+    return layers
+
+
+@contextlib.contextmanager
+def compiled_layers(model: PreTrainedModel, mode: str) -> Iterator[None]:
+    """Within the context, the layers are compiled, as by `compile_layers`, and into as many graphs as a run needs."""
+    layers = compile_layers(model, mode)
     try:
         with torch._dynamo.config.patch(cache_size_limit=GRAPHS):  # since torch 2.7, another name of recompile_limit
             yield

@@ -114,6 +114,7 @@ class Packing:
 
     @property
     def sequences(self) -> int:
+        """S, their number."""
         return len(self.boundaries) - 1
 
     @property

@@ -9,6 +9,7 @@ data is a ValueError that names its place and the remedy.
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
@@ -134,9 +135,7 @@ def read_files(
             raise InputError(f"{path}: csv has no place for sentences: give CoNLL columns, or JSON lines (.json)")
         if path.suffix.lower() in (".json", ".jsonl"):
             rows = unbroken(read_json_lines(path), path)
-            if tag_names is not None:
-                rows = _name_tags(rows, path, label_column, tag_names)
-            sentences = _from_rows(rows, str(path), text_column, label_column, tagged)
+            sentences = _from_rows(rows, str(path), text_column, label_column, tagged, tag_names)
         elif tag_names is not None:
             raise InputError(TAG_NAMES, f" are those of tags that are numbers, in JSON lines, but {path} is none")
         else:
@@ -157,23 +156,13 @@ def _hub_rows(rows: Dataset) -> Iterator[tuple[int, dict]]:
         yield number, row
 
 
-def _name_tags(
-    rows: Iterable[tuple[int, dict]], path: Path, label: str | None, names: Sequence[str]
-) -> Iterator[tuple[int, dict]]:
-    """Yields the rows of a file with names in place of numbers in their column of tags."""
-    for line, row in rows:
-        column = label or next((name for name in TAGS if name in row), TAGS[0])
-        numbers = row.get(column)
-        if isinstance(numbers, list) and all(type(number) is int for number in numbers):
-            if wrong := [number for number in numbers if not 0 <= number < len(names)]:
-                problem = f"{path}:{line}: {column} has the number {wrong[0]}, but "
-                raise InputError(problem, TAG_NAMES, f" has {len(names)} names, of 0 to {len(names) - 1}")
-            row = row | {column: [names[number] for number in numbers]}
-        yield line, row
-
-
 def _from_rows(
-    rows: Iterable[tuple[int, dict]], source: str, text: str | None, label: str | None, tagged: bool
+    rows: Iterable[tuple[int, dict]],
+    source: str,
+    text: str | None,
+    label: str | None,
+    tagged: bool,
+    tag_names: Sequence[str] | None = None,
 ) -> Iterator[Sentence | None]:
     """Yields the sentences of rows with lists of words and tags, and None where a document begins.
 
@@ -187,6 +176,8 @@ def _from_rows(
             label = label or next((name for name in TAGS if name in row), TAGS[0] if tagged else None)
             names = (text, label) if label else (text,)
         lists = columns(row, names, source, line, REMEDY)
+        if label and tag_names is not None:
+            lists[1] = _named(lists[1], tag_names, f"{source}:{line}: {label}")
         for name, values in zip(names, lists, strict=True):
             if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
                 are_numbers = isinstance(values, list) and all(isinstance(value, int) for value in values)
@@ -200,6 +191,16 @@ def _from_rows(
         document = row.get("document")
         if words != [DOCUMENT]:
             yield Sentence(words, tags, f"{source}:", line)
+
+
+def _named(tags: Any, names: Sequence[str], where: str) -> Any:
+    """The names of tags if these are numbers; otherwise the tags, whatever they are."""
+    if not (isinstance(tags, list) and all(type(tag) is int for tag in tags)):
+        return tags
+    if wrong := [tag for tag in tags if not 0 <= tag < len(names)]:
+        problem = f"{where} has the number {wrong[0]}, but "
+        raise InputError(problem, TAG_NAMES, f" has {len(names)} names, of 0 to {len(names) - 1}")
+    return [names[tag] for tag in tags]
 
 
 def _number_documents(

@@ -126,8 +126,8 @@ def check_questions(rows: Rows, source: Path | str, split: str, version_2: bool,
 
     With `locate`, an answer that is not at its answer_start gets the place nearest to it where its text occurs, or -1.
     A question without an id gets its number, counted from 1; numbers as ids are text from here on. Raises ValueError
-    for mistakes in the data. Two questions with one id are a mistake, but not in training data:
-    predictions are stored by id.
+    for mistakes in the data. Two questions with one id are a mistake, but not in training data: predictions are stored
+    by id.
     """
     examples, places, misplaced, unmarked = [], {}, [], []
     for number, (where, row) in enumerate(rows, start=1):
