@@ -18,6 +18,7 @@ from elmo_gpt_bert.training.errors import InputError
 from tests.conftest import ROOT
 from tests.pairs_sample import write_gpt, write_pairs
 from tests.run_samples import make_run
+from tests.tiny_run import fit
 
 
 RUNS = ["bert glue", "bert squad", "bert swag", "elmo ner", "masked_lm", "bilm"]  # each script, each kind of batches
@@ -125,3 +126,22 @@ def test_batches_are_prepared_by_default_where_a_gpu_would_wait_for_them(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     assert batches.count_workers(chosen, device) == expected
+
+
+@pytest.mark.parametrize(("device", "inside"), [("cuda", 1), ("xla", 1), ("cpu", 3)])
+def test_beside_a_gpu_training_uses_one_thread_of_the_cpu_and_gives_the_others_back(
+    run, data_set, monkeypatch, device, inside
+):
+    trained_with = []
+    step, one_thread = loop._Training.step, loop.one_thread_beside
+    monkeypatch.setattr(loop, "one_thread_beside", lambda _: one_thread(torch.device(device)))
+    monkeypatch.setattr(
+        loop._Training, "step", lambda self: trained_with.append(torch.get_num_threads()) or step(self)
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        fit(run(max_steps=2), data_set)
+        assert trained_with == [inside] * 2 and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)

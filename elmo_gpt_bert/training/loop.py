@@ -28,7 +28,7 @@ from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_
 from elmo_gpt_bert.training.checkpoints import BATCH_SIZE, Checkpoints, Mean, Progress
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
-from elmo_gpt_bert.training.environment import hardware, versions
+from elmo_gpt_bert.training.environment import hardware, one_thread_beside, versions
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
 from elmo_gpt_bert.training.launching import remove_earlier_results, start_trackers
 from elmo_gpt_bert.training.layers import (
@@ -202,7 +202,7 @@ class _Training:
 
     def run(self) -> Trained:
         progress = self.progress
-        with stop_signals() as self.signals:
+        with stop_signals() as self.signals, one_thread_beside(self.accelerator.device):
             while not self.finished:
                 stretch = self.plan.stretch(progress.update)
                 self.model.train()
