@@ -110,9 +110,6 @@ class SquadArguments(DataArguments):
         help="predict '' where 'no answer' scores more than this above the best answer; default: 0 or, for the test "
         "file of a run that evaluates, the threshold with the best F1 on the validation set",
     )
-    window_cache: PathOrName | None = HfArg(
-        default=None, aliases=["--feature_cache"], help="folder that keeps tokenised windows for later runs"
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -243,8 +240,7 @@ def run(args: SquadArguments) -> Results:
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters")
     clock.lap("load")
-    cache = None if args.window_cache is None else Path(args.window_cache)
-    windows = make_features(data, tokenizer, **args.window_shape, window_cache=cache)
+    windows = make_features(data, tokenizer, **args.window_shape)
     for split, numbers in samples.items():
         accelerator.print(f"{split}: {numbers} questions, {describe_windows(windows[split])}")
     clock.lap("tokenize")

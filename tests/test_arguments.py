@@ -517,13 +517,8 @@ def test_a_command_without_recipes_reads_its_words_alone_and_ends_with_one_line(
 # Flags of ours that had another name
 
 
-CACHES = [(run_ner.NerArguments, "state_cache", ["--data_dir", "d"]), (run_squad.SquadArguments, "window_cache", [])]
-
-
-@pytest.mark.parametrize(("arguments", "name", "data"), CACHES, ids=["ner", "squad"])
-def test_the_former_name_of_a_flag_is_read_on_the_command_line_and_in_a_recipe(
-    arguments, name, data, tmp_path, capsys
-):
+def test_the_former_name_of_a_flag_is_read_on_the_command_line_and_in_a_recipe(tmp_path, capsys):
+    arguments, name, data = run_ner.NerArguments, "state_cache", ["--data_dir", "d"]
     meant = parse_arguments(arguments, [*REQUIRED, *data, f"--{name}", "kept"])
     assert getattr(meant, name) == "kept" and "feature_cache" not in public_arguments(meant)
     old = recipe(tmp_path, "feature_cache: kept")
@@ -548,7 +543,7 @@ def test_what_may_change_when_a_run_is_resumed_is_a_flag_by_its_present_name():
     flags = {
         field.name for each in (*CLASSES, run_pretraining.PretrainingArguments) for field in dataclasses.fields(each)
     }
-    assert {"state_cache", "window_cache"} <= FREE <= flags
+    assert {"state_cache"} <= FREE <= flags
 
 
 def test_a_flag_that_is_translated_is_none_of_ours_and_sets_some_of_ours():

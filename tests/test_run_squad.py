@@ -72,7 +72,6 @@ def read(argv: list[str]):
         (["--null_score_diff_threshold", "1"], "is for questions without answers: add --version_2_with_negative"),
         (["--null_score_diff_threshold", "nan", "--version_2_with_negative"], "must be a finite number, not nan"),
         (["--max_eval_samples", "0"], "--max_eval_samples must be positive, not 0"),
-        (["--window_cache="], "--window_cache is empty"),
         (["--do_stride", "1"], "unknown argument --do_stride; did you mean --doc_stride?"),
     ],
 )
@@ -232,38 +231,10 @@ def test_a_test_file_whose_answers_are_empty_is_answered_and_not_scored(tmp_path
 # Windows
 
 
-def test_windows_are_kept_for_runs_with_the_same_data_tokenizer_and_lengths_only(tmp_path, flags, squad, monkeypatch):
-    made, make = [], features.make_windows
-    monkeypatch.setattr(features, "make_windows", lambda *args, **shape: made.append(shape) or make(*args, **shape))
-    common = [*flags, *squad, "--do_train", "--do_eval", "--window_cache", str(tmp_path / "cache")]
-
-    def calls(*extra: str) -> int:
-        before = len(made)
-        args, tokenizer, data = read([*common, *extra])
-        windows = features.make_features(data, tokenizer, **args.window_shape, window_cache=Path(args.window_cache))
-        alone = make(data["train"], tokenizer, **args.window_shape, train=True)
-        assert windows["train"].features.to_list() == alone.features.to_list()
-        assert windows["train"].spans.tolist() == alone.spans.tolist()
-        assert "start_positions" not in windows["validation"].features.column_names
-        return len(made) - before
-
-    assert calls() == 2 and calls() == 0 and calls("--learning_rate", "1", "--max_answer_length", "9") == 0
-    assert calls("--max_seq_length", "31") == calls("--doc_stride", "7") == calls("--max_query_length", "9") == 2
-    assert calls("--do_lower_case", "false") == 2
-    assert calls("--max_train_samples", "3") == 1  # the validation set is the same
-    with monkeypatch.context() as patch:
-        patch.setattr(features, "FORMAT", -1)
-        assert calls() == 2 and calls() == 0
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text(vocabulary.read_text(encoding="utf-8") + "more\n", encoding="utf-8")
-    assert calls() == 2 and calls() == 0
-
-
-def test_questions_that_were_scored_have_other_windows_when_they_are_learned(tmp_path, flags, squad):
+def test_only_questions_to_learn_from_have_places_of_answers(flags, squad):
     args, tokenizer, data = read([*flags, *squad, "--do_train"])
-    for split in ("validation", "train", "validation"):
-        cached = DatasetDict({split: data["train"]}), tokenizer
-        windows = features.make_features(*cached, **args.window_shape, window_cache=tmp_path / "cache")[split]
+    both = DatasetDict({"train": data["train"], "validation": data["train"]})
+    for split, windows in features.make_features(both, tokenizer, **args.window_shape).items():
         assert ("start_positions" in windows.features.column_names) == (split == "train")
 
 

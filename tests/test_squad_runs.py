@@ -353,7 +353,7 @@ def test_an_ensemble_answers_with_the_mean_of_its_runs(tmp_path, flags, version)
 @pytest.mark.parametrize("model", ["bert", "gpt", "bidaf"])
 def test_two_processes_give_the_results_of_one(tmp_path, model, version):
     common = [*MODELS[model](tmp_path), *folder(tmp_path, version), *ALL, "--max_steps", "6", "--adam_epsilon", "0.01"]
-    common += ["--save_strategy", "no", "--window_cache", str(tmp_path / "cache")]
+    common += ["--save_strategy", "no"]
     common += ["--pad_to_max_length"] if model == "bert" else []  # whose loss is over padding too
     one, two = tmp_path / "one", tmp_path / "two"
     spread = ["--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2", "--output_dir", str(two)]
@@ -403,17 +403,6 @@ def test_transformers_own_bert_gives_the_answers_of_the_zoos(tmp_path, flags, ca
     assert "load: ZooBertForQuestionAnswering" in printed and "load: BertForQuestionAnswering" in printed
     (f1, predictions, _, odds), theirs = found
     assert (f1, predictions) == theirs[:2] and odds == pytest.approx(theirs[3], abs=1e-4)
-
-
-def test_kept_windows_give_the_same_run(tmp_path, flags, monkeypatch):
-    common = [*flags, *folder(tmp_path), *ALL, *SHORT]
-    plain = scores(run_squad.main(common)), written(tmp_path / "out")
-    cached = [*common, "--window_cache", str(tmp_path / "cache")]
-    assert (scores(run_squad.main(cached)), written(tmp_path / "out")) == plain
-    monkeypatch.setattr(
-        "elmo_gpt_bert.tasks.squad.features.make_windows", lambda *_, **__: pytest.fail("the windows are there")
-    )
-    assert (scores(run_squad.main(cached)), written(tmp_path / "out")) == plain
 
 
 def test_the_model_reads_no_more_than_its_own_columns(tmp_path, flags, monkeypatch):

@@ -1,11 +1,6 @@
 """Windows against a loop over questions and over what the tokenizer itself makes of each pair of texts."""
 
-import errno
-import hashlib
-import json
 import os
-import shutil
-import signal
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -19,13 +14,11 @@ from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from elmo_gpt_bert.tasks.squad import features as module
 from elmo_gpt_bert.tasks.squad.data import read_folder
-from elmo_gpt_bert.tasks.squad.features import Windows, cached_windows, make_windows
-from elmo_gpt_bert.training.checksums import write_checksums
+from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
 from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tests.conftest import ROOT
 from tests.glue_sample import WORDS, write_vocabulary
 from tests.gpt_sample import write_gpt_tokenizer
-from tests.processes import fork, wait
 
 
 def byte_pairs(texts: list[str], size: int = 400, prefix: bool = False, trim: bool = True) -> PreTrainedTokenizerFast:
@@ -437,15 +430,6 @@ def test_windows_take_little_more_memory_than_they_have(tmp_path, monkeypatch):
     assert 1.5e7 < windows.features.data.nbytes < peak < 1.6 * windows.features.data.nbytes
 
 
-# Kept windows
-
-
-def same(ours: Windows, theirs: Windows) -> bool:
-    return ours.features.to_list() == theirs.features.to_list() and all(
-        np.array_equal(getattr(ours, name), getattr(theirs, name)) for name in module.PLACES
-    )
-
-
 def test_the_first_windows_are_windows(small):
     windows = make_windows(questions(*BY_HAND), small, 32, 5, train=True)
     few = windows.head(4)
@@ -453,130 +437,3 @@ def test_the_first_windows_are_windows(small):
     assert [answer_text(few, window, SENTENCE) for window in range(4)] == [
         answer_text(windows, window, SENTENCE) for window in range(4)
     ]
-
-
-def test_windows_come_back_as_they_were_saved(small, tmp_path):
-    windows = make_windows(questions(*BY_HAND), small, 32, 5, train=True)
-    windows.save(tmp_path)
-    assert same(Windows.load(tmp_path), windows)
-
-
-@pytest.fixture
-def make(bert):
-    """Makes windows; `make.calls` counts."""
-
-    def make() -> Windows:
-        make.calls += 1
-        return make_windows(questions(*BY_HAND), bert, 32, 5, train=True)
-
-    make.calls = 0
-    return make
-
-
-def test_windows_are_made_once_for_a_key(make, tmp_path):
-    cache = tmp_path / "some" / "cache"
-    found = [cached_windows(make, cache, key) for key in ("a", "a", "b", "a")]
-    assert make.calls == 2 and all(same(windows, make()) for windows in found)
-    assert sorted(path.name for path in cache.iterdir() if path.is_dir()) == ["a", "b"]
-
-
-def overwrite(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-DAMAGE = {
-    "features cut short": lambda folder: os.truncate(next((folder / "features").glob("*.arrow")), 300),
-    "features changed": lambda folder: overwrite(next((folder / "features").glob("*.arrow"))),
-    "features gone": lambda folder: shutil.rmtree(folder / "features"),
-    "their description empty": lambda folder: os.truncate(folder / "features" / "state.json", 0),
-    "places cut short": lambda folder: os.truncate(folder / "places.npz", 300),
-    "places gone": lambda folder: (folder / "places.npz").unlink(),
-    "nothing left": lambda folder: [shutil.rmtree(folder), folder.mkdir()],
-}
-
-
-@pytest.mark.parametrize("how", DAMAGE)
-def test_damaged_windows_are_made_anew(make, tmp_path, how):
-    cached_windows(make, tmp_path, "a")
-    DAMAGE[how](tmp_path / "a")
-    found = [cached_windows(make, tmp_path, "a") for _ in range(2)]
-    assert make.calls == 2 and all(same(windows, make()) for windows in found)
-
-
-@pytest.mark.parametrize("how", [how for how in DAMAGE if how != "features changed"])
-def test_damaged_windows_are_made_anew_where_their_checksums_were_written_again(make, tmp_path, how):
-    cached_windows(make, tmp_path, "a")
-    DAMAGE[how](tmp_path / "a")
-    write_checksums(tmp_path / "a")
-    assert same(cached_windows(make, tmp_path, "a"), make()) and make.calls == 3
-
-
-def test_windows_of_two_caches_are_made_anew(make, tmp_path):
-    shorter = Dataset.from_dict(cached_windows(make, tmp_path, "a").features[:1])
-    shutil.rmtree(tmp_path / "a" / "features")
-    shorter.save_to_disk(tmp_path / "a" / "features")
-    write_checksums(tmp_path / "a")
-    assert same(cached_windows(make, tmp_path, "a"), make())
-
-
-def test_other_windows_have_another_format(bert):
-    """If this fails, `make_windows` has changed: count FORMAT up, and kept windows are made anew."""
-    windows = make_windows(questions(*BY_HAND), bert, 16, 3, train=True)
-    assert len(windows.question) > len(BY_HAND)
-    content = [windows.features.to_list(), *(getattr(windows, name).tolist() for name in module.PLACES)]
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    assert (module.FORMAT, digest[:16]) == (1, "f73c66bd4b9e220e")
-
-
-def test_a_run_that_is_killed_leaves_nothing_half(make, tmp_path, monkeypatch):
-    def killed(self, folder: Path) -> None:
-        self.features.save_to_disk(folder / "features")
-        (folder / "half").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Windows, "save", killed)
-        assert wait(fork(lambda: cached_windows(make, tmp_path / "cache", "a"))) == [-signal.SIGKILL]
-    assert not (tmp_path / "cache" / "a").exists()
-    assert same(cached_windows(make, tmp_path / "cache", "a"), make())
-    assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == ["a"]
-    assert not (tmp_path / "cache" / "a" / "half").exists()
-
-
-def test_of_two_runs_at_once_one_makes_them(make, tmp_path):
-    def slowly() -> Windows:
-        with (tmp_path / "calls").open("a", encoding="utf-8") as file:
-            file.write("one\n")
-        time.sleep(0.3)
-        return make()
-
-    def run() -> None:
-        assert same(cached_windows(slowly, tmp_path / "cache", "a"), make())
-
-    assert wait(fork(run) + fork(run)) == [0, 0]
-    assert (tmp_path / "calls").read_text(encoding="utf-8") == "one\n"
-
-
-def test_a_full_disk_is_one_clear_error(make, tmp_path, monkeypatch):
-    def full(self, folder: Path) -> None:
-        self.features.save_to_disk(folder / "features")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Windows, "save", full)
-        with pytest.raises(OSError) as error:
-            cached_windows(make, tmp_path / "cache", "a")
-    assert str(error.value) == (
-        f"cannot write {tmp_path / 'cache' / 'a'}: No space left on device. Make room, or give another window_cache"
-    )
-    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
-    assert same(cached_windows(make, tmp_path / "cache", "a"), make())
-
-
-def test_a_cache_that_cannot_be_written_is_one_clear_error(make, tmp_path):
-    (tmp_path / "file").write_text(json.dumps({}), encoding="utf-8")
-    with pytest.raises(OSError, match="cannot write .*file: .*give another window_cache"):
-        cached_windows(make, tmp_path / "file", "a")
-    assert make.calls == 0

@@ -32,7 +32,7 @@ from elmo_gpt_bert.training.results import read_record
 FREE = {"output_dir", "overwrite_output_dir", "resume", "trust_remote_code", "seeds", "max_restarts", "do_predict"}
 FREE |= {"save_strategy", "save_steps", "save_total_limit", "logging_steps", "per_device_eval_batch_size"}
 FREE |= {"report_to", "push_to_hub", "hub_model_id", "save_outputs", "hub_private_repo", "dataloader_num_workers"}
-FREE |= {"state_cache", "window_cache", "ddp_timeout", "preprocessing_num_workers", "corpus_dir"}
+FREE |= {"state_cache", "ddp_timeout", "preprocessing_num_workers", "corpus_dir"}
 # How an update is divided; `SAMPLES` is what counts.
 FREE |= {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
 # Arguments that name files, whose content counts.

@@ -12,31 +12,21 @@ Letters: Q questions, W windows, N tokens of all contexts together.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-import tempfile
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, compress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import torch
-from datasets import Dataset, load_from_disk
+from datasets import Dataset
 from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
-from filelock import FileLock
 
 from elmo_gpt_bert.tasks.language_models import report_known_words
-from elmo_gpt_bert.training.checksums import damage, write_checksums
-from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.errors import InputError, Parameter, Text
-from elmo_gpt_bert.training.files import new_folder, writing
 
 
 if TYPE_CHECKING:
@@ -44,7 +34,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-FORMAT = 1  # the version of cached windows; to be raised when `make_windows` makes others of the same questions
 TEXTS = 512  # texts that are tokenised at a time
 ROWS = 4096  # windows that are filled at a time
 OFFSETS = "offset_mapping"
@@ -80,18 +69,6 @@ class Windows:
         places = {name: getattr(self, name)[:number] for name in PLACES if name != "spans"}
         return Windows(self.features.select(range(number)), **places, spans=self.spans)
 
-    def save(self, folder: Path) -> None:
-        """Writes the windows, with checksums, into `folder`."""
-        self.features.save_to_disk(folder / "features")
-        np.savez(folder / "places.npz", **{name: getattr(self, name) for name in PLACES})
-        write_checksums(folder)
-
-    @classmethod
-    def load(cls, folder: Path) -> Windows:
-        """The windows that `save` wrote, mapped into memory."""
-        with np.load(folder / "places.npz") as places:
-            return cls(load_from_disk(folder / "features"), **{name: places[name] for name in PLACES})
-
 
 PLACES = ("question", "column", "tokens", "first", "null", "spans")
 
@@ -117,25 +94,14 @@ def make_features(
     max_seq_length: int,
     doc_stride: int,
     max_query_length: int,
-    window_cache: Path | None = None,
 ) -> dict[str, Windows]:
-    """The windows of each split, as `make_windows` makes them; those of the training data have answers.
-
-    A folder `window_cache` keeps them. They are read from it if an earlier run had the same data, tokenizer and
-    lengths.
-    """
-    shape = {"max_length": max_seq_length, "max_query_length": max_query_length, "stride": doc_stride}  # for the key
+    """The windows of each split, as `make_windows` makes them; those of the training data have answers."""
     windows = {}
     for split, examples in data.items():
-        train = split == "train"
         report_known_words(split, dict.fromkeys(examples["context"][:]), tokenizer)
-        make = partial(make_windows, examples, tokenizer, max_seq_length, doc_stride, max_query_length, train)
-        if window_cache is None:
-            windows[split] = make()
-        else:
-            key = json.dumps([FORMAT, _tokenizer_digest(tokenizer), digest(examples), shape, train])
-            key = hashlib.sha256(key.encode()).hexdigest()[:32]
-            windows[split] = cached_windows(make, window_cache, key)
+        windows[split] = make_windows(
+            examples, tokenizer, max_seq_length, doc_stride, max_query_length, train=split == "train"
+        )
     return windows
 
 
@@ -368,45 +334,6 @@ def answer_tokens(answers: Iterable[dict], context_of: np.ndarray, contexts: Tok
     first = np.searchsorted(spans[:, 1], begin, side="right")
     last = np.searchsorted(spans[:, 0], begin + length, side="left") - 1
     return first, np.where(length > 0, last, first - 1)
-
-
-def cached_windows(make: Callable[[], Windows], window_cache: Path, key: str) -> Windows:
-    """The windows that the folder `window_cache` keeps under `key`, mapped into memory; `make` makes them if needed.
-
-    If several processes or runs ask at a time, one makes the windows and the others wait. Damaged windows are made
-    again. Raises OSError when they cannot be written.
-    """
-    path, remedy = window_cache / key, ("Make room, or give another ", Parameter("window_cache"))
-    with writing(window_cache, remedy):
-        window_cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(window_cache / f".{key}.lock"):
-            windows = None if damage(path) else _load_whole(path)
-            if windows is None:
-                shutil.rmtree(path, ignore_errors=True)
-                with new_folder(path, remedy) as temporary:
-                    make().save(temporary)
-                windows = Windows.load(path)
-            return windows
-
-
-def _load_whole(path: Path) -> Windows | None:
-    """The windows in a folder; None where they cannot be read, although the checksums fit."""
-    try:
-        windows = Windows.load(path)
-    except Exception:  # of any type, from numpy, zip files and Arrow
-        return None
-    lengths = {len(windows.features), *(len(getattr(windows, name)) for name in PLACES if name != "spans")}
-    return windows if len(lengths) == 1 else None
-
-
-def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The SHA-256 of all files that the tokenizer is loaded from."""
-    content = hashlib.sha256()
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        for path in sorted(Path(folder).iterdir()):
-            content.update(path.name.encode() + path.read_bytes())
-    return content.hexdigest()
 
 
 def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
