@@ -8,8 +8,8 @@ The client reads `HF_ENDPOINT` once, when it is imported; so it runs in a proces
         hub.files("me/tiny-bert")["config.json"]
 
 `hub.broken` has the endpoints that are to fail, each with its status, {"commit": 500}, or with those of its next
-answers, {"commit": [500, 503]}. `hub.datasets` has data sets, each with its tags and files.
-Left out: pushing data sets, spaces, LFS and xet (every file is sent inside its commit), pull requests,
+answers, {"commit": [500, 503]}.
+Left out: data sets, spaces, LFS and xet (every file is sent inside its commit), pull requests,
 tags, and any rights but those of one token, whose owner is "me".
 """
 
@@ -52,14 +52,6 @@ class Repo:
 
     def files(self, revision: str) -> dict[str, bytes]:
         return self.commits[self.commit_id(revision)]
-
-
-@dataclass
-class Dataset:
-    """A data set of one commit."""
-
-    tags: list[str]
-    files: dict[str, bytes]
 
 
 def blob_id(content: bytes) -> str:
@@ -146,21 +138,6 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(404, "EntryNotFound", f"{self.parts['path']} does not exist")
         return content
 
-    @property
-    def dataset(self) -> "Dataset":
-        if self.parts["id"] not in self.server.datasets:
-            raise Refusal(404, "RepoNotFound", "Repository not found")
-        return self.server.datasets[self.parts["id"]]
-
-    def dataset_info(self) -> dict:
-        return {"id": self.parts["id"], "sha": FIRST_COMMIT, "tags": self.dataset.tags}
-
-    def dataset_file(self) -> bytes:
-        content = self.dataset.files.get(self.parts["path"])
-        if content is None:
-            raise Refusal(404, "EntryNotFound", f"{self.parts['path']} does not exist")
-        return content
-
     def answer(self) -> dict | list | bytes:
         """Finds the endpoint of this request and calls it. Whoever changes something needs the token."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -215,8 +192,6 @@ ROUTES: list[tuple[set[str], str, Callable[[Handler], dict | list | bytes]]] = [
     ({"GET"}, f"/api/models/{MODEL}/tree/{REVISION}(/(?P<folder>.+))?", Handler.tree),
     ({"POST"}, f"/api/models/{MODEL}/preupload/{REVISION}", Handler.preupload),
     ({"POST"}, f"/api/models/{MODEL}/commit/{REVISION}", Handler.commit),
-    ({"GET"}, f"/api/datasets/{MODEL}(/revision/{REVISION})?", Handler.dataset_info),
-    ({"GET", "HEAD"}, f"/datasets/{MODEL}/resolve/{REVISION}/(?P<path>.+)", Handler.dataset_file),
     ({"GET", "HEAD"}, f"/{MODEL}/resolve/{REVISION}/(?P<path>.+)", Handler.download),
 ]
 
@@ -230,7 +205,6 @@ class HubServer(HTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.repos: dict[str, Repo] = {}
-        self.datasets: dict[str, Dataset] = {}
         self.broken: dict[str, int | list[int]] = {}  # methods of `Handler` that answer with these statuses instead
 
     def files(self, repo_id: str, revision: str = "main") -> dict[str, bytes]:
