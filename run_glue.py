@@ -37,11 +37,11 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.glue.data import find_file, read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.glue.data import TEXT, find_file, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.glue.features import class_names, make_features
 from elmo_gpt_bert.tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, GlueTask
-from elmo_gpt_bert.tasks.rows import hub_version
-from elmo_gpt_bert.training.arguments import FILES, PAIRS, DataArguments, Pair, PathOrName, one_of
+from elmo_gpt_bert.tasks.rows import hold_out, hub_version, listed
+from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -64,8 +64,8 @@ class GlueArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
 
     pairs: ClassVar[tuple[Pair, ...]] = (
-        *PAIRS,
-        Pair(FILES, "task_name data_dir", about="text_column_names label_column_name label_names problem_type"),
+        *DATA_PAIRS,
+        Pair(OWN_DATA, "task_name data_dir", about="text_column_names label_column_name label_names problem_type"),
     )
 
     task_name: Annotated[str, one_of(EVERY_TASK)] | None = HfArg(
@@ -149,7 +149,8 @@ def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, 
     if args.task_name is None:
         text_columns = tuple(args.text_column_names.split(",")) if args.text_column_names else None
         options = args.problem_type, text_columns, args.label_column_name, args.names
-        return read_files(args.files, config, *options)
+        task, data = read_files(args.files, config, *options)
+        return task, hold_out(data, args, TEXT)
     task = EVERY_TASK[args.task_name]
     if args.data_dir is None:
         return task, read_hub(args.task_name, args.task_splits)
@@ -235,6 +236,7 @@ def run(args: GlueArguments) -> Results:
     samples = count_samples(data, args.limits)
     size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} examples"
     accelerator.print(f"load: {type(model).__name__}, {size}")
+    accelerator.print(f"{len(names)} classes: {listed(names)}" if names else "a regression: labels are numbers")
     clock.lap("load")
     labels = [glue_task.label_of(name) for name in names]
     features = make_features(data, tokenizer, labels, length=args.max_seq_length, limits=args.limits)

@@ -41,10 +41,10 @@ from elmo_gpt_bert.metrics.entities.entities import scores_and_types
 from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
-from elmo_gpt_bert.tasks.rows import hub_version, total
+from elmo_gpt_bert.tasks.rows import hold_out, hub_version, listed, total
 from elmo_gpt_bert.training.arguments import (
-    FILES,
-    PAIRS,
+    DATA_PAIRS,
+    OWN_DATA,
     DataArguments,
     ModelSource,
     OneWay,
@@ -83,9 +83,9 @@ class NerArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
 
     pairs: ClassVar[tuple[Pair, ...]] = (
-        *PAIRS,
+        *DATA_PAIRS,
         Pair("data_dir", "dataset_name dataset_config_name", about=COLUMNS),
-        Pair(FILES, "data_dir dataset_name dataset_config_name", about=COLUMNS),
+        Pair(OWN_DATA, "data_dir dataset_name dataset_config_name", about=COLUMNS),
         OneWay("do_train", "tag_scheme", lambda args: not args.do_train),
     )
 
@@ -152,7 +152,7 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
         "text_column": args.text_column_name,
         "label_column": args.label_column_name,
         "scheme": args.data_scheme,
-        "limits": args.limits,
+        "limits": args.read_limits,
         "whole_documents": args.document_context,
     }
     if args.dataset_name is not None:
@@ -160,7 +160,9 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
     if args.data_dir is not None:
         return read_folder(Path(args.data_dir), args.splits, **options)
     tag_names = None if args.tag_names is None else [name.strip() for name in args.tag_names.split(",")]
-    return read_files(args.files, **options, tag_names=tag_names)
+    scheme, data = read_files(args.files, **options, tag_names=tag_names)
+    has_documents = "document" in next(iter(data.values())).column_names
+    return scheme, hold_out(data, args, ["document" if has_documents else "words"])
 
 
 @dataclass
@@ -221,6 +223,7 @@ def run(args: NerArguments) -> Results:
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
     size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} sentences"
     accelerator.print(f"load: {type(model).__name__}, {size}")
+    accelerator.print(f"{len(names)} tags: {listed(names)}")
     clock.lap("load")
     options = {"length": args.max_seq_length, "limits": args.limits, "document_context": args.document_context}
     features = make_features(data, tokenizer, model, names, scheme, **options)

@@ -40,8 +40,8 @@ from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.choices.data import find_files, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.choices.features import collate, make_features
 from elmo_gpt_bert.tasks.choices.table import TASKS
-from elmo_gpt_bert.tasks.rows import hub_version
-from elmo_gpt_bert.training.arguments import FILES, PAIRS, DataArguments, Pair, PathOrName, one_of
+from elmo_gpt_bert.tasks.rows import hold_out, hub_version
+from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 class SwagArguments(DataArguments):
     """The arguments of this script, in addition to those of every run on texts."""
 
-    pairs: ClassVar[tuple[Pair, ...]] = (*PAIRS, Pair(FILES, "task_name data_dir"))
+    pairs: ClassVar[tuple[Pair, ...]] = (*DATA_PAIRS, Pair(OWN_DATA, "task_name data_dir"))
 
     task_name: Annotated[str, one_of(TASKS)] | None = HfArg(default=None, help=f"one of {', '.join(TASKS)}")
     data_dir: PathOrName | None = HfArg(default=None, help="the task's folder as it was published")
@@ -94,7 +94,7 @@ class SwagArguments(DataArguments):
 def load_data(args: SwagArguments) -> DatasetDict:
     """The splits that this run needs."""
     if args.task_name is None:
-        return read_files(args.files)
+        return hold_out(read_files(args.files), args, ["context"])
     task = TASKS[args.task_name]
     if args.data_dir is None:
         return read_hub(task, args.splits)

@@ -25,6 +25,8 @@ from elmo_gpt_bert.training.files import parse_json, plain
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
+    from elmo_gpt_bert.training.arguments import DataArguments
+
 
 DATA_DIR = Parameter("data_dir")  # of every read_folder
 PUBLISHED = (DATA_DIR, " with the published files")  # a remedy where the Hub fails
@@ -239,6 +241,38 @@ def to_dataset(rows: list[dict], path: Path) -> "Dataset":
     if not rows:
         raise InputError(f"{path} holds no examples")
     return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
+
+
+def hold_out(data: "DatasetDict", args: "DataArguments", columns: Iterable[str]) -> "DatasetDict":
+    """The splits, with --validation_split_percentage of the examples of --train_file as those to evaluate on.
+
+    A hash of the `columns` chooses these examples. So equal ones are in the same split, and examples that are added to
+    the file move none of the others. Raises ValueError if no example is left to train or to evaluate on.
+    """
+    if args.validation_split_percentage is None:
+        return data
+    splits = type(data)(data)
+    examples = splits.pop("train") if "train" in splits else splits.pop("validation")
+    texts = examples.select_columns([name for name in columns if name in examples.column_names])
+    share = args.validation_split_percentage / 100
+    held_out = [is_held_out(json.dumps(row, ensure_ascii=False), share) for row in texts]
+    for split in [split for split in ("train", "validation") if split in args.splits]:
+        chosen = [number for number, is_out in enumerate(held_out) if is_out == (split == "validation")]
+        if not chosen:
+            raise InputError(
+                Parameter("validation_split_percentage"),
+                f" {args.validation_split_percentage:g} of the {len(examples):,} examples of {args.train_file} leaves "
+                f"none for {split}: choose another",
+            )
+        splits[split] = examples.select(chosen)
+        note_total(splits[split], len(chosen))
+    return splits
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """Whether a text is among the `share`, from 0 to 1, of all texts that is held out."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") < share * 2**64
 
 
 def note_total(examples: "Dataset", number: int) -> None:

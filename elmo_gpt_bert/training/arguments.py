@@ -57,6 +57,7 @@ Epochs = Annotated[float, Allowed(lambda epochs: epochs <= 1e9, "must be at most
 NonNegativeInt = Annotated[int, NOT_NEGATIVE]
 NonNegativeFloat = Annotated[float, NOT_NEGATIVE]
 Decay = Annotated[float, Allowed(lambda rate: 0 <= rate < 1, "must be at least 0 and below 1, not {}")]
+Percentage = Annotated[float, Allowed(lambda share: 0 < share < 100, "must be between 0 and 100, not {}")]
 Share = Annotated[float, Allowed(lambda share: 0 <= share <= 1, "must be between 0 and 1, not {}")]
 # numpy accepts twice as much; --seeds and processes add to it
 Seed = Annotated[int, Allowed(lambda seed: 0 <= seed <= 2**31, f"must be between 0 and {2**31}, not {{}}")]
@@ -105,6 +106,7 @@ class Pair:
 OneWay = functools.partial(Pair, one_way=True)
 
 FILES = "train_file validation_file test_file"  # the user's own
+OWN_DATA = f"{FILES} validation_split_percentage"
 CHOICE = "early_stopping_patience load_best_model_at_end"  # which compare the evaluations in training
 # bf16 and fp16 have a value only where they are false. Otherwise they are other names of --mixed_precision.
 PAIRS = (
@@ -124,6 +126,8 @@ PAIRS = (
     OneWay("lr_scheduler_type", "decay_ratio", lambda args: args.lr_scheduler_type != "warmup_stable_decay"),
     OneWay("torch_compile", "torch_compile_mode", lambda args: not args.torch_compile),
 )
+
+DATA_PAIRS = (*PAIRS, Pair("validation_split_percentage", "validation_file"))  # of data in splits
 
 # split -> the flag of RunArguments that uses it: what a run does
 PURPOSES_OF = {"train": "do_train", "validation": "do_eval", "test": "do_predict"}
@@ -446,6 +450,11 @@ class DataArguments(RunArguments):
     train_file: PathOrName | None = HfArg(default=None, help="your own file to train on")
     validation_file: PathOrName | None = HfArg(default=None, help="your own file to evaluate on")
     test_file: PathOrName | None = HfArg(default=None, help="your own file to predict; it needs no labels")
+    validation_split_percentage: Percentage | None = HfArg(
+        default=None,
+        help="of the examples of --train_file, the part to evaluate on in place of a --validation_file: the same part "
+        "for every --seed, and equal texts together",
+    )
     max_seq_length: int = HfArg(default=128, help="tokens of an input; longer texts are cut")
     max_train_samples: PositiveInt | None = HfArg(default=None, help="train on only this many examples, the first")
     max_eval_samples: PositiveInt | None = HfArg(default=None, help="evaluate on only this many examples, the first")
@@ -454,10 +463,21 @@ class DataArguments(RunArguments):
     def __post_init__(self) -> None:
         """Raises ValueError as the class above does, and for overrides of what the data decide."""
         super().__post_init__()
+        self._check_held_out()
         self._check_files()
         for name in ("num_labels", "id2label", "label2id"):
             if name in parse_overrides(self.config_overrides):
                 raise InputError(f"--config_overrides {name} has no effect: the labels of the data decide it")
+
+    def _check_held_out(self) -> None:
+        """Raises ValueError for a --validation_split_percentage of nothing, or of what no purpose uses."""
+        if self.validation_split_percentage is None:
+            return
+        flag = f"--validation_split_percentage {self.validation_split_percentage:g}"
+        if self.train_file is None:
+            raise InputError(f"{flag} is a part of the examples of --train_file: give it")
+        if not (self.do_train or self.do_eval):
+            raise InputError(f"{flag} is for --do_train or --do_eval: give one of them, or leave it out")
 
     def _check_files(self) -> None:
         """Raises ValueError if the data are the user's own files, and a split that the run needs has none."""
@@ -478,8 +498,16 @@ class DataArguments(RunArguments):
 
     @property
     def files(self) -> dict[str, str | None]:
-        """The user's own file for each of these splits; None where no flag names one."""
-        return {split: getattr(self, f"{split}_file") for split in self.splits}
+        """The user's own file for each of these splits; None where no flag names one.
+
+        With --validation_split_percentage, the examples to train and to evaluate on are in the file of one split.
+        """
+        files = {split: getattr(self, f"{split}_file") for split in self.splits}
+        if self.validation_split_percentage is not None and "train" in files:
+            files.pop("validation", None)
+        elif self.validation_split_percentage is not None and "validation" in files:
+            files["validation"] = self.train_file
+        return files
 
     def data_sources(self) -> dict[str, list[Path] | str]:
         """The user's own files; a script adds its other sources."""
@@ -494,6 +522,12 @@ class DataArguments(RunArguments):
     def limits(self) -> dict[str, int | None]:
         """split -> the largest number of examples that this run uses; None: all"""
         return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_predict_samples}
+
+    @property
+    def read_limits(self) -> dict[str, int | None]:
+        """split -> the number of examples after which its reader may stop; of a file that is divided, all are read"""
+        divided = () if self.validation_split_percentage is None else ("train", "validation")
+        return self.limits | dict.fromkeys(divided)
 
 
 def default_strategy(steps: int | None) -> str:
