@@ -137,10 +137,8 @@ def figure_text(value: float) -> str:
     return f"{value:.1f}" if round(value, 1) == value else f"{value:.2f}"
 
 
-def cell_text(values: list[float] | None) -> str:
+def cell_text(values: list[float]) -> str:
     """As in "79.8 ± 0.5 (3)"; of one run, as in "79.8 (1)"."""
-    if not values:
-        return ""
     deviation = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
     return f"{fmean(values):.1f}{deviation} ({len(values)})"
 

@@ -12,12 +12,11 @@ import yaml
 
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import read_text
-from elmo_gpt_bert.training.published import PAPERS
+from elmo_gpt_bert.training.published import LOADER, PAPERS
 
 
 Budget = Literal["small", "paper"]
 FILE = Path(__file__).with_name("tables.yaml")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first, in C, takes a ninth of the time
 
 
 @dataclass(frozen=True)
