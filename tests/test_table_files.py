@@ -60,8 +60,9 @@ def test_a_row_is_there_for_each_record_and_rows_of_one_name_are_one_run():
     "text, problem",
     [
         ("[{name: a, script: s}, {name: a, script: t}]", "two rows have the name a, and do not run the same"),
-        ("[{name: $task, script: s}]", r"\$task: 'task' is none of no names of `each`"),
-        ("[{each: {size: [1]}, name: a_$s, script: s}]", r"a_\$s: 's' is none of size of `each`"),
+        ("[{name: $task, script: s}]", r"\$task: 'task'; `each` has no names"),
+        ("[{each: {size: [1]}, name: a_$s, script: s}]", r"a_\$s: 's'; `each` has size"),
+        ("[{name: a, script: s, line: [x]}]", "a row that has a line needs scores, and the other way round"),
         ("[{name: a, script: s, line: [no], scores: {dev: m}}]", "False is no text; put it into quotes"),
     ],
 )

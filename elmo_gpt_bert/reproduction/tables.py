@@ -186,7 +186,7 @@ def read_tables(path: Path) -> tuple[dict[Budget, dict[str, str]], dict[str, dic
 
 
 def read_table(name: str, budget: Budget, entry: Entry, runs: Mapping[str, Row]) -> Table:
-    entry = dict(entry)
+    entry = dict(entry)  # from which all is taken out but the fields of Table
     rows = read_rows(entry.pop("rows"), runs)
     published = tuple(
         figure for part, names in expand(entry.pop("published", [])) for figure in read_figures(part, names)
@@ -214,16 +214,20 @@ def read_rows(entries: Iterable[Entry], runs: Mapping[str, Row]) -> dict[str, Ro
 
 
 def read_row(entry: Entry, known: Mapping[str, Row]) -> Row:
+    """A row, which may begin with one of the `known` ones."""
     base = known[entry["run"]] if "run" in entry else Row("", "")
     flags, more = dict(base.flags), entry.get("flags", {})
     for part in more if isinstance(more, list) else [more]:
         flags |= {name: read_flag(value) for name, value in part.items()}
-    cells = tuple(Cell(tuple(entry["line"]), *score) for score in entry.get("scores", {}).items())
-    texts = {key: value for key, value in entry.items() if key not in ("run", "flags", "line", "scores")}
-    for text in (value for cell in cells for value in (*cell.line, cell.column, cell.metric)):
+    line, scores = tuple(entry.get("line", ())), entry.get("scores", {})
+    if bool(line) != bool(scores):
+        raise InputError(f"{FILE}, {entry}: a row that has a line needs scores, and the other way round")
+    for text in (*line, *scores, *scores.values()):
         if not isinstance(text, str):
             raise InputError(f"{FILE}, {entry}: {text!r} is no text; put it into quotes")
-    return replace(base, flags=flags, cells=cells, **texts)
+    cells = tuple(Cell(line, column, metric) for column, metric in scores.items())
+    changes = {key: value for key, value in entry.items() if key not in ("run", "flags", "line", "scores")}
+    return replace(base, flags=flags, cells=cells, **changes)
 
 
 def read_flag(value: Any) -> Flag:
@@ -238,15 +242,15 @@ def read_flag(value: Any) -> Flag:
 
 def read_figures(part: Entry, names: Names) -> Iterator[Published]:
     """Figures of an entry of papers.yaml, in the lines and columns of the table."""
-    for system, scores in choose(PAPERS[part["from"]], fill(part.get("systems"), names)):
-        for score, value in choose(scores, part.get("scores")):
+    for system, scores in renamed(PAPERS[part["from"]], fill(part.get("systems"), names)):
+        for score, value in renamed(scores, part.get("scores")):
             if value is not None:
                 line, column = fill([part["line"], part["column"]], names | {"system": system, "score": score})
                 yield Published(tuple(line), column, value)
 
 
-def choose(values: Mapping[str, Any], names: Iterable[str] | Mapping[str, str] | None) -> list[tuple[str, Any]]:
-    """The values of these names, by default of all, with their names or with those that a mapping gives them."""
+def renamed(values: Mapping[str, Any], names: Iterable[str] | Mapping[str, str] | None) -> list[tuple[str, Any]]:
+    """The values of these names, by default of all, each with its name or with that which a mapping gives it."""
     names = list(values) if names is None else names
     return [(names[name] if isinstance(names, dict) else name, values[name]) for name in names]
 
@@ -271,10 +275,12 @@ def fill(value: Any, names: Names) -> Any:
         return [fill(part, names) for part in value]
     if not isinstance(value, str):
         return value
+    if value.startswith("$") and value[1:] in names:
+        return names[value[1:]]
     try:
-        return names[value[1:]] if value[:1] == "$" and value[1:] in names else Template(value).substitute(names)
+        return Template(value).substitute(names)
     except (KeyError, ValueError) as error:
-        raise InputError(f"{FILE}: {value}: {error} is none of {', '.join(names) or 'no names'} of `each`") from error
+        raise InputError(f"{FILE}: {value}: {error}; `each` has {', '.join(names) or 'no names'}") from error
 
 
 MODELS, TABLES = read_tables(FILE)
