@@ -28,10 +28,9 @@ from pathlib import Path
 
 from elmo_gpt_bert.reproduction.records import collect, read_runs
 from elmo_gpt_bert.reproduction.report import write_report
-from elmo_gpt_bert.reproduction.rows import MODELS, Table
 from elmo_gpt_bert.reproduction.running import run_steps
 from elmo_gpt_bert.reproduction.steps import Folders, choose, plan
-from elmo_gpt_bert.reproduction.tables import TABLES
+from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Table
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, LaunchError
 from elmo_gpt_bert.training.files import make_folder, write_json

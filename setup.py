@@ -104,8 +104,9 @@ setup(
     ],
     python_requires=">=3.11",
     packages=find_packages(str(ROOT), include=["elmo_gpt_bert*", "modeling*"]),
-    # The labelled word senses, and modules that `evaluate` loads by path, one folder each.
-    package_data={"elmo_gpt_bert.analysis": ["*.tsv"], "elmo_gpt_bert.metrics": ["*/*.py"]},
+    # The labelled word senses; modules that `evaluate` loads by path, one folder each; tables and the papers' figures.
+    package_data={"elmo_gpt_bert.analysis": ["*.tsv"], "elmo_gpt_bert.metrics": ["*/*.py"]}
+    | {f"elmo_gpt_bert.{name}": ["*.yaml"] for name in ("reproduction", "training")},
     cmdclass={"build_py": Build},
     entry_points={"console_scripts": [f"zoo-{name.replace('_', '-')}=elmo_gpt_bert.scripts:run" for name in SCRIPTS]},
     install_requires=REQUIRED,

@@ -20,10 +20,9 @@ import reproduce
 from elmo_gpt_bert.analysis import reporting
 from elmo_gpt_bert.convert import vectors
 from elmo_gpt_bert.reproduction import report, running, steps
-from elmo_gpt_bert.reproduction.rows import MODELS, Cell, Comparison, Published, Row, Table, data, model
+from elmo_gpt_bert.reproduction.report import reach, verdict
 from elmo_gpt_bert.reproduction.steps import Folders, plan
-from elmo_gpt_bert.reproduction.tables import TABLES
-from elmo_gpt_bert.reproduction.verdicts import reach, verdict
+from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Cell, Place, Published, Row, Table
 from tests.conftest import ROOT
 from tests.reproduction_sample import write_models, write_paper_data
 from tests.test_guides import parser_of
@@ -148,8 +147,8 @@ def test_the_title_of_a_column_of_figures_says_whose_they_are(name):
 
 @pytest.mark.parametrize("name", TABLES_OF_PAPERS)
 def test_only_scores_of_the_same_split_are_compared(name):
-    for each in TABLES_OF_PAPERS[name].comparisons:
-        splits = [{*re.findall(r"\b(dev|test)\b", text)} for text in (each.ours, each.published)]
+    for columns in TABLES_OF_PAPERS[name].comparisons.items():
+        splits = [{*re.findall(r"\b(dev|test)\b", column)} for column in columns]
         assert splits[0] == splits[1]
 
 
@@ -188,7 +187,7 @@ TABLE = Table(
     rows=(a_row("base"), a_row("large"), a_row("huge")),
     published=tuple(Published((name,), "a paper: dev", value) for name, value in (("base", 84.25), ("large", 91.0))),
     budget="paper",
-    comparisons=(Comparison("dev", "a paper: dev"),),
+    comparisons={"dev": "a paper: dev"},
 )
 RUNS = {"base": (0.84, 0.85), "large": (0.901, 0.9, 0.902), "huge": ()}
 RECORD = {
@@ -242,7 +241,7 @@ def test_one_run_has_no_deviation_and_each_column_its_colour(tmp_path, monkeypat
     monkeypatch.setattr(report, "png", lambda figure: drawn.append(figure) or reporting.png(figure))
     columns = tuple(f"score {number}" for number in range(14))  # as many as blimp has
     row = Row("base", "run_glue", "r.yaml", {}, cells=tuple(Cell(("base",), column, "eval_x") for column in columns))
-    table = dataclasses.replace(TABLE, columns=columns, rows=(row,), published=(), comparisons=())
+    table = dataclasses.replace(TABLE, columns=columns, rows=(row,), published=(), comparisons={})
     record = {"rows": [{"name": "base", "runs": {"42": {"metrics": {"eval_x": 0.5}}}}]}
     report.write_report(table, record, tmp_path)
     with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
@@ -332,7 +331,7 @@ def a_step(tmp_path: Path, **changes: object) -> steps.Step:
     (tmp_path / "recipe.yaml").write_text(
         "task_name: sst2\ndo_train: true\nper_device_train_batch_size: 16\ngradient_accumulation_steps: 2\n"
     )
-    row = Row("run", "run_glue", str(tmp_path / "recipe.yaml"), {"model_name_or_path": model("bert")})
+    row = Row("run", "run_glue", str(tmp_path / "recipe.yaml"), {"model_name_or_path": Place("model", "bert")})
     step = steps.make_step(row, 42, "t", Folders(tmp_path, {"bert": "bert"}, tmp_path / "out"), True)
     return dataclasses.replace(step, **changes)
 
@@ -392,7 +391,7 @@ def what_jobs_see(variable: str, tmp_path: Path, monkeypatch) -> list[str]:
     monkeypatch.setattr(running, "is_finished", lambda step: False)
     seen = tmp_path / "seen"
     (tmp_path / "t").mkdir()
-    one = Row("a", "run_glue", flags={"data_dir": data(".")}, seeded=False)
+    one = Row("a", "run_glue", flags={"data_dir": Place("data", ".")}, seeded=False)
     every = [dataclasses.replace(one, name=name) for name in "abc"]
     running.run_steps([steps.make_step(row, None, "t", Folders(tmp_path, {}, tmp_path), False) for row in every], 2)
     lines = seen.read_text(encoding="utf-8").split()

@@ -15,9 +15,8 @@ import pytest
 
 import reproduce
 from elmo_gpt_bert.reproduction import report, running, steps
-from elmo_gpt_bert.reproduction.rows import Cell, Gap, Published, Row, Table, data, hub_model, model, output
 from elmo_gpt_bert.reproduction.steps import Folders, Step, choose, plan
-from elmo_gpt_bert.reproduction.tables import TABLES
+from elmo_gpt_bert.reproduction.tables import TABLES, Cell, Gap, Place, Published, Row, Table
 from elmo_gpt_bert.training.errors import FileError, InputError, LaunchError
 from tests.processes import fork, wait
 
@@ -50,7 +49,7 @@ RECORD = '{"table": "tiny", "budget": "small", "environments": [{}], "rows": [{"
 
 
 def fake_row(name: str, rate: float, **options: object) -> Row:
-    flags = {"model_name_or_path": model("bert"), "data_dir": data("data"), "learning_rate": rate}
+    flags = {"model_name_or_path": Place("model", "bert"), "data_dir": Place("data", "data"), "learning_rate": rate}
     cells = (Cell((name,), "score", "eval_accuracy"),)
     return Row(name, "run_glue", "recipe.yaml", flags, "", "t", "bert", cells, **options)
 
@@ -173,7 +172,7 @@ def test_a_record_that_another_command_has_written_to_keeps_its_runs(fake):
 
 
 def test_another_model_of_the_hub_is_another_run(tmp_path):
-    row = Row("low", "run_glue", flags={"model_name_or_path": hub_model("gpt")}, cells=TABLE.rows[0].cells)
+    row = Row("low", "run_glue", flags={"model_name_or_path": Place("hub model", "gpt")}, cells=TABLE.rows[0].cells)
     table = Table("t", "", ("rate",), ("score",), (row,))
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "config.json").write_text("{}", encoding="utf-8")
@@ -235,7 +234,7 @@ def test_a_file_that_is_no_record_of_the_table_is_one_clear_error(fake, text, pr
 def test_what_only_recorded_rows_need_is_not_made(tmp_path):
     cells = TABLE.rows[0].cells
     first = Row("first", "run_pretraining", cells=cells, seeded=False)
-    second = Row("second", "run_glue", flags={"model_name_or_path": output("first")}, cells=cells, family="bert")
+    second = Row("second", "run_glue", flags={"model_name_or_path": Place("row", "first")}, cells=cells, family="bert")
     every = plan(Table("t", "", ("rate",), ("score",), (first, second)), Folders(tmp_path, {}, tmp_path), seeds=2)
     recorded = [("first", "42"), ("second", "42")]
     assert [step.name for step in choose(every, recorded=recorded)] == ["first", "second, seed 43"]
@@ -248,7 +247,7 @@ def test_what_only_recorded_rows_need_is_not_made(tmp_path):
 def test_all_rows_are_run_with_a_seed_before_the_next_seed(tmp_path):
     cells = TABLE.rows[0].cells
     rows = (Row("random", "run_glue", cells=cells), Row("words", "run_ner", cells=cells, seeded=False))
-    rows += (Row("trained", "run_glue", flags={"vectors": output("words")}, cells=cells),)
+    rows += (Row("trained", "run_glue", flags={"vectors": Place("row", "words")}, cells=cells),)
     every = plan(Table("t", "", ("rate",), ("score",), rows), Folders(tmp_path, {}, tmp_path), seeds=2)
     names = ["random, seed 42", "words", "trained, seed 42", "random, seed 43", "trained, seed 43"]
     assert [step.name for step in choose(every)] == names
@@ -272,7 +271,7 @@ def test_checkpoints_that_another_row_begins_with_stay(tmp_path):
     cells, files = TABLE.rows[0].cells, {"metrics.json", "README.md", "model.safetensors", "checkpoint-3"}
     first = Row("first", "run_pretraining", seeded=False)
     for start, expected in (("checkpoint-3", files), ("", files - {"checkpoint-3"})):
-        second = Row("second", "run_glue", flags={"model_name_or_path": output("first", start)}, cells=cells)
+        second = Row("second", "run_glue", flags={"model_name_or_path": Place("row", "first", start)}, cells=cells)
         step, _ = plan(Table("t", "", ("rate",), ("score",), (first, second)), Folders(tmp_path, {}, tmp_path), 1)
         (step.output / "checkpoint-3").mkdir(parents=True, exist_ok=True)
         for name in files - {"checkpoint-3"}:
@@ -395,7 +394,7 @@ def test_results_of_another_model_in_the_same_folder_are_not_taken_for_these(fak
 
 def test_rows_wait_for_those_that_they_need_and_fail_with_them(tmp_path):
     first = Row("first", "run_pretraining", flags={"config_overrides": "a=1"}, seeded=False)
-    second = Row("second", "run_glue", flags={"model_name_or_path": output("first")}, cells=TABLE.rows[0].cells)
+    second = Row("second", "run_glue", flags={"model_name_or_path": Place("row", "first")}, cells=TABLE.rows[0].cells)
     table = Table("t", "", ("rate",), ("score",), (first, second))
     folders = Folders(tmp_path, {}, tmp_path)
     one, other = plan(table, folders, seeds=1)
@@ -409,7 +408,10 @@ def test_rows_wait_for_those_that_they_need_and_fail_with_them(tmp_path):
 
 def test_a_conversion_with_other_input_is_made_anew(fake):
     row = Row(
-        "words", "elmo_gpt_bert.convert.vectors", flags={"model": model("bert"), "texts": data("text")}, seeded=False
+        "words",
+        "elmo_gpt_bert.convert.vectors",
+        flags={"model": Place("model", "bert"), "texts": Place("data", "text")},
+        seeded=False,
     )
     step = steps.make_step(row, None, "tiny", Folders(Path("data"), {"bert": Path("bert")}, Path("runs")), True)
     for path in ("bert/SHA256SUMS", "bert/config.json", "data/text"):

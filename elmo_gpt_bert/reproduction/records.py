@@ -17,8 +17,8 @@ from elmo_gpt_bert.training.files import read_json
 from elmo_gpt_bert.training.output_folder import METRICS
 from elmo_gpt_bert.training.results import RUN_KEYS, read_record
 
-from .rows import MODELS, Flag, Place, Table, places
 from .steps import Step, content_digests, is_finished
+from .tables import MODELS, Flag, Place, Table, places
 
 
 Runs = dict[tuple[str, str], dict[str, Any]]  # (row, seed) -> a run, with its environment in place of the number

@@ -26,7 +26,7 @@ from elmo_gpt_bert.training.identity import read_finished, run_identity
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
 from elmo_gpt_bert.training.seeds import remove_all_but_results
 
-from .rows import Place, Row, Table, places
+from .tables import Place, Row, Table, places
 
 
 FIRST_SEED = 42  # the scripts' default
@@ -152,7 +152,7 @@ def make_step(
     if row.overrides:
         recipe = read_recipe(row)
         flags["config_overrides"] = ",".join(filter(None, [recipe.get("config_overrides"), row.overrides]))
-    flags |= {row.output_flag: folder}
+    flags |= {"output" if row.script.startswith("elmo_gpt_bert.convert.") else "output_dir": folder}
     words = [row.recipe] if row.recipe else []
     inputs, hub_models = [], []
     for name, value in flags.items():

@@ -1,0 +1,286 @@
+"""What a table is, and the tables of tables.yaml: rows that are runs of the scripts, cells, and published figures."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from string import Template
+from typing import Any, Literal
+
+import yaml
+
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.files import read_text
+from elmo_gpt_bert.training.published import LOADER, PAPERS
+
+
+Budget = Literal["small", "paper"]
+FILE = Path(__file__).with_name("tables.yaml")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file or folder that a flag names, wherever it is on this machine.
+
+    kind: data below --data_root; a model of `MODELS`, a folder or by default on the Hub; or the output folder of
+        another row, which then runs first
+    file: in the folder
+    unless_hub: of data, a file in the folder. If it is missing, the flag is left out, and the script reads the Hub's
+    """
+
+    kind: Literal["data", "model", "hub model", "row"]
+    name: str
+    file: str = ""
+    unless_hub: str = ""
+
+
+Flag = str | int | float | bool | Place | tuple[Place, ...]
+Line = tuple[str, ...]  # the texts at the beginning of a line of the table
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Where the table shows a score. `metric` is the entry of metrics.json."""
+
+    line: Line
+    column: str
+    metric: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run of a script, or one for each seed. tables.yaml describes the fields.
+
+    cells: where its scores stand; none for a row that others only begin with
+    """
+
+    name: str
+    script: str
+    recipe: str = ""
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    overrides: str = ""
+    task: str = ""
+    family: str = ""
+    cells: tuple[Cell, ...] = ()
+    seeded: bool = True
+    keeps_model: bool = False
+
+    @property
+    def needs(self) -> set[str]:
+        """The names of the rows whose results its flags name."""
+        return {place.name for value in self.flags.values() for place in places(value) if place.kind == "row"}
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a script of the root trains or scores a model, and not a module that makes its input anew."""
+        return self.script.startswith("run_")
+
+
+def places(flag: Flag) -> tuple[Place, ...]:
+    """The files and folders that the flag names."""
+    values = flag if isinstance(flag, tuple) else (flag,)
+    return tuple(value for value in values if isinstance(value, Place))
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure that somebody else has published. `column` names the publication, unless the line does."""
+
+    line: Line
+    column: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A cell that stays empty, and why."""
+
+    line: Line
+    column: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper, or one that this project adds, for one budget.
+
+    budget: two tables of the same name, of different budgets, ask the same question
+    title: a sentence that says what the numbers are
+    heads: the titles of the columns at the beginning of a line
+    columns: the titles of the columns of our scores
+    notes: what a reader must know to compare the numbers
+    comparisons: column of ours -> column of published figures of the same score on the same data. Of each line, the
+        table says whether they differ by more than seeds do
+    """
+
+    name: str
+    title: str
+    heads: Line
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    published: tuple[Published, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    notes: tuple[str, ...] = ()
+    budget: Budget = "small"
+    comparisons: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        earlier: set[str] = set()
+        for row in self.rows:
+            if not re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)*", row.name):
+                raise InputError(f"{self.name}: {row.name} is no name of a folder")
+            if not row.needs <= earlier:
+                raise InputError(f"{row.name} needs {row.needs - earlier}: rows before it, without seeds")
+            earlier |= set() if row.seeded else {row.name}
+            for cell in row.cells:
+                if len(cell.line) != len(self.heads) or cell.column not in self.columns:
+                    raise InputError(f"{row.name}: the table has no cell {cell.line}, {cell.column}")
+        for ours, theirs in self.comparisons.items():
+            if ours not in self.columns or theirs not in self.published_columns:
+                raise InputError(f"{self.name}: no columns {ours} and {theirs}")
+
+    @property
+    def folder(self) -> str:
+        """Of the results, below the folder of all tables."""
+        return self.name if self.budget == "small" else f"{self.budget}/{self.name}"
+
+    @property
+    def runs_folder(self) -> str:
+        """Of the runs, below the folder of all tables. The tables of the papers share theirs."""
+        return self.name if self.budget == "small" else f"{self.budget}/runs"
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines in the order in which they are named first, those with the same first text together."""
+        ours = [cell.line for row in self.rows for cell in row.cells]
+        lines = list(dict.fromkeys([*ours, *(each.line for each in (*self.gaps, *self.published))]))
+        firsts = [line[0] for line in lines]
+        return sorted(lines, key=lambda line: firsts.index(line[0]))
+
+    @property
+    def published_columns(self) -> list[str]:
+        """The columns of other people's figures, which come after ours, first those that ours are compared with."""
+        named = [figure.column for figure in self.published if figure.column not in self.columns]
+        compared = [column for column in self.comparisons.values() if column in named]
+        return list(dict.fromkeys([*compared, *named]))
+
+
+# tables.yaml
+
+Entry = dict[str, Any]
+Names = dict[str, Any]  # what stands for $name
+
+
+def read_tables(path: Path) -> tuple[dict[Budget, dict[str, str]], dict[str, dict[Budget, Table]]]:
+    """The models that a user can replace, and the tables by name and budget."""
+    content = yaml.load(read_text(path), LOADER)
+    tables: dict[str, dict[Budget, Table]] = {}
+    try:
+        runs = read_rows(content["runs"], {})
+        for name, budgets in content["tables"].items():
+            tables[name] = {budget: read_table(name, budget, entry, runs) for budget, entry in budgets.items()}
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}, after {', '.join(tables)}: a key is missing or unknown: {error}") from error
+    return content["models"], tables
+
+
+def read_table(name: str, budget: Budget, entry: Entry, runs: Mapping[str, Row]) -> Table:
+    entry = dict(entry)  # from which all is taken out but the fields of Table
+    rows = read_rows(entry.pop("rows"), runs)
+    published = tuple(
+        figure for part, names in expand(entry.pop("published", [])) for figure in read_figures(part, names)
+    )
+    gaps = tuple(
+        Gap(tuple(gap["line"]), column, gap["reason"])
+        for part, names in expand(entry.pop("gaps", []))
+        for gap in [fill(part, names)]
+        for column in gap["columns"]
+    )
+    texts = {key: tuple(entry.pop(key, ())) for key in ("heads", "columns", "notes")}
+    return Table(name, budget=budget, rows=tuple(rows.values()), published=published, gaps=gaps, **texts, **entry)
+
+
+def read_rows(entries: Iterable[Entry], runs: Mapping[str, Row]) -> dict[str, Row]:
+    """The rows by name. They may begin with one of the `runs` or with a row above, all of which they have."""
+    rows: dict[str, Row] = {}
+    for part, names in expand(entries):
+        row = read_row(fill(part, names), {**runs, **rows})
+        earlier = rows.get(row.name, replace(row, cells=()))
+        if replace(earlier, cells=()) != replace(row, cells=()):
+            raise InputError(f"{FILE}: two rows have the name {row.name}, and do not run the same")
+        rows[row.name] = replace(row, cells=earlier.cells + row.cells)
+    return rows
+
+
+def read_row(entry: Entry, known: Mapping[str, Row]) -> Row:
+    """A row, which may begin with one of the `known` ones."""
+    base = known[entry["run"]] if "run" in entry else Row("", "")
+    flags, more = dict(base.flags), entry.get("flags", {})
+    for part in more if isinstance(more, list) else [more]:
+        flags |= {name: read_flag(value) for name, value in part.items()}
+    line, scores = tuple(entry.get("line", ())), entry.get("scores", {})
+    if bool(line) != bool(scores):
+        raise InputError(f"{FILE}, {entry}: a row that has a line needs scores, and the other way round")
+    for text in (*line, *scores, *scores.values()):
+        if not isinstance(text, str):
+            raise InputError(f"{FILE}, {entry}: {text!r} is no text; put it into quotes")
+    cells = tuple(Cell(line, column, metric) for column, metric in scores.items())
+    changes = {key: value for key, value in entry.items() if key not in ("run", "flags", "line", "scores")}
+    return replace(base, flags=flags, cells=cells, **changes)
+
+
+def read_flag(value: Any) -> Flag:
+    """A number, a text, a place such as {data: glue}, or a list of places."""
+    if isinstance(value, list):
+        return tuple(map(read_flag, value))
+    if not isinstance(value, dict):
+        return value
+    (kind, name), *rest = value.items()
+    return Place(kind, name, **dict(rest))
+
+
+def read_figures(part: Entry, names: Names) -> Iterator[Published]:
+    """Figures of an entry of papers.yaml, in the lines and columns of the table."""
+    for system, scores in renamed(PAPERS[part["from"]], fill(part.get("systems"), names)):
+        for score, value in renamed(scores, part.get("scores")):
+            if value is not None:
+                line, column = fill([part["line"], part["column"]], names | {"system": system, "score": score})
+                yield Published(tuple(line), column, value)
+
+
+def renamed(values: Mapping[str, Any], names: Iterable[str] | Mapping[str, str] | None) -> list[tuple[str, Any]]:
+    """The values of these names, by default of all, each with its name or with that which a mapping gives it."""
+    names = list(values) if names is None else names
+    return [(names[name] if isinstance(names, dict) else name, values[name]) for name in names]
+
+
+def expand(entries: Iterable[Entry], names: Names | None = None) -> Iterator[tuple[Entry, Names]]:
+    """Each entry with what its $names stand for: once for each record of its `each`, or all of its `rows`."""
+    for entry in entries:
+        part = {key: value for key, value in entry.items() if key != "each"}
+        each = entry.get("each", [{}])
+        if isinstance(each, dict):
+            each = [dict(zip(each, values, strict=True)) for values in product(*each.values())]
+        for record in each:
+            known = (names or {}) | record
+            yield from expand(part["rows"], known) if "rows" in part else [(part, known)]
+
+
+def fill(value: Any, names: Names) -> Any:
+    """The value with all that its $names stand for."""
+    if isinstance(value, dict):
+        return {fill(key, names): fill(part, names) for key, part in value.items()}
+    if isinstance(value, list):
+        return [fill(part, names) for part in value]
+    if not isinstance(value, str):
+        return value
+    if value.startswith("$") and value[1:] in names:
+        return names[value[1:]]
+    try:
+        return Template(value).substitute(names)
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{FILE}: {value}: {error}; `each` has {', '.join(names) or 'no names'}") from error
+
+
+MODELS, TABLES = read_tables(FILE)
