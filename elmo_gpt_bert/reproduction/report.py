@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from elmo_gpt_bert.analysis.reporting import png
+from elmo_gpt_bert.analysis.frame import png
 from elmo_gpt_bert.training.files import write_bytes, write_text
 
 from .rows import Line, Table, percent
