@@ -19,14 +19,11 @@ and the files have the bytes that they would have had.
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from accelerate import PartialState
 from accelerate.utils import tqdm
 from transformers.hf_argparser import HfArg
@@ -34,21 +31,25 @@ from transformers.hf_argparser import HfArg
 from elmo_gpt_bert.analysis.extraction import (
     Combination,
     Extractor,
+    Format,
+    Info,
     Plan,
     Unit,
     choose_layers,
     make_plan,
+    read_info,
     read_parts,
+    write_part,
 )
+from elmo_gpt_bert.analysis.frame import set_up_libraries
 from elmo_gpt_bert.analysis.representations import Pieces, is_vectors, load_encoder
-from elmo_gpt_bert.analysis.vector_files import Format, read_info, write_part
 from elmo_gpt_bert.training.arguments import without_folders
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.digests import model_digest
-from elmo_gpt_bert.training.errors import ExistingFileError, FolderInUseError, InputError
-from elmo_gpt_bert.training.files import acquire_lock, read_json_object, write_json, writing
+from elmo_gpt_bert.training.errors import ExistingFileError, InputError
+from elmo_gpt_bert.training.files import read_json_object, write_json
 from elmo_gpt_bert.training.flags import parse_fields
-from elmo_gpt_bert.training.launching import choose_implementation
+from elmo_gpt_bert.training.launching import locked
 
 
 DESCRIPTION = "vectors.json"  # there only when all files are
@@ -94,25 +95,28 @@ class ExtractArguments:
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Carries out what `argv`, by default the command line, asks for; returns the content of vectors.json."""
     args = parse_fields(ExtractArguments, argv, description=__doc__.partition("\n")[0])
-    folder = Path(args.output_dir)
+    folder, text = Path(args.output_dir), Path(args.text_file)
     check_folder(folder, args)
     extractor = load_extractor(args)
     numbers = 0 if args.vectors_of == "sentences" else len(extractor.layers) * extractor.size
-    plan = make_plan(Path(args.text_file), 4 * numbers)
+    plan = make_plan(text, 4 * numbers)
     settings = describe(args, extractor, plan)
     with locked(folder):
         start(folder, settings, args)
         files = {part: folder / f"vectors-{n:05}.{args.format}" for n, part in enumerate(plan.parts)}
-        missing = [part for part, path in files.items() if not is_whole(path, part, args)]
+        infos = {part: read_info(path, part, args.format) for part, path in files.items()}
+        missing = [part for part, info in infos.items() if info is None]
         if missing and (folder / DESCRIPTION).exists():  # somebody has removed a file
             write_json(folder / SETTINGS, settings)
             (folder / DESCRIPTION).unlink()
         bar = tqdm(total=sum(map(len, missing)), unit=" lines", leave=False, disable=not sys.stderr.isatty())
-        for part, lines in read_parts(Path(args.text_file), missing):
-            write_part(extractor.extract(Path(args.text_file), part, lines), files[part], args.format)
+        for part, lines in read_parts(text, missing):
+            infos[part] = write_part(extractor.extract(text, part, lines), files[part], args.format)
             bar.update(len(part))
         bar.close()
-        description = finish(folder, [*files.values()], settings, plan)
+        counts = {path.name: infos[part]["lines"] for part, path in files.items()}
+        description = settings | summed_up([*infos.values()], plan) | {"files": counts}
+        write_json(folder / DESCRIPTION, description)
     print(report(folder, description))
     return description
 
@@ -122,9 +126,7 @@ def load_extractor(args: ExtractArguments) -> Extractor:
     name = args.model_name_or_path
     if is_vectors(name):
         raise InputError(f"--model_name_or_path {name} is a file of word vectors, not a model: it lists them itself")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    choose_implementation("zoo")
+    set_up_libraries()
     torch.manual_seed(0)  # a pooler that the checkpoint lacks is the same each time, and so is the model's digest
     encoder = load_encoder(name, pieces=args.pieces if args.vectors_of == "words" else None)
     encoder.model.to(PartialState().device)
@@ -139,25 +141,11 @@ def load_extractor(args: ExtractArguments) -> Extractor:
 
 def check_folder(folder: Path, args: ExtractArguments) -> None:
     """Raises FileExistsError if the folder has vectors, and neither --resume nor --overwrite_output_dir is given."""
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if names & {DESCRIPTION, SETTINGS} and not (args.resume or args.overwrite_output_dir):
+    has_vectors = any((folder / name).exists() for name in (DESCRIPTION, SETTINGS))
+    if has_vectors and not (args.resume or args.overwrite_output_dir):
         raise ExistingFileError(
             f"--output_dir {folder} has vectors: choose another, --resume, or give --overwrite_output_dir"
         )
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Makes the folder, and keeps other processes from writing to it."""
-    in_use = FolderInUseError(f"another process is writing to --output_dir {folder}: choose another")
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = acquire_lock(folder, in_use)
-    try:
-        yield
-    finally:
-        (folder / ".lock").unlink(missing_ok=True)
-        lock.release()
 
 
 def describe(args: ExtractArguments, extractor: Extractor, plan: Plan) -> dict[str, Any]:
@@ -199,34 +187,26 @@ def start(folder: Path, settings: dict[str, Any], args: ExtractArguments) -> Non
     write_json(folder / SETTINGS, settings)
 
 
-def is_whole(path: Path, part: range, args: ExtractArguments) -> bool:
-    info = read_info(path, args.format)
-    return info is not None and (info["first"], info["lines"]) == (part.start, len(part))
-
-
-def finish(folder: Path, files: list[Path], settings: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """Writes vectors.json."""
-    infos = [read_info(path, settings["format"]) for path in files]
-    counts = {
+def summed_up(infos: list[Info], plan: Plan) -> dict[str, Any]:
+    """What vectors.json says of all files together."""
+    return {
         "lines": sum(info["lines"] for info in infos),
         "empty_lines": plan.empty,
         "truncated_lines": [number for info in infos for number in info["truncated"]],
         "vectors": sum(info["vectors"] for info in infos),
-        "files": {path.name: info["lines"] for path, info in zip(files, infos, strict=True)},
     }
-    write_json(folder / DESCRIPTION, settings | counts)
-    return settings | counts
 
 
 def report(folder: Path, description: dict[str, Any]) -> str:
-    """What is in the folder, in a line or two."""
+    """What is in the folder, in words that suit one file or line and many."""
     layers = ", ".join(description["names_of_layers"])
-    text = f"{folder}: {description['vectors']:,} vectors of {description['vectors_of']} in {description['lines']:,} "
-    text += f"lines, of {description['size']} numbers ({layers}); files: {len(description['files'])}"
+    text = f"{folder} has the vectors of {description['vectors_of']}: {description['vectors']:,} of them. "
+    text += f"A vector has {description['size']} numbers ({layers}).\n"
+    text += f"Lines of the text: {description['lines']:,}. Files: {len(description['files']):,}."
     if empty := description["empty_lines"]:
-        text += f"\nempty lines, which have no words, and as sentences zeros: {empty:,}"
+        text += f"\nLines without words: {empty:,}."
     if cut := description["truncated_lines"]:
-        text += f"\nlines that were not read to their end: {len(cut):,}, the first is line {cut[0] + 1}"
+        text += f"\nLines that the model did not read to the end: {len(cut):,}. The first is line {cut[0] + 1}."
     return text
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from transformers import AutoTokenizer, BertModel, GPT2Model, OpenAIGPTModel
 
 import extract_vectors
-from elmo_gpt_bert.analysis import extraction, vector_files
+from elmo_gpt_bert.analysis import extraction
 from modeling import ElmoModel
 from tests.analysis_sample import write_vectors
 from tests.pairs_sample import write_bert, write_bilm, write_gpt, write_gpt2
@@ -88,9 +88,9 @@ def test_words_have_the_states_that_transformers_gives_for_their_line_alone(writ
 
 def test_the_last_lines_count_files_and_lines_in_words_that_suit_one_of_them(text, tmp_path, capsys):
     extract(write_bert(tmp_path), text)
-    first, second = capsys.readouterr().out.splitlines()[-2:]
-    assert first.endswith("(layer 3); files: 1")
-    assert second == "empty lines, which have no words, and as sentences zeros: 1"
+    vectors, lines, empty = capsys.readouterr().out.splitlines()[-3:]
+    assert vectors.endswith(" A vector has 12 numbers (layer 3).")
+    assert (lines, empty) == ("Lines of the text: 6. Files: 1.", "Lines without words: 1.")
 
 
 @pytest.mark.parametrize("write, stock", STOCK)
@@ -241,13 +241,13 @@ def test_vectors_of_another_model_text_or_layer_are_not_mixed_with_those_that_ar
 
 def test_a_folder_that_another_process_writes_to_is_left_alone(text, tmp_path):
     folder = write_bert(tmp_path)
-    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(BlockingIOError, match="another process is writing to"):
+    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(BlockingIOError, match="another run is writing to"):
         extract(folder, text)
     assert not contents(tmp_path / "out")
 
 
 def test_a_full_disk_is_one_line_and_what_was_written_stays(text, tmp_path, small_parts, monkeypatch):
-    folder, write = write_bert(tmp_path), vector_files.save_file
+    folder, write = write_bert(tmp_path), extraction.save_file
 
     def full(arrays, path, metadata) -> None:
         if "00001" in path.name:
@@ -255,7 +255,7 @@ def test_a_full_disk_is_one_line_and_what_was_written_stays(text, tmp_path, smal
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(arrays, path, metadata)
 
-    monkeypatch.setattr(vector_files, "save_file", full)
+    monkeypatch.setattr(extraction, "save_file", full)
     with pytest.raises(OSError, match="cannot write .*00001.safetensors: No space left on device. Make room, then"):
         extract(folder, text)
     assert [*contents(tmp_path / "out")] == ["vectors-00000.safetensors"]

@@ -17,7 +17,7 @@ import torch
 from scipy.stats import norm
 
 import reproduce
-from elmo_gpt_bert.analysis import reporting
+from elmo_gpt_bert.analysis import frame
 from elmo_gpt_bert.convert import vectors
 from elmo_gpt_bert.reproduction import report, running, steps
 from elmo_gpt_bert.reproduction.report import reach, verdict
@@ -220,7 +220,7 @@ def test_a_verdict_stands_beside_ours_and_theirs_and_what_was_not_run_has_its_na
 def test_bars_have_the_deviation_over_seeds_and_the_published_figures(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr(report, "png", lambda figure: drawn.append(figure) or reporting.png(figure))
+    monkeypatch.setattr(report, "png", lambda figure: drawn.append(figure) or frame.png(figure))
     report.write_report(TABLE, RECORD, tmp_path)
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
     (axes,) = drawn[0].axes
@@ -238,7 +238,7 @@ def test_bars_have_the_deviation_over_seeds_and_the_published_figures(tmp_path, 
 def test_one_run_has_no_deviation_and_each_column_its_colour(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr(report, "png", lambda figure: drawn.append(figure) or reporting.png(figure))
+    monkeypatch.setattr(report, "png", lambda figure: drawn.append(figure) or frame.png(figure))
     columns = tuple(f"score {number}" for number in range(14))  # as many as blimp has
     row = Row("base", "run_glue", "r.yaml", {}, cells=tuple(Cell(("base",), column, "eval_x") for column in columns))
     table = dataclasses.replace(TABLE, columns=columns, rows=(row,), published=(), comparisons={})

@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertModel, GPT2Model, OpenAIGPTModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from elmo_gpt_bert.analysis.representations import load_encoder, occurrence_vectors, short_names, word_vectors
+from elmo_gpt_bert.analysis.frame import short_names
+from elmo_gpt_bert.analysis.representations import load_encoder, occurrence_vectors, word_vectors
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.launching import choose_implementation
 from modeling import ElmoModel

@@ -10,7 +10,7 @@ import pytest
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import cosine_similarity
 
-from elmo_gpt_bert.analysis import probe, reporting
+from elmo_gpt_bert.analysis import frame, probe
 from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
 from elmo_gpt_bert.analysis.senses import (
     LABELLED,
@@ -171,12 +171,12 @@ def test_the_command_measures_each_layer_and_shows_the_neighbours_of_each_sense(
     )
 
 
-def test_a_plot_is_in_percent_and_no_two_of_its_lines_look_alike(monkeypatch):
-    monkeypatch.setattr(reporting, "png", lambda figure: figure)
+def test_a_plot_is_in_percent_and_no_two_of_its_lines_look_alike():
     scores = {"BERT": [0.4, 0.7, 0.8], "BERT, random weights": [0.4, 0.4, 0.4], "GPT": [0.4, 0.5], "word2vec": [0.4]}
     layers = {name: {f"layer {number}": score for number, score in enumerate(of)} for name, of in scores.items()}
     references = {"most frequent sense": 0.5, "random sense": 0.4}
-    figure = reporting.draw_layers(layers, references, "the title", "the measure")
+    figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
+    frame.draw_layers(figure, layers, references, "the title", "the measure")
     figure.draw_without_rendering()
     (axes,) = figure.axes
     assert (axes.get_title(), axes.get_ylabel()) == ("the title", "the measure")
@@ -233,8 +233,7 @@ def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
     few = [row for _, of_sense in groupby(rows, lambda row: row.split("\t")[:2]) for row in islice(of_sense, 2)]
     Path("senses.tsv").write_text("\n".join([header, *few]) + "\n", encoding="utf-8")
     monkeypatch.setattr("elmo_gpt_bert.analysis.senses.LABELLED", Path("senses.tsv"))
-    for module in ("probe", "senses"):  # whose pictures other tests draw
-        monkeypatch.setattr(f"elmo_gpt_bert.analysis.{module}.write_picture", lambda *_: None)
+    monkeypatch.setattr(frame, "write_picture", lambda *_: None)  # other tests draw
     Path("held_out.txt").write_text("The play is bad . They play . A good play ?", encoding="utf-8")
     for name, rows in {"train": range(9), "dev": range(9, 14)}.items():
         write_tags(Path(f"pos/{name}.tsv"), rows)

@@ -8,16 +8,16 @@ same folder are one curve, which has that folder's name. Of a run over several s
 standard deviation. OUTPUT_DIR receives curves.json and, if matplotlib is installed, curves.png.
 """
 
-import argparse
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elmo_gpt_bert.analysis.reporting import markdown, png, write_numbers, write_picture
-from elmo_gpt_bert.analysis.representations import short_names
+from elmo_gpt_bert.analysis import frame
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.files import make_folder, read_json_object
+from elmo_gpt_bert.training.files import read_json_object
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS
 
 
@@ -27,26 +27,20 @@ CHANCE = {"accuracy": 0.5, "auc": 0.5, "matthews": 0.0, "matthews_correlation": 
 Row = Mapping[str, Any]  # of a table: the curve's name in `run`, its place on the axis, and scores
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m elmo_gpt_bert.analysis.curves", description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output folder of a run from a checkpoint")
-    parser.add_argument("--score", required=True, metavar="NAME", help="name in metrics.json, as in eval_accuracy")
-    parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder for table and plot")
-    return parser.parse_args(argv)
-
-
 def main(argv: list[str] | None = None) -> list[Row]:
     """Carries out what `argv`, by default the command line, asks for; returns the table's rows."""
-    args = parse(argv)
-    make_folder(args.output_dir)  # before the work whose results it is for
+    parser = frame.make_parser("curves", __doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="output folder of a run from a checkpoint")
+    parser.add_argument("--score", required=True, metavar="NAME", help="name in metrics.json, as in eval_accuracy")
+    args = frame.parse(parser, argv)
     parents = {run: run.resolve().parent for run in args.runs}
     folders = list(dict.fromkeys(parents.values()))
-    names = dict(zip(folders, short_names([str(folder) for folder in folders]), strict=True))
+    names = dict(zip(folders, frame.short_names(folders), strict=True))
     rows = [{"run": names[parents[run]], **read_point(run, args.score)} for run in args.runs]
     rows.sort(key=lambda row: (row["run"], row["updates"]))
-    print(table(rows))
-    write_numbers(args.output_dir, "curves", rows)
-    write_picture(args.output_dir, "curves", lambda: draw(rows, [args.score], "updates"))
+    print(frame.table(rows))
+    frame.write_numbers(args.output_dir, "curves", rows)
+    frame.write_picture(args.output_dir, "curves", draw, rows, [args.score], "updates")
     return rows
 
 
@@ -58,48 +52,26 @@ def read_point(run: Path, score: str) -> dict[str, float]:
     if not checkpoint:
         raise InputError(f"{run} did not begin with a checkpoint-N, but with {name}")
     if score not in record:
-        names = ", ".join(key for key, value in record.items() if key.startswith("eval_"))
+        names = ", ".join(key for key in record if key.startswith("eval_"))
         raise InputError(f"{run / METRICS} has no {score}: --score is one of {names}")
-    deviation = record.get(f"{score}_std")
     values = {"updates": int(checkpoint[1]), score: record.get(f"{score}_mean", record[score])}
-    return values if deviation is None else values | {f"{score}_std": deviation}
+    return values | {name: record[name] for name in [f"{score}_std"] if record.get(name) is not None}
 
 
-# Tables and pictures
-
-
-def table(rows: Sequence[Row]) -> str:
-    """All columns of all rows; a cell without a value is empty."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return markdown([columns, *([cell(row.get(name)) for name in columns] for row in rows)])
-
-
-def cell(value: Any) -> str:
-    """As in 1,500 or 0.734."""
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def draw(rows: Sequence[Row], scores: Sequence[str], against: str) -> bytes:
-    """A PNG with a panel for each score and a curve for each run, over the logarithm of the column `against`.
-
-    Raises ImportError without matplotlib.
-    """
-    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+def draw(figure: frame.Figure, rows: Sequence[Row], scores: Sequence[str], against: str) -> None:
+    """A panel for each score with a curve for each run, over the logarithm of the column `against`."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    columns = min(len(scores), 2)
-    figure = Figure(figsize=(5.5 * columns, 3.5 * -(-len(scores) // columns)), layout="constrained")
+    width, height = min(len(scores), 2), -(-len(scores) // 2)
+    figure.set_size_inches(5.5 * width, 3.5 * height)
     for number, score in enumerate(scores, start=1):
-        axes = figure.add_subplot(-(-len(scores) // columns), columns, number)
+        axes = figure.add_subplot(height, width, number)
         for name in dict.fromkeys(row["run"] for row in rows):
             points = [row for row in rows if row["run"] == name and row.get(against) and score in row]
             deviations = [row.get(f"{score}_std", 0.0) for row in points]
             places, values = [row[against] for row in points], [row[score] for row in points]
             axes.errorbar(places, values, yerr=deviations if any(deviations) else None, marker="o", label=name)
-        chance = next((CHANCE[end] for end in CHANCE if score.endswith(end)), None)
-        if chance is not None:
+        for chance in [CHANCE[end] for end in CHANCE if score.endswith(end)][:1]:
             axes.axhline(chance, color="gray", linewidth=0.8, linestyle="dashed")
         axes.set(xscale="log", xlabel=f"{against} of pre-training", title=score.replace("_", " "))
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -107,7 +79,6 @@ def draw(rows: Sequence[Row], scores: Sequence[str], against: str) -> bytes:
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
-    return png(figure)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,44 @@
-"""Splits a text into parts that fit into memory, and computes the vectors of the lines of one part.
+"""Splits a text into parts that fit into memory, computes the vectors of the lines of a part, and writes its file.
+
+The same part gives the same bytes each time: a file has one entry of metadata, `vectors`, because safetensors stores
+several in any order.
 
 Letters: L layers that were asked for, W words or tokens of a line, H size of a vector.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from elmo_gpt_bert.analysis.representations import ElmoEncoder, Pieces, SubwordEncoder, Tokens, piece_weights
-from elmo_gpt_bert.analysis.vector_files import Part
+from elmo_gpt_bert.analysis.representations import ElmoEncoder, Pieces, Reading, SubwordEncoder, piece_weights
 from elmo_gpt_bert.tasks.rows import read_lines
 from elmo_gpt_bert.training.batches import in_pieces
 from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.files import new_file
 
 
 Unit = Literal["words", "tokens", "sentences"]
 Combination = Literal["none", "mean", "concatenate"]
+Format = Literal["safetensors", "parquet"]
+Info = dict[str, Any]  # what a file says of itself
+
 MEMORY = 1 << 29  # bytes of the vectors of a part, at most
 LINES = 2000  # of a part
+REMEDY = "Make room, then give the same command with --resume"
+INFO = "vectors"  # the entry of metadata
+
+
+# Parts of the text
 
 
 @dataclass(frozen=True)
@@ -45,20 +61,19 @@ def make_plan(path: Path, bytes_each: int) -> Plan:
     lines counts. The text is read to its end, so that what is broken in it is found before the work begins. Raises
     ValueError if there is no line.
     """
-    parts, first, size, empty = [], 0, 0, 0
-    content, number = hashlib.sha256(), 0
-    for number, (_, line) in enumerate(read_lines(path), start=1):
+    starts, size, empty = [0], 0, 0
+    content, number = hashlib.sha256(), -1
+    for number, (_, line) in enumerate(read_lines(path)):
         encoded = line.encode()
         content.update(encoded)
         empty += not line.split()
-        last = number - 1
-        if last > first and (last - first == LINES or (size + len(encoded)) * bytes_each > MEMORY):
-            parts.append(range(first, last))
-            first, size = last, 0
         size += len(encoded)
-    if not number:
+        if number > starts[-1] and (number - starts[-1] == LINES or size * bytes_each > MEMORY):
+            starts.append(number)
+            size = len(encoded)
+    if number < 0:
         raise InputError(f"{path} has no lines")
-    return Plan([*parts, range(first, number)], content.hexdigest(), empty)
+    return Plan([*map(range, starts, [*starts[1:], number + 1])], content.hexdigest(), empty)
 
 
 def read_parts(path: Path, parts: Sequence[range]) -> Iterator[tuple[range, list[str]]]:
@@ -70,16 +85,35 @@ def read_parts(path: Path, parts: Sequence[range]) -> Iterator[tuple[range, list
         yield part, texts
 
 
-@dataclass(frozen=True)
-class LineVectors:
-    """The vectors (L, W, H) of a line, or (L, 1, H), and its words or tokens.
+# Vectors
 
-    length: the number of tokens of the whole line, if the model cannot read all of them; otherwise None
+
+@dataclass(frozen=True)
+class Part:
+    """The vectors of a few lines of a text.
+
+    first: the number of the first line, 0 for the first of the text
+    columns: what the layers of `vectors` are called: one name if they were combined, or only one was asked for
+    words: the words or tokens of each line; the line itself if a line has one vector
+    vectors: of each line (L, W, H), with W = 1 if it has one vector; L has its name in `columns`
+    truncated: the numbers of the lines that the model has not read to their end
     """
 
-    words: list[str]
-    vectors: np.ndarray
-    length: int | None = None
+    first: int
+    columns: list[str]
+    words: list[list[str]] | list[str]
+    vectors: list[np.ndarray]
+    truncated: list[int]
+
+    @property
+    def of_sentences(self) -> bool:
+        return isinstance(self.words[0], str)
+
+    @property
+    def info(self) -> Info:
+        """What the file says of itself."""
+        count = sum(array.shape[1] for array in self.vectors)
+        return {"first": self.first, "lines": len(self.vectors), "vectors": count, "truncated": self.truncated}
 
 
 @dataclass
@@ -102,8 +136,8 @@ class Extractor:
     truncate: bool
 
     def __post_init__(self) -> None:
-        (example,) = self.encoder.encode([["a"]], self.layers)
-        self.size: int = example.shape[-1]
+        (example,) = self.encoder.read_words([["a"]], self.layers)
+        self.size: int = example.states.shape[-1]
 
     @property
     def columns(self) -> list[str]:
@@ -114,71 +148,46 @@ class Extractor:
 
     def extract(self, path: Path, part: range, lines: list[str]) -> Part:
         """The vectors of a part of the text `path`. Raises ValueError for a line that is too long for the model."""
-        nothing = np.zeros((len(self.layers), int(self.unit == "sentences"), self.size), np.float32)
-        results = [LineVectors([], nothing)] * len(lines)
-        order = sorted((n for n, line in enumerate(lines) if line), key=lambda n: len(lines[n]))
+        of_sentences = self.unit == "sentences"
+        nothing = self._combined(np.zeros((len(self.layers), int(of_sentences), self.size), np.float32))
+        words, vectors, truncated = [[] for _ in lines], [nothing] * len(lines), []
+        order = sorted((number for number, line in enumerate(lines) if line), key=lambda number: len(lines[number]))
         for numbers in in_pieces(order, self.batch_size):
-            for number, result in zip(numbers, self._batch([lines[n] for n in numbers]), strict=True):
-                results[number] = result
-        truncated = [part[number] for number, result in enumerate(results) if result.length is not None]
+            for number, read in zip(numbers, self._read([lines[number] for number in numbers]), strict=True):
+                words[number], vectors[number] = read.tokens, self._vectors(read)
+                if read.length is not None:
+                    truncated.append((part[number], read.length))
+        truncated.sort()
         if truncated and not self.truncate:
-            length = results[truncated[0] - part.start].length
+            line, length = truncated[0]
             raise InputError(
-                f"{path}:{truncated[0] + 1}: the line has {length} tokens, and the model reads "
-                f"{self.encoder.longest}: split it, or give --truncate, which reads its first tokens only"
+                f"{path}:{line + 1}: the line has {length} tokens, and the model reads {self.encoder.longest}: "
+                "split it, or give --truncate, which reads its first tokens only"
             )
-        vectors = [self._combined(result.vectors) for result in results]
+        numbers = [number for number, _ in truncated]
+        return Part(part.start, self.columns, lines if of_sentences else words, vectors, numbers)
+
+    def _read(self, lines: list[str]) -> Iterable[Reading]:
+        if self.unit == "words":
+            return self.encoder.read_words([line.split() for line in lines], self.layers)
+        return self.encoder.read([[line] for line in lines], self.layers)
+
+    def _vectors(self, read: Reading) -> np.ndarray:
+        """The vectors (L, W, H) of a line, or (L, 1, H) of a sentence; L is 1 if the layers are combined."""
+        vectors = read.states.numpy()
         if self.unit == "sentences":
-            return Part(part.start, self.columns, lines, None, [each[:, 0] for each in vectors], truncated)
-        return Part(part.start, self.columns, None, [result.words for result in results], vectors, truncated)
+            # The first and the last token may be special ones.
+            words = [0 if self.pieces != "mean" or word is not None else None for word in read.words]
+            shares = piece_weights(words, 1, self.pieces)[0].numpy()  # (T)
+            vectors = np.einsum("t,lth->lh", shares, vectors)[:, None]
+        return self._combined(vectors)
 
     def _combined(self, vectors: np.ndarray) -> np.ndarray:
-        """(1, W, H) or (1, W, L * H) if the layers are combined."""
         if self.combination == "mean":
             return vectors.mean(0, keepdims=True)
         if self.combination == "concatenate":
             return np.concatenate(vectors, axis=-1)[None]
         return vectors
-
-    def _batch(self, lines: list[str]) -> Iterator[LineVectors]:
-        if isinstance(self.encoder, ElmoEncoder):
-            yield from self._words_of_elmo(lines)
-        elif self.unit == "words":
-            yield from self._words_of_tokens(lines)
-        else:
-            yield from self._tokens(lines)
-
-    def _words_of_elmo(self, lines: list[str]) -> Iterator[LineVectors]:
-        """Its tokens are words, too, which its tokenizer splits."""
-        split = str.split if self.unit == "words" else self.encoder.tokenizer.tokenize
-        sentences = [split(line) for line in lines]
-        for words, vectors in zip(sentences, self.encoder.encode(sentences, self.layers), strict=True):
-            if self.unit == "sentences":
-                vectors = np.einsum("w,lwh->lh", _shares([0] * len(words), self.pieces), vectors)[:, None]
-            yield LineVectors(words, vectors)
-
-    def _words_of_tokens(self, lines: list[str]) -> Iterator[LineVectors]:
-        sentences = [line.split() for line in lines]
-        for words, (vectors, read) in zip(sentences, self.encoder.read_words(sentences, self.layers), strict=True):
-            yield LineVectors(words, vectors, _length(read))
-
-    def _tokens(self, lines: list[str]) -> Iterator[LineVectors]:
-        for read in self.encoder.read([[line] for line in lines], self.layers):
-            vectors = read.states.numpy()
-            if self.unit == "sentences":
-                vectors = np.einsum("t,lth->lh", _shares(read.words, self.pieces), vectors)[:, None]
-            yield LineVectors(read.tokens, vectors, _length(read))
-
-
-def _length(read: Tokens) -> int | None:
-    return read.length if read.length > len(read.tokens) else None
-
-
-def _shares(words_of_tokens: Sequence[int | None], pieces: Pieces) -> np.ndarray:
-    """(T) the share of each token in the sentence's vector. The first and the last one may be special tokens."""
-    if pieces != "mean":
-        words_of_tokens = [0] * len(words_of_tokens)
-    return piece_weights(words_of_tokens, 1, pieces)[0].numpy()
 
 
 def choose_layers(names: Sequence[str], encoder: SubwordEncoder | ElmoEncoder) -> list[int]:
@@ -189,15 +198,69 @@ def choose_layers(names: Sequence[str], encoder: SubwordEncoder | ElmoEncoder) -
     """
     count, numbers = len(encoder.layers), []
     for name in ",".join(names).split(","):
-        if name.strip() == "all":
-            numbers += range(count)
-            continue
         try:
-            number = range(count)[int(name)]
+            numbers += range(count) if name.strip() == "all" else [range(count)[int(name)]]
         except (ValueError, IndexError) as error:
             last = count - 1
             raise InputError(f"--layers {name}: the model has the layers 0 to {last}, or -{count} to -1") from error
-        numbers.append(number)
     if len({*numbers}) < len(numbers):
         raise InputError(f"--layers {' '.join(names)} names a layer twice: leave one out")
     return numbers
+
+
+# Files
+
+
+def write_part(part: Part, path: Path, kind: Format) -> Info:
+    """Writes a file as `new_file` does: it is complete, or it is not there. Returns what `read_info` reads of it."""
+    write = _write_safetensors if kind == "safetensors" else _write_parquet
+    with new_file(path, REMEDY) as temporary:
+        write(part, temporary)
+    return part.info
+
+
+def read_info(path: Path, part: range, kind: Format) -> Info | None:
+    """What the file of a part says of itself; None if it is missing, damaged, or of other lines."""
+    try:
+        if kind == "parquet":
+            info = json.loads(pq.read_schema(path).metadata[INFO.encode()])
+        else:
+            with safe_open(path, "np") as file:
+                info = json.loads(file.metadata()[INFO])
+        return info if (info["first"], info["lines"]) == (part.start, len(part)) else None
+    except (OSError, SafetensorError, pa.ArrowException, KeyError, ValueError):
+        return None
+
+
+def _write_safetensors(part: Part, path: Path) -> None:
+    """A tensor for each line, named by its number; if each line has one vector, one tensor `vectors` of all of them.
+
+    With one column, tensors lack the dimension of layers.
+    """
+    arrays = [array[0] if len(part.columns) == 1 else array for array in part.vectors]
+    info = part.info | {"columns": part.columns}
+    if part.of_sentences:
+        tensors = {"vectors": np.stack([array[..., 0, :] for array in arrays])}
+    else:
+        tensors = {str(number): np.ascontiguousarray(array) for number, array in enumerate(arrays, part.first)}
+        info["words"] = part.words
+    save_file(tensors, path, {INFO: json.dumps(info, ensure_ascii=False)})
+
+
+def _write_parquet(part: Part, path: Path) -> None:
+    """A row for each line: its number, its text or its words, and a column of vectors for each name in `columns`."""
+    vector = pa.list_(pa.float32(), part.vectors[0].shape[-1])
+    columns = {"line": pa.array(range(part.first, part.first + len(part.vectors)), pa.int64())}
+    if part.of_sentences:
+        columns["text"] = pa.array(part.words, pa.string())
+    else:
+        columns["words"] = pa.array(part.words, pa.list_(pa.string()))
+    for number, name in enumerate(part.columns):
+        of_layer = [array[number] for array in part.vectors]  # (W, H) of each line
+        if part.of_sentences:
+            columns[name] = pa.array([rows[0] for rows in of_layer], vector)
+        else:
+            columns[name] = pa.array([[*rows] for rows in of_layer], pa.list_(vector))
+    table = pa.table(columns).replace_schema_metadata({INFO: json.dumps(part.info)})
+    # In groups of a few rows, a reader needs not hold the whole file.
+    pq.write_table(table, path, row_group_size=100)

@@ -8,54 +8,43 @@ into words or written in another way than the text that the model was trained on
 characters that the model does not know tell what differs. OUTPUT_DIR receives known_words.json.
 """
 
-import argparse
 from pathlib import Path
 
-from elmo_gpt_bert.analysis.reporting import markdown, write_numbers
+from elmo_gpt_bert.analysis import frame
 from elmo_gpt_bert.convert.vectors import count_words
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import as_user_errors
-from elmo_gpt_bert.training.files import make_folder
 from elmo_gpt_bert.training.loading import load_tokenizer
 
 
 MOST = 20  # unknown words and characters that are shown
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m elmo_gpt_bert.analysis.known_words", description=__doc__.splitlines()[0]
-    )
+def main(argv: list[str] | None = None) -> dict:
+    """Carries out what `argv`, by default the command line, asks for; returns the numbers."""
+    parser = frame.make_parser("known_words", __doc__)
     parser.add_argument("model", metavar="MODEL", help="folder of a model of ELMoForManyLangs, or its name on the Hub")
     texts = "plain text, CoNLL columns (.conll) or JSON"
     parser.add_argument("--texts", nargs="+", type=Path, required=True, metavar="FILE", help=texts)
-    parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder for the numbers")
-    return parser.parse_args(argv)
-
-
-def main(argv: list[str] | None = None) -> dict:
-    """Carries out what `argv`, by default the command line, asks for; returns the numbers."""
-    args = parse(argv)
-    make_folder(args.output_dir)  # before the work whose results it is for
+    args = frame.parse(parser, argv)
     tokenizer = load_tokenizer(ModelSource(args.model), for_task=False)
     with as_user_errors(f"{args.model}: "):
         if not hasattr(tokenizer, "count_known"):
             raise ValueError(f"{type(tokenizer).__name__} is no tokenizer of an ELMo, which reads words")
         report = tokenizer.count_known(count_words(args.texts, tokenizer.split))
-    print(f"{report}\n")
-    unknown, characters = report.unknown.most_common(MOST), report.characters.most_common(MOST)
-    print(table(unknown, "unknown word") + "\n\n" + table(characters, "unknown character"))
+    unknown, characters = dict(report.unknown.most_common(MOST)), dict(report.characters.most_common(MOST))
+    print(report, table(unknown, "unknown word"), table(characters, "unknown character"), sep="\n\n")
     numbers = {"words": report.words, "known": report.known, "share": report.share}
-    numbers |= {"unknown_words": dict(unknown), "unknown_characters": dict(characters)}
-    write_numbers(args.output_dir, "known_words", numbers)
+    numbers |= {"unknown_words": unknown, "unknown_characters": characters}
+    frame.write_numbers(args.output_dir, "known_words", numbers)
     return numbers
 
 
-def table(counts: list[tuple[str, int]], name: str) -> str:
+def table(counts: dict[str, int], name: str) -> str:
     """The most frequent first. White space and characters that change the line are escaped."""
-    rows = [[shown(text), f"{count:,}"] for text, count in counts]
-    return markdown([[name, "times"], *(rows or [["none", "0"]])])
+    rows = [{name: shown(text), "times": count} for text, count in counts.items()]
+    return frame.table(rows or [{name: "none", "times": 0}])
 
 
 def shown(text: str) -> str:

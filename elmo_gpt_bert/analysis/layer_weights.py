@@ -13,7 +13,6 @@ layer_weights.json and, if matplotlib is installed, layer_weights.png, a heat ma
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,10 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from elmo_gpt_bert.analysis.reporting import markdown, png, write_numbers, write_picture
-from elmo_gpt_bert.analysis.representations import short_names
+from elmo_gpt_bert.analysis import frame
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, as_user_errors
-from elmo_gpt_bert.training.files import make_folder
-from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.loading import load_config
 from elmo_gpt_bert.training.output_folder import CHECKPOINT
 from modeling import ElmoConfig, FeatureTaggerConfig
@@ -59,40 +55,28 @@ class Mix:
 
     def values(self) -> dict[str, object]:
         """The entries of layer_weights.json."""
-        spread = {"weights_std": deviation(self.weights).tolist(), "gamma_std": float(deviation(self.gammas))}
-        return {
-            "layers": [*self.layers],
-            "weights": self.weights.mean(0).tolist(),
-            "gamma": float(self.gammas.mean()),
-            "seeds": len(self.gammas),
-        } | (spread if len(self.gammas) > 1 else {})
+        values = {"layers": [*self.layers], "weights": self.weights.mean(0).tolist()}
+        values |= {"gamma": float(self.gammas.mean()), "seeds": len(self.gammas)}
+        if len(self.gammas) > 1:
+            spread = {"weights_std": self.weights.std(0, ddof=1).tolist(), "gamma_std": float(self.gammas.std(ddof=1))}
+            values |= spread
+        return values
 
 
-def deviation(values: np.ndarray) -> np.ndarray:
-    """The standard deviation over the seeds, of a sample; 0 for one seed."""
-    return values.std(0, ddof=1) if len(values) > 1 else np.zeros_like(values[0])
-
-
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m elmo_gpt_bert.analysis.layer_weights", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="model folder, or a folder of model folders")
-    parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder for table and plot")
-    return parser.parse_args(argv)
+Mixes = Mapping[str, Mapping[str, Mix]]  # run -> place -> mix
 
 
 def main(argv: list[str] | None = None) -> dict[str, dict[str, Mix]]:
     """Carries out what `argv`, by default the command line, asks for; returns run -> place -> mix."""
-    args = parse(argv)
-    make_folder(args.output_dir)  # before the work whose results it is for
-    choose_implementation("zoo")
-    names = short_names([str(run.resolve()) for run in args.runs])
+    parser = frame.make_parser("layer_weights", __doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="model folder, or a folder of model folders")
+    args = frame.parse(parser, argv)
+    names = frame.short_names([run.resolve() for run in args.runs])
     mixes = {name: read_run(run) for name, run in zip(names, args.runs, strict=True)}
     print(table(mixes))
     values = {name: {place: mix.values() for place, mix in places.items()} for name, places in mixes.items()}
-    write_numbers(args.output_dir, "layer_weights", values)
-    write_picture(args.output_dir, "layer_weights", lambda: draw(mixes))
+    frame.write_numbers(args.output_dir, "layer_weights", values)
+    frame.write_picture(args.output_dir, "layer_weights", draw, mixes)
     return mixes
 
 
@@ -105,23 +89,20 @@ def read_run(run: Path) -> dict[str, Mix]:
     if not has_weights(run):  # checkpoints are no seeds, but the same run earlier
         folders = sorted(path for path in run.glob("*") if has_weights(path) and not CHECKPOINT.fullmatch(path.name))
     if not folders:
-        raise MissingFileError(
-            f"{run} is no model folder and holds none; --seeds keeps the model of the best seed only"
-        )
+        remedy = "--seeds keeps the model of the best seed only"
+        raise MissingFileError(f"{run} is no model folder and holds none; {remedy}")
     seeds = [read_folder(folder) for folder in folders]
-    for folder, places in zip(folders, seeds, strict=True):
-        if {place: mix.layers for place, mix in places.items()} != {
-            place: mix.layers for place, mix in seeds[0].items()
-        }:
+    layers = [{place: mix.layers for place, mix in places.items()} for places in seeds]
+    for folder, of_folder in zip(folders, layers, strict=True):
+        if of_folder != layers[0]:
             raise InputError(f"{folder} mixes other layers than {folders[0]}: give them as two runs")
-    return {
-        place: Mix(
-            mix.layers,
-            np.concatenate([places[place].weights for places in seeds]),
-            np.concatenate([places[place].gammas for places in seeds]),
-        )
-        for place, mix in seeds[0].items()
-    }
+    mixes = {place: [places[place] for places in seeds] for place in layers[0]}
+    return {place: join(of_seeds) for place, of_seeds in mixes.items()}
+
+
+def join(seeds: Sequence[Mix]) -> Mix:
+    weights, gammas = zip(*((mix.weights, mix.gammas) for mix in seeds), strict=True)
+    return Mix(seeds[0].layers, np.concatenate(weights), np.concatenate(gammas))
 
 
 def has_weights(folder: Path) -> bool:
@@ -166,49 +147,44 @@ def describe(config: PreTrainedConfig, mixes: int, layers: int) -> tuple[Sequenc
 # Showing
 
 
-def table(mixes: Mapping[str, Mapping[str, Mix]]) -> str:
+def table(mixes: Mixes) -> str:
     """A row for each mix: the weight of each layer, gamma, and how many seeds they are from."""
-    columns = layers_of(mixes)
-    rows = [["run", "place", *(f"layer {number}" for number in columns), "gamma", "seeds"]]
+    rows = []
     for name, places in mixes.items():
         for place, mix in places.items():
-            cells = dict(zip(mix.layers, mix.weights.T, strict=True))
-            shares = [shown(cells[number]) if number in cells else "" for number in columns]
-            rows.append([name, place, *shares, shown(mix.gammas), str(len(mix.gammas))])
-    return markdown(rows)
+            cells = dict(zip(mix.layers, map(shown, mix.weights.T), strict=True))
+            shares = {f"layer {number}": cells.get(number, "") for number in layers_of(mixes)}
+            rows.append({"run": name, "place": place, **shares, "gamma": shown(mix.gammas), "seeds": len(mix.gammas)})
+    return frame.table(rows)
 
 
 def shown(values: np.ndarray) -> str:
     """As in 0.41, or 0.41 ± 0.02 for several seeds."""
-    return f"{values.mean():.2f}" + (f" ± {deviation(values):.2f}" if len(values) > 1 else "")
+    return f"{values.mean():.2f}" + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
 
 
-def layers_of(mixes: Mapping[str, Mapping[str, Mix]]) -> range:
+def layers_of(mixes: Mixes) -> range:
     """All layers from the lowest to the highest that a run mixes."""
     numbers = {number for places in mixes.values() for mix in places.values() for number in mix.layers}
     return range(min(numbers), max(numbers) + 1)
 
 
-def draw(mixes: Mapping[str, Mapping[str, Mix]]) -> bytes:
-    """A PNG: a column for each mix and a row for each layer, the lowest at the bottom. Raises ImportError."""
-    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
-
+def draw(figure: frame.Figure, mixes: Mixes) -> None:
+    """A column for each mix and a row for each layer, the lowest at the bottom."""
     rows = layers_of(mixes)
-    columns = [(f"{name}\n{place}", mix) for name, places in mixes.items() for place, mix in places.items()]
+    columns = {f"{name}\n{place}": mix for name, places in mixes.items() for place, mix in places.items()}
     grid = np.full((len(rows), len(columns)), np.nan)
-    for column, (_, mix) in enumerate(columns):
-        for layer, share in zip(mix.layers, mix.weights.mean(0), strict=True):
-            grid[layer - rows.start, column] = share
-    figure = Figure(figsize=(2 + 1.1 * len(columns), 1.5 + 0.4 * len(rows)), layout="constrained")
+    for column, mix in enumerate(columns.values()):
+        grid[[rows.index(layer) for layer in mix.layers], column] = mix.weights.mean(0)
+    figure.set_size_inches(2 + 1.1 * len(columns), 1.5 + 0.4 * len(rows))
     axes = figure.add_subplot()
     image = axes.imshow(grid, origin="lower", aspect="auto", cmap="Blues", vmin=0, vmax=1)
-    axes.set_xticks(range(len(columns)), [label for label, _ in columns], fontsize=7, rotation=30, ha="right")
+    axes.set_xticks(range(len(columns)), [*columns], fontsize=7, rotation=30, ha="right")
     axes.set_yticks(range(len(rows)), [f"layer {number}" for number in rows], fontsize=7)
-    for (row, column), share in np.ndenumerate(grid):
-        if not np.isnan(share):
-            axes.text(column, row, f"{share:.2f}", ha="center", va="center", color="white" if share > 0.5 else "black")
+    for row, column in np.argwhere(~np.isnan(grid)):
+        color = "white" if grid[row, column] > 0.5 else "black"
+        axes.text(column, row, f"{grid[row, column]:.2f}", ha="center", va="center", color=color)
     figure.colorbar(image, label="weight after the softmax")
-    return png(figure)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,12 @@
         --validation_file pos/ud-english-dev.tsv --output_dir runs/probe \\
         runs/bert runs/gpt runs/elmo glove.6B.100d.txt --random
 
-The files hold one word a line, its tag in the last column, and a blank line after each sentence. The models stay as
-they are: only the classifier is trained, on each layer by itself. It is a multinomial logistic regression on
-standardised vectors, with an L2 penalty. Accuracies are those of all words of the validation file.
+The models stay as they are: only the classifier is trained, on each layer by itself. It is a multinomial logistic
+regression on standardised vectors, with an L2 penalty. Accuracies are those of all words of the validation file.
 
 Two baselines need no vectors. The first is each word's most frequent tag in the training file; a new word has the most
-frequent tag of all. The second is that tag for every word. `--random` adds each model with random weights: what is
-above it was learned in pre-training. OUTPUT_DIR receives probe.json and, if matplotlib is installed, probe.png.
+frequent tag of all. The second is that tag for every word. OUTPUT_DIR receives probe.json and, if matplotlib is
+installed, probe.png.
 """
 
 import argparse
@@ -23,13 +22,12 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from elmo_gpt_bert.analysis.reporting import draw_layers, layer_table, write_numbers, write_picture
-from elmo_gpt_bert.analysis.representations import add_arguments, named_encoders, word_vectors
+from elmo_gpt_bert.analysis import frame
+from elmo_gpt_bert.analysis.representations import word_vectors
 from elmo_gpt_bert.tasks.columns import Sentence, read_columns
 from elmo_gpt_bert.tasks.rows import read_lines
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.files import make_folder
 
 
 PENALTY = 1e-3  # half of it times the squares of all weights is added to the mean loss of a word
@@ -38,20 +36,16 @@ MOST_STEPS = 1000  # of L-BFGS, which stops earlier at the tolerance
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m elmo_gpt_bert.analysis.probe", description=__doc__.splitlines()[0])
-    add_arguments(parser)
+    parser = frame.make_parser("probe", __doc__)
+    frame.add_models(parser)
     columns = "words with tags, a blank line after each sentence"
     parser.add_argument("--train_file", type=Path, required=True, metavar="FILE", help=columns)
     parser.add_argument("--validation_file", type=Path, required=True, metavar="FILE", help="the same")
     parser.add_argument("--max_train_samples", type=int, metavar="N", help="train on the first N sentences only")
     parser.add_argument("--max_eval_samples", type=int, metavar="N", help="measure on the first N sentences only")
-    parser.add_argument(
-        "--text_column_name", metavar="N", help="number of the words' column, 1 for the first (default)"
-    )
-    parser.add_argument(
-        "--label_column_name", metavar="N", help="number of the tags' column, -1 for the last (default)"
-    )
-    args = parser.parse_args(argv)
+    parser.add_argument("--text_column_name", metavar="N", help="number of the words' column; default: 1, the first")
+    parser.add_argument("--label_column_name", metavar="N", help="number of the tags' column; default: -1, the last")
+    args = frame.parse(parser, argv)
     for flag, number in {"train": args.max_train_samples, "eval": args.max_eval_samples}.items():
         if number is not None and number < 1:
             raise InputError(f"--max_{flag}_samples must be at least 1, not {number}")
@@ -61,32 +55,29 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:
     """Carries out what `argv`, by default the command line, asks for; returns model -> layer -> accuracy."""
     args = parse(argv)
-    make_folder(args.output_dir)  # before the work whose results it is for
     columns = (args.text_column_name, args.label_column_name)
     train = read_sentences(args.train_file, *columns, limit=args.max_train_samples)
     validation = read_sentences(args.validation_file, *columns, limit=args.max_eval_samples)
     tags, references = tags_of(train), tags_of(validation)
-    if len({*tags}) < 2:
+    names = sorted({*tags})
+    if len(names) < 2:
         raise InputError(f"{args.train_file}: all words have the tag {tags[0]}; a classifier needs two tags or more")
-    print(f"{len(tags):,} words to train on, {len(references):,} to measure on, {len({*tags})} tags")
+    print(f"{len(tags):,} words to train on, {len(references):,} to measure on, {len(names)} tags")
     scores: dict[str, dict[str, float]] = {}
-    for name, encoder in named_encoders(args, words_of(train + validation)):
+    for name, encoder in frame.named_encoders(args, words_of(train + validation)):
         vectors, held_out = (word_vectors(encoder, [each.words for each in part]) for part in (train, validation))
         scores[name] = {}
         for layer, x, z in zip(encoder.layers, vectors, held_out, strict=True):
             scores[name][layer] = probe_accuracy(x, tags, z, references)
             print(f"{name}, {layer}: {scores[name][layer]:.1%}", file=sys.stderr)
     baselines = baseline_accuracies(train, validation)
-    print(layer_table(scores, baselines))
-    counts = {"train_words": len(tags), "validation_words": len(references), "tags": sorted({*tags})}
+    print(frame.layer_table(scores, baselines))
+    counts = {"train_words": len(tags), "validation_words": len(references), "tags": names}
     results = {**counts, "penalty": PENALTY, "baselines": baselines, "accuracy": scores}
-    write_numbers(args.output_dir, "probe", results)
+    frame.write_numbers(args.output_dir, "probe", results)
     labels = ("How often a linear classifier reads a word's tag from its vector", "words with the right tag")
-    write_picture(args.output_dir, "probe", lambda: draw_layers(scores, baselines, *labels))
+    frame.write_picture(args.output_dir, "probe", frame.draw_layers, scores, baselines, *labels)
     return scores
-
-
-# Data
 
 
 def read_sentences(path: Path, text_column: str | None, label_column: str | None, limit: int | None) -> list[Sentence]:
@@ -106,9 +97,6 @@ def tags_of(sentences: list[Sentence]) -> np.ndarray:
     return np.array(list(chain.from_iterable(sentence.tags for sentence in sentences)))
 
 
-# Classifiers
-
-
 def probe_accuracy(vectors: np.ndarray, tags: np.ndarray, held_out: np.ndarray, references: np.ndarray) -> float:
     """The accuracy on `held_out` vectors (M, H) of a classifier that was trained on `vectors` (N, H)."""
     scaler = StandardScaler().fit(vectors)
@@ -124,10 +112,9 @@ def baseline_accuracies(train: list[Sentence], validation: list[Sentence]) -> di
     for word, tag in zip(words_of(train), tags, strict=True):
         counts[word][tag] += 1
     majority = _most_frequent(Counter(tags))
-    best = {word: _most_frequent(counter) for word, counter in counts.items()}
-    guesses = np.array([best.get(word, majority) for word in words_of(validation)])
+    guesses = [_most_frequent(counts[word]) if word in counts else majority for word in words_of(validation)]
     return {
-        "each word's most frequent tag": float(np.mean(guesses == references)),
+        "each word's most frequent tag": float(np.mean(np.array(guesses) == references)),
         "most frequent tag": float(np.mean(references == majority)),
     }
 

@@ -5,21 +5,20 @@
     python -m elmo_gpt_bert.analysis.senses --output_dir runs/senses runs/bert glove.6B.100d.txt \\
         --text_file held_out.txt --sentence 'They sat on the *bank* and watched the stream.'
 
-The first command reads sentences in which one word is marked and has a sense: 351 occurrences of eight words, or a
+The first command reads sentences in which one word is marked and has a sense: the 351 of word_senses.tsv, or a
 --labelled_file of your own. As in section 5.3 of the ELMo paper, the vectors of each sense are averaged. An occurrence
-is right if the mean of its own sense is the nearest by the cosine; the means are those of the other occurrences. If
-several means are equally near, each counts its share, so a model that gives all occurrences of a word one vector has
-the accuracy of a random guess. Accuracies are means over the words.
+is right if the mean of its own sense, without it, is the nearest by the cosine. If several means are equally near,
+each counts its share, so a model that gives all occurrences of a word one vector has the accuracy of a random guess.
+Accuracies are means over the words.
 
 The second command finds the word that a --sentence marks in raw text, and prints for each layer the occurrences that
 are nearest to the one in the sentence. Without --sentence, it does so for the first labelled occurrence of each sense.
 
 OUTPUT_DIR receives senses.json with all of this and, if matplotlib is installed, senses.png. For a --scatter WORD it
 also receives occurrences-WORD.png, the occurrences of the word in two dimensions, coloured by sense.
-
-The labelled sentences are from books in the public domain; their senses were labelled by hand for this project and are
-in the public domain, too (CC0).
 """
+
+from __future__ import annotations
 
 import argparse
 import re
@@ -27,27 +26,19 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from elmo_gpt_bert.analysis.reporting import (
-    RANDOM,
-    draw_layers,
-    layer_table,
-    markdown,
-    png,
-    write_numbers,
-    write_picture,
-)
-from elmo_gpt_bert.analysis.representations import Encoder, add_arguments, named_encoders, occurrence_vectors
+from elmo_gpt_bert.analysis import frame
+from elmo_gpt_bert.analysis.representations import Encoder, occurrence_vectors
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
 from elmo_gpt_bert.tasks.rows import columns, read_tsv, unbroken
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, Parameter
-from elmo_gpt_bert.training.files import make_folder, shown
+from elmo_gpt_bert.training.files import shown
 from modeling.elmo.tokenization_elmo import split_words
 
 
@@ -57,6 +48,8 @@ LONGEST = 60  # words of a sentence of raw text
 SHOWN = 3  # neighbours
 AROUND = 6  # words that are shown on each side of an occurrence
 EQUAL = 1e-5  # cosines that differ by less are the same
+
+Planes = dict[str, dict[str, np.ndarray]]  # model -> layer -> places of occurrences (N, 2)
 
 
 @dataclass(frozen=True)
@@ -78,21 +71,20 @@ class Occurrence:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m elmo_gpt_bert.analysis.senses", description=__doc__.splitlines()[0])
-    add_arguments(parser)
+    parser = frame.make_parser("senses", __doc__)
+    frame.add_models(parser)
     labelled = "tab-separated columns word, sense and sentence, in which *asterisks* mark the word"
     parser.add_argument("--labelled_file", type=Path, default=LABELLED, metavar="FILE", help=labelled)
     text = "raw text (.txt, .jsonl, .csv, .parquet, compressed or not), in which neighbours are looked for"
     parser.add_argument("--text_file", type=Path, metavar="FILE", help=text)
-    parser.add_argument(
-        "--text_column", default="text", metavar="NAME", help="the text's column in .jsonl, .csv or .parquet"
-    )
+    column = "the text's column in .jsonl, .csv or .parquet"
+    parser.add_argument("--text_column", default="text", metavar="NAME", help=column)
     sentence = "a sentence with one *marked* word, whose neighbours are shown; may be repeated"
     parser.add_argument("--sentence", action="append", metavar="TEXT", help=sentence)
     most = "read only the first N occurrences of each word in the text"
     parser.add_argument("--max_occurrences", type=int, default=300, metavar="N", help=most)
     parser.add_argument("--scatter", type=str.lower, metavar="WORD", help="draw the labelled occurrences of this word")
-    args = parser.parse_args(argv)
+    args = frame.parse(parser, argv)
     if args.max_occurrences < 1:
         raise InputError(f"--max_occurrences must be at least 1, not {args.max_occurrences}")
     if args.sentence and args.text_file is None:
@@ -103,7 +95,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Carries out what `argv`, by default the command line, asks for; returns what senses.json holds."""
     args = parse(argv)
-    make_folder(args.output_dir)  # before the work whose results it is for
     labelled = read_labelled(args.labelled_file)
     if args.scatter and args.scatter not in {each.word for each in labelled}:
         raise InputError(f"--scatter {args.scatter}: {args.labelled_file} has no such word")
@@ -112,12 +103,12 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     words = {*chain.from_iterable(each.words for each in (*labelled, *queries, *text))}
     by_word: dict[str, dict[str, dict[str, float]]] = {}
     neighbours: dict[str, list[dict]] = {}
-    planes: dict[str, dict[str, np.ndarray]] = {}
-    for name, encoder in named_encoders(args, words):
+    planes: Planes = {}
+    for name, encoder in frame.named_encoders(args, words):
         print(f"{name}: {', '.join(encoder.layers)}", file=sys.stderr)
         vectors = vectors_of(encoder, labelled)
         by_word[name] = {layer: accuracies(x, labelled) for layer, x in zip(encoder.layers, vectors, strict=True)}
-        if name.endswith(RANDOM):
+        if name.endswith(frame.RANDOM):
             continue
         if args.scatter:
             chosen = [each.word == args.scatter for each in labelled]
@@ -130,39 +121,34 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     return results
 
 
-def report(
-    args: argparse.Namespace,
-    results: Mapping[str, Any],
-    labelled: list[Occurrence],
-    planes: Mapping[str, Mapping[str, np.ndarray]],
-) -> None:
+def report(args: argparse.Namespace, results: Mapping[str, Any], labelled: list[Occurrence], planes: Planes) -> None:
     """Prints the tables, and writes the files."""
     scores = {name: {layer: mean(of) for layer, of in layers.items()} for name, layers in results["words"].items()}
     baselines = {name: mean(of) for name, of in results["baselines"].items()}
-    print(layer_table(scores, baselines), end="\n\n")
+    print(frame.layer_table(scores, baselines), end="\n\n")
     print(best_layers_table(results["words"], scores, results["baselines"]))
     for number, query in enumerate(next(iter(results["neighbours"].values()), ())):
         print(f"\nNearest to: {query['sentence']}\n")
-        rows = [["model", "layer", *(f"neighbour {n + 1}" for n in range(SHOWN))]]
+        rows = []
         for name, queries in results["neighbours"].items():
-            rows += [[name, layer, *nearest] for layer, nearest in queries[number]["neighbours"].items()]
-        print(markdown(rows))
-    write_numbers(args.output_dir, "senses", results)
+            for layer, nearest in queries[number]["neighbours"].items():
+                places = {f"neighbour {place}": shown for place, shown in enumerate(nearest, start=1)}
+                rows.append({"model": name, "layer": layer, **places})
+        print(frame.table(rows))
+    frame.write_numbers(args.output_dir, "senses", results)
     labels = ("How often the vector of a word in its sentence tells its sense", "occurrences with the right sense")
-    write_picture(args.output_dir, "senses", lambda: draw_layers(scores, baselines, *labels))
+    frame.write_picture(args.output_dir, "senses", frame.draw_layers, scores, baselines, *labels)
     if args.scatter:
         senses = [each.sense for each in labelled if each.word == args.scatter]
-        write_picture(args.output_dir, f"occurrences-{args.scatter}", lambda: draw_planes(planes, senses))
+        frame.write_picture(args.output_dir, f"occurrences-{args.scatter}", draw_planes, planes, senses)
 
 
 def best_layers_table(by_word: Mapping, scores: Mapping, baselines: Mapping) -> str:
     """A row for each model with the accuracy of each word in its best layer, and one for each baseline."""
-    rows = []
-    for name, layers in scores.items():
-        best = max(layers, key=layers.get)
-        rows.append([f"{name}, {best}", *(f"{score:.1%}" for score in by_word[name][best].values())])
-    rows += [[name, *(f"{score:.1%}" for score in of.values())] for name, of in baselines.items()]
-    return markdown([["", *next(iter(baselines.values()))], *rows])
+    best = {name: max(layers, key=layers.get) for name, layers in scores.items()}
+    rows = {f"{name}, {layer}": by_word[name][layer] for name, layer in best.items()} | baselines
+    shares = {name: {word: f"{score:.1%}" for word, score in of.items()} for name, of in rows.items()}
+    return frame.table([{"": name, **of} for name, of in shares.items()])
 
 
 def mean(scores: Mapping[str, float]) -> float:
@@ -200,9 +186,8 @@ def read_labelled(path: Path) -> list[Occurrence]:
     counts = Counter((each.word, each.sense) for each in occurrences)
     senses = Counter(word for word, _ in counts)
     if not senses or min(senses.values()) < 2:
-        raise InputError(
-            f"{path}: {min(senses, key=senses.get, default='it')} has fewer than two senses: add sentences"
-        )
+        word = min(senses, key=senses.get, default="it")
+        raise InputError(f"{path}: {word} has fewer than two senses: add sentences")
     word, sense = min(counts, key=counts.get)
     if counts[word, sense] < 2:  # its mean is that of its other occurrences
         raise InputError(f"{path}: {word} has a single sentence of the sense {sense}: add another, or leave it out")
@@ -210,10 +195,8 @@ def read_labelled(path: Path) -> list[Occurrence]:
 
 
 def first_of_senses(labelled: list[Occurrence]) -> list[Occurrence]:
-    first: dict[tuple[str, str | None], Occurrence] = {}
-    for each in labelled:
-        first.setdefault((each.word, each.sense), each)
-    return list(first.values())
+    first = {(each.word, each.sense): each for each in reversed(labelled)}
+    return [each for each in labelled if first[each.word, each.sense] is each]
 
 
 def find_occurrences(path: Path | None, column: str, words: set[str], most: int) -> list[Occurrence]:
@@ -229,12 +212,11 @@ def find_occurrences(path: Path | None, column: str, words: set[str], most: int)
         if not pattern.search(sentence):
             continue
         tokens = [sentence[slice(*span)] for span in split_words(sentence)]
-        places = [place for place, token in enumerate(tokens) if token.lower() in words]
-        for place in islice(places, 1 if len(tokens) <= LONGEST else 0):
-            word = tokens[place].lower()
-            counts[word] += 1
-            if counts[word] <= most:
-                occurrences.append(Occurrence(tokens, place))
+        found = [Occurrence(tokens, place) for place, token in enumerate(tokens) if token.lower() in words][:1]
+        for occurrence in found if len(tokens) <= LONGEST else ():
+            counts[occurrence.word] += 1
+            if counts[occurrence.word] <= most:
+                occurrences.append(occurrence)
         if min(counts[word] for word in words) >= most:
             break
     if missing := sorted(words - counts.keys()):
@@ -248,8 +230,7 @@ def find_occurrences(path: Path | None, column: str, words: set[str], most: int)
 
 def vectors_of(encoder: Encoder, occurrences: Sequence[Occurrence]) -> np.ndarray:
     """The vectors (layers, occurrences, size), each of length 1, or 0."""
-    sentences, places = [each.words for each in occurrences], [each.place for each in occurrences]
-    vectors = occurrence_vectors(encoder, sentences, places)
+    vectors = occurrence_vectors(encoder, [each.words for each in occurrences], [each.place for each in occurrences])
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
@@ -312,12 +293,10 @@ def plane(vectors: np.ndarray) -> np.ndarray:
     return rotation[:, :2] * np.where(scales[:2] < EQUAL, 0, scales[:2])
 
 
-def draw_planes(planes: Mapping[str, Mapping[str, np.ndarray]], senses: list[str]) -> bytes:
-    """A PNG with a row for each model and a panel for each layer. Raises ImportError without matplotlib."""
-    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
-
+def draw_planes(figure: frame.Figure, planes: Planes, senses: list[str]) -> None:
+    """A row for each model and a panel for each layer."""
     width = max(map(len, planes.values()))
-    figure = Figure(figsize=(2.2 * width, 2.3 * len(planes)), layout="constrained")
+    figure.set_size_inches(2.2 * width, 2.3 * len(planes))
     panels = figure.subplots(len(planes), width, squeeze=False)
     for row, (name, layers) in zip(panels, planes.items(), strict=True):
         for axes in row:
@@ -327,7 +306,6 @@ def draw_planes(planes: Mapping[str, Mapping[str, np.ndarray]], senses: list[str
             for sense in sorted({*senses}):
                 axes.scatter(*points[np.array(senses) == sense].T, s=12, label=sense)
     panels[0][0].legend(fontsize=6)
-    return png(figure)
 
 
 if __name__ == "__main__":

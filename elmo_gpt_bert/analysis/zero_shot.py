@@ -6,36 +6,24 @@
         runs/ltr/checkpoint-{500,1000,2000} --cola glue/CoLA --max_samples 1000 --output_dir runs/mlm_ltr
 
 A MODEL is a model folder, or the folder of a run: then each of its checkpoint-N is scored, and its final model. The
-models may be causal, masked (BERT) or biLMs (ELMo). Nothing is trained.
-
-- SST-2: " very" is added to the sentence. Is "positive" or "negative" the more probable word after it?
-  `--verbalizers` names other words. A masked model reads a mask in the word's place. A causal model and a biLM
-  compare the whole sentences, which differ in that word and, for the token that ends a text and for the backward
-  direction, in what is predicted from it. sst2_auc, the area under the ROC curve of the difference, does not depend
-  on how frequent the two words are.
-- CoLA: the score of a sentence is its log-probability, divided by the number of its tokens. cola_matthews is that of
-  the dev set at the threshold that is best for the train set, cola_auc the area under the ROC curve.
-- BLiMP: the accuracy of `run_blimp.py`, also for pairs of your own.
-
+models may be causal, masked (BERT) or biLMs (ELMo). Nothing is trained. docs/analysis.md says what the scores are.
 OUTPUT_DIR receives zero_shot.json and, if matplotlib is installed, zero_shot.png.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import transformers
 from accelerate import Accelerator
-from datasets import Dataset, disable_progress_bars
+from datasets import Dataset
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
-from elmo_gpt_bert.analysis.curves import cell, draw, table
-from elmo_gpt_bert.analysis.reporting import write_numbers, write_picture
-from elmo_gpt_bert.analysis.representations import short_names
+from elmo_gpt_bert.analysis import frame
+from elmo_gpt_bert.analysis.curves import draw
 from elmo_gpt_bert.tasks.glue.data import read_folder as read_glue
 from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
 from elmo_gpt_bert.tasks.language_models import reads_words
@@ -54,13 +42,12 @@ from elmo_gpt_bert.tasks.pretraining.plan import Ramp
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
-from elmo_gpt_bert.training.files import make_folder, read_json_object, shown
+from elmo_gpt_bert.training.files import read_json_object, shown
 from elmo_gpt_bert.training.history import read_log
 from elmo_gpt_bert.training.identity import FINAL_LENGTH
-from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
-from elmo_gpt_bert.training.prediction import Outputs, predict
+from elmo_gpt_bert.training.prediction import predict
 
 
 BATCH = 32  # sentences
@@ -69,21 +56,10 @@ VERBALIZERS = ("negative", "positive")  # of the labels in their order
 PLACES = ("updates", "tokens", "epochs")
 
 Scores = dict[str, float]
-ByDirection = dict[str, np.ndarray]  # "" -> numbers; of a biLM also those of "forward_" and "backward_"
-
-
-@dataclass(frozen=True)
-class Data:
-    """What is scored; None: not asked for."""
-
-    sst2: Dataset | None
-    cola: tuple[Dataset, Dataset] | None  # train, validation
-    pairs: Dataset | None
-    verbalizers: tuple[str, str]
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m elmo_gpt_bert.analysis.zero_shot", description=__doc__.splitlines()[0])
+    parser = frame.make_parser("zero_shot", __doc__)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="model folder, or run with checkpoints")
     parser.add_argument("--sst2", type=Path, metavar="DIR", help="GLUE's folder of SST-2")
     parser.add_argument("--cola", type=Path, metavar="DIR", help="GLUE's folder of CoLA")
@@ -96,32 +72,31 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--pll", choices=("original", "within_word_l2r"), default="original", help=masked)
     axis = "what the plot's logarithmic axis counts; epochs compare models with different tokenizers on the same text"
     parser.add_argument("--against", choices=PLACES, default=PLACES[0], help=axis)
-    parser.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder for table and plot")
-    return parser.parse_args(argv)
+    args = frame.parse(parser, argv)
+    if args.max_samples is not None and args.max_samples < 2:
+        raise InputError(f"--max_samples must be at least 2, not {args.max_samples}")
+    if not (args.sst2 or args.cola or args.blimp):
+        raise InputError("nothing to score: give at least one of --sst2, --cola, --blimp")
+    return args
 
 
 def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
     """Carries out what `argv`, by default the command line, asks for; returns the table's rows."""
     args = parse(argv)
-    make_folder(args.output_dir)  # before the work whose results it is for
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    disable_progress_bars()
-    choose_implementation("zoo")
     checkpoints = [checkpoint for model in args.models for checkpoint in checkpoints_of(model)]
     runs = list(dict.fromkeys(run for run, _ in checkpoints))
-    names = dict(zip(runs, short_names([str(run) for run in runs]), strict=True))
+    names = dict(zip(runs, frame.short_names(runs), strict=True))
     data = read_data(args)
     rows: list[dict[str, Any]] = []
     for run, folder in checkpoints:
         rows.append({"run": names[run], **describe(run, folder), **score(folder, data, args.pll)})
-        write_numbers(args.output_dir, "zero_shot", rows)  # a long command may be stopped
-        print(", ".join(f"{name} {cell(value)}" for name, value in rows[-1].items()), file=sys.stderr)
-    print(table(rows))
+        frame.write_numbers(args.output_dir, "zero_shot", rows)  # a long command may be stopped
+        print(", ".join(f"{name} {frame.cell(value)}" for name, value in rows[-1].items()), file=sys.stderr)
+    print(frame.table(rows))
     scores = list(dict.fromkeys(name for row in rows for name in row if name not in ("run", *PLACES)))
     scores = [name for name in scores if any(row.get(args.against) and name in row for row in rows)]
     if scores:
-        write_picture(args.output_dir, "zero_shot", lambda: draw(rows, scores, args.against))
+        frame.write_picture(args.output_dir, "zero_shot", draw, rows, scores, args.against)
     else:
         print(f"no zero_shot.png: nothing says after how many {args.against} the models were saved")
     return rows
@@ -159,17 +134,19 @@ def describe(run: Path, folder: Path) -> dict[str, float]:
 
     What is not recorded is left out.
     """
-    updates, values = updates_of(folder), {}
+    updates = updates_of(folder)
     if updates is None:
-        return values
-    values["updates"] = updates
+        return {}
+    values = {"updates": updates}
     saved = [folder, *matching_folders(run, CHECKPOINT)]  # a final model has no record of its own
     records = [path / "progress.json" for path in saved if (path / "progress.json").is_file()]
     identity = read_json_object(records[0])["identity"] if records else {}
     if "samples of an update" in identity:
         values |= read_text_of(identity, updates)
-    losses = [line["eval_loss"] for line in read_log(run) if line["update"] == updates and "eval_loss" in line]
-    return values | ({"eval_loss": losses[-1]} if losses else {})
+    for line in read_log(run):
+        if line["update"] == updates and "eval_loss" in line:
+            values["eval_loss"] = line["eval_loss"]
+    return values
 
 
 def read_text_of(identity: dict[str, Any], updates: int) -> dict[str, float]:
@@ -192,23 +169,23 @@ def read_text_of(identity: dict[str, Any], updates: int) -> dict[str, float]:
 # Data
 
 
-def read_data(args: argparse.Namespace) -> Data:
-    """Raises ValueError if there is nothing to score."""
-    if args.max_samples is not None and args.max_samples < 2:
-        raise InputError(f"--max_samples must be at least 2, not {args.max_samples}")
-    if not (args.sst2 or args.cola or args.blimp):
-        raise InputError("nothing to score: give at least one of --sst2, --cola, --blimp")
-    sst2 = cola = pairs = None
+def read_data(args: argparse.Namespace) -> list[Callable[[Scorer], Scores]]:
+    """The functions that score a model on what the command line names."""
+    scorings = []
     if args.sst2:
-        sst2 = spread(read_glue(args.sst2, EVERY_TASK["sst2"], ["validation"])["validation"], args.max_samples)
+        examples = read_glue(args.sst2, EVERY_TASK["sst2"], ["validation"])["validation"]
+        examples = spread(examples, args.max_samples)
+        scorings.append(partial(score_sst2, examples=examples, verbalizers=args.verbalizers))
     if args.cola:
         splits = read_glue(args.cola, EVERY_TASK["cola"], ["train", "validation"])
-        cola = tuple(spread(splits[name], args.max_samples) for name in ("train", "validation"))
+        splits = {name: spread(examples, args.max_samples) for name, examples in splits.items()}
+        scorings.append(partial(score_cola, **splits))
     if args.blimp:
         if not args.blimp.exists():
             raise MissingFileError(f"--blimp {args.blimp}: no such file or folder")
-        pairs = spread(read_folder(args.blimp) if args.blimp.is_dir() else read_file(args.blimp), args.max_samples)
-    return Data(sst2, cola, pairs, tuple(args.verbalizers))
+        pairs = read_folder(args.blimp) if args.blimp.is_dir() else read_file(args.blimp)
+        scorings.append(partial(score_pairs, pairs=spread(pairs, args.max_samples)))
+    return scorings
 
 
 def spread(examples: Dataset, most: int | None) -> Dataset:
@@ -221,24 +198,24 @@ def spread(examples: Dataset, most: int | None) -> Dataset:
 # Scores
 
 
-def score(folder: Path, data: Data, pll: str) -> Scores:
+def score(folder: Path, scorings: Sequence[Callable[[Scorer], Scores]], pll: str) -> Scores:
     """The scores of one model."""
     source = ModelSource(str(folder), attn_implementation="eager")  # the fastest for short sentences
     config, tokenizer = load_config(source), load_tokenizer(source, for_task=False)
     head = choose_head(config, tokenizer, source)
     scorer = make_scorer(head, load_model(head, source, config, tokenizer, train=False, remedy=REMEDY), tokenizer, pll)
     scores: Scores = {}
-    if data.sst2 is not None:
-        scores |= score_sst2(scorer, data.sst2, data.verbalizers)
-    if data.cola is not None:
-        scores |= score_cola(scorer, *data.cola)
-    if data.pairs is not None:
-        scores |= score_pairs(scorer, data.pairs)
+    for scoring in scorings:
+        scores |= scoring(scorer)
     return scores
 
 
-def score_sst2(scorer: Scorer, examples: Dataset, verbalizers: tuple[str, str]) -> Scores:
-    """The accuracy of the more probable word, and the area under the ROC curve of the difference."""
+def score_sst2(scorer: Scorer, examples: Dataset, verbalizers: Sequence[str]) -> Scores:
+    """The accuracy of the more probable word, and the area under the ROC curve of the difference.
+
+    A masked model reads a mask in the word's place. A causal model and a biLM compare the whole sentences, which also
+    differ in what is predicted from the word.
+    """
     check_words(scorer, verbalizers)
     prompts = [text.rstrip() + PROMPT for text in examples["text"]]
     rows = [row for word in verbalizers for row in verbalized_rows(scorer, prompts, word)]
@@ -247,8 +224,7 @@ def score_sst2(scorer: Scorer, examples: Dataset, verbalizers: tuple[str, str]) 
     for direction, values in log_likelihoods(scorer, prompts * len(verbalizers), rows).items():
         negative, positive = values.reshape(2, -1)
         margin = positive - negative
-        right = np.where(labels, margin, -margin)
-        scores[f"{direction}sst2_accuracy"] = float((np.sign(right) + 1).mean() / 2)  # a tie counts half
+        scores[f"{direction}sst2_accuracy"] = share_of_positive(np.where(labels, margin, -margin))
         scores[f"{direction}sst2_auc"] = float(roc_auc_score(labels, margin))
     return scores
 
@@ -259,9 +235,8 @@ def verbalized_rows(scorer: Scorer, prompts: list[str], word: str) -> list[Row]:
     if not isinstance(scorer, MaskedScorer):
         return rows
     for row, prompt in zip(rows, scorer.encode(prompts), strict=True):
-        places = [place for place, number in enumerate(row["words"]) if number != SPECIAL][
-            scorer.count_scored(prompt) :
-        ]
+        places = [place for place, number in enumerate(row["words"]) if number != SPECIAL]
+        places = places[scorer.count_scored(prompt) :]
         # One word: while one of its tokens is predicted, those after it are masked, too.
         row["words"] = [0 if place in places else SPECIAL for place in range(len(row["words"]))]
     return rows
@@ -281,7 +256,10 @@ def check_words(scorer: Scorer, words: Sequence[str]) -> None:
 
 
 def score_cola(scorer: Scorer, train: Dataset, validation: Dataset) -> Scores:
-    """Matthews' correlation at the threshold that is best for `train`, and the area under the ROC curve."""
+    """Matthews' correlation at the threshold that is best for `train`, and the area under the ROC curve.
+
+    A sentence has its log-probability, divided by the number of its tokens.
+    """
     means = []
     for examples in (train, validation):
         texts = examples["text"][:]
@@ -290,11 +268,10 @@ def score_cola(scorer: Scorer, train: Dataset, validation: Dataset) -> Scores:
         means.append({name: values / counts for name, values in log_likelihoods(scorer, texts, rows).items()})
     labels, references = (is_second(examples, "cola") for examples in (train, validation))
     scores = {}
-    for direction in means[0]:
-        threshold = best_threshold(means[0][direction], labels)
-        predictions = means[1][direction] >= threshold
+    for direction, of_validation in means[1].items():
+        predictions = of_validation >= best_threshold(means[0][direction], labels)
         scores[f"{direction}cola_matthews"] = float(matthews_corrcoef(references, predictions))
-        scores[f"{direction}cola_auc"] = float(roc_auc_score(references, means[1][direction]))
+        scores[f"{direction}cola_auc"] = float(roc_auc_score(references, of_validation))
     return scores
 
 
@@ -311,13 +288,18 @@ def best_threshold(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def score_pairs(scorer: Scorer, pairs: Dataset) -> Scores:
-    """The accuracy on minimal pairs; a tie counts half."""
+    """The accuracy on minimal pairs."""
     features, rows = make_features(pairs, scorer, positions(scorer.model))
     scores = {}
-    for direction, values in by_direction(compute(scorer, features)).items():
+    for direction, values in compute(scorer, features).items():
         good, bad = values[rows].T
-        scores[f"{direction}blimp_accuracy"] = float((np.sign(good - bad) + 1).mean() / 2)
+        scores[f"{direction}blimp_accuracy"] = share_of_positive(good - bad)
     return scores
+
+
+def share_of_positive(margins: np.ndarray) -> float:
+    """The share of numbers above zero; zero counts half."""
+    return float((np.sign(margins) + 1).mean() / 2)
 
 
 def is_second(examples: Dataset, task: str) -> np.ndarray:
@@ -325,13 +307,12 @@ def is_second(examples: Dataset, task: str) -> np.ndarray:
     first, second = EVERY_TASK[task].labels
     labels = np.array(examples["label"][:]) == second
     if labels.all() or not labels.any():
-        raise InputError(
-            f"all examples of {EVERY_TASK[task].folder} are {second if labels.all() else first}: take more"
-        )
+        found = second if labels.all() else first
+        raise InputError(f"all examples of {EVERY_TASK[task].folder} are {found}: take more")
     return labels
 
 
-def log_likelihoods(scorer: Scorer, texts: list[str], rows: list[Row]) -> ByDirection:
+def log_likelihoods(scorer: Scorer, texts: list[str], rows: list[Row]) -> dict[str, np.ndarray]:
     """Those of the rows of texts. Raises ValueError for a row that is too long, or that has no token to score."""
     longest = positions(scorer.model)
     for text, row in zip(texts, rows, strict=True):
@@ -340,16 +321,12 @@ def log_likelihoods(scorer: Scorer, texts: list[str], rows: list[Row]) -> ByDire
             raise InputError(f"{shown(text)} has {length} tokens, but the model reads at most {longest}: leave it out")
         if scorer.count_scored(row) < 1:
             raise InputError(f"{shown(text)} has no token that can be scored: leave it out")
-    features = Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
-    return by_direction(compute(scorer, features))
+    return compute(scorer, Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]}))
 
 
-def compute(scorer: Scorer, features: Dataset) -> Outputs:
-    return predict(scorer, features, scorer.collate, Accelerator(), batch_size=BATCH)
-
-
-def by_direction(outputs: Outputs) -> ByDirection:
-    """The sum of the directions and, if there are two, each of them."""
+def compute(scorer: Scorer, features: Dataset) -> dict[str, np.ndarray]:
+    """The log-likelihoods by direction: "" is their sum; of a biLM "forward_" and "backward_" are there, too."""
+    outputs = predict(scorer, features, scorer.collate, Accelerator(), batch_size=BATCH)
     parts = {name.removesuffix("log_likelihoods"): np.array(values, np.float64) for name, values in outputs.items()}
     return {"": sum(parts.values())} | parts
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from scipy.stats import t
 
-from elmo_gpt_bert.analysis.reporting import png
+from elmo_gpt_bert.analysis.frame import png
 from elmo_gpt_bert.training.files import write_bytes, write_text
 
 from .tables import Line, Published, Table

@@ -190,7 +190,7 @@ def load_model(
     if added:
         model.resize_token_embeddings(max(added) + 1, mean_resizing=False)  # random, not the mean of the other rows
         PartialState().print(f"new rows in the embeddings: {', '.join(added[number] for number in sorted(added))}")
-    if new_weights:
+    if new_weights and auto_class is not AutoModel:  # which can only lack a pooler, and nobody reads that one
         PartialState().print(f"newly initialised, not in {name}: {', '.join(new_weights)}")
     return model
 
