@@ -37,10 +37,10 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.glue.data import TEXT, find_file, read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.glue.data import find_file, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.glue.features import class_names, make_features
 from elmo_gpt_bert.tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, GlueTask
-from elmo_gpt_bert.tasks.rows import hold_out, hub_version, listed
+from elmo_gpt_bert.tasks.rows import hub_version, listed
 from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
@@ -149,8 +149,7 @@ def load_data(args: GlueArguments, config: PreTrainedConfig) -> tuple[GlueTask, 
     if args.task_name is None:
         text_columns = tuple(args.text_column_names.split(",")) if args.text_column_names else None
         options = args.problem_type, text_columns, args.label_column_name, args.names
-        task, data = read_files(args.files, config, *options)
-        return task, hold_out(data, args, TEXT)
+        return read_files(args.files, config, *options, held_out=args.validation_split_percentage)
     task = EVERY_TASK[args.task_name]
     if args.data_dir is None:
         return task, read_hub(args.task_name, args.task_splits)

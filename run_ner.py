@@ -41,7 +41,7 @@ from elmo_gpt_bert.metrics.entities.entities import scores_and_types
 from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
-from elmo_gpt_bert.tasks.rows import hold_out, hub_version, listed, total
+from elmo_gpt_bert.tasks.rows import hub_version, listed, total
 from elmo_gpt_bert.training.arguments import (
     DATA_PAIRS,
     OWN_DATA,
@@ -152,7 +152,7 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
         "text_column": args.text_column_name,
         "label_column": args.label_column_name,
         "scheme": args.data_scheme,
-        "limits": args.read_limits,
+        "limits": args.limits,
         "whole_documents": args.document_context,
     }
     if args.dataset_name is not None:
@@ -160,9 +160,7 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
     if args.data_dir is not None:
         return read_folder(Path(args.data_dir), args.splits, **options)
     tag_names = None if args.tag_names is None else [name.strip() for name in args.tag_names.split(",")]
-    scheme, data = read_files(args.files, **options, tag_names=tag_names)
-    has_documents = "document" in next(iter(data.values())).column_names
-    return scheme, hold_out(data, args, ["document" if has_documents else "words"])
+    return read_files(args.files, **options, tag_names=tag_names, held_out=args.validation_split_percentage)
 
 
 @dataclass

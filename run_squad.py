@@ -39,7 +39,7 @@ from transformers import AutoModelForQuestionAnswering
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.rows import hold_out, hub_version, total
+from elmo_gpt_bert.tasks.rows import hub_version, total
 from elmo_gpt_bert.tasks.squad import scoring
 from elmo_gpt_bert.tasks.squad.data import find_file, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.squad.decode import Answers, find_answers
@@ -61,7 +61,7 @@ from elmo_gpt_bert.training.loading import check_length, load_config, load_model
 from elmo_gpt_bert.training.prediction import Outputs
 from elmo_gpt_bert.training.results import Results, Scores
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.samples import count_samples, first_examples
+from elmo_gpt_bert.training.samples import count_samples
 from elmo_gpt_bert.training.task import Description, Evaluation, Task
 
 
@@ -80,7 +80,7 @@ class SquadArguments(DataArguments):
         *DATA_PAIRS,
         Pair("data_dir", "dataset_name"),
         Pair(
-            "train_file validation_file",  # no folder has the questions of a --test_file
+            "train_file validation_file validation_split_percentage",  # no folder has the questions of a --test_file
             "data_dir dataset_name",
             lambda args: (
                 (args.train_file or not args.do_train)
@@ -143,7 +143,7 @@ class SquadArguments(DataArguments):
 
 def load_data(args: SquadArguments) -> DatasetDict:
     """The splits that this run needs, each cut to its first --max_*_samples questions; the rest is not read."""
-    options = {"version_2": args.version_2_with_negative, "limits": args.read_limits, "locate": args.locate_answers}
+    options = {"version_2": args.version_2_with_negative, "limits": args.limits, "locate": args.locate_answers}
     data = DatasetDict()
     for split, file in args.files.items():
         if file is None and split != "test" and args.data_dir is not None:
@@ -151,8 +151,8 @@ def load_data(args: SquadArguments) -> DatasetDict:
         elif file is None and split != "test" and args.dataset_name is not None:
             data |= read_hub(args.dataset_name, [split], **options)
         else:
-            data |= read_files({split: file}, **options)
-    return first_examples(hold_out(data, args, ["context"]), args.limits)
+            data |= read_files({split: file}, **options, held_out=args.validation_split_percentage)
+    return data
 
 
 @dataclass

@@ -40,7 +40,7 @@ from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.choices.data import find_files, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.choices.features import collate, make_features
 from elmo_gpt_bert.tasks.choices.table import TASKS
-from elmo_gpt_bert.tasks.rows import hold_out, hub_version
+from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
@@ -94,7 +94,7 @@ class SwagArguments(DataArguments):
 def load_data(args: SwagArguments) -> DatasetDict:
     """The splits that this run needs."""
     if args.task_name is None:
-        return hold_out(read_files(args.files), args, ["context"])
+        return read_files(args.files, args.validation_split_percentage)
     task = TASKS[args.task_name]
     if args.data_dir is None:
         return read_hub(task, args.splits)

@@ -35,7 +35,7 @@ def write_sentences(path: Path) -> str:
 
 
 def write_questions(path: Path) -> str:
-    articles = squad_sample.make_articles("1.1", squad_sample.SENTENCES["train"], 20, 1)
+    articles = squad_sample.make_articles("1.1", (3,) * 20)
     return squad_sample.write_squad(path.with_suffix(".json"), articles=articles)
 
 
@@ -74,8 +74,16 @@ def load(script, tmp_path) -> Callable[..., DatasetDict]:
     return load
 
 
+def load_file(module, file: str, *words: str) -> DatasetDict:
+    """The splits that a script reads of the file, of which 30 % are held out."""
+    _, arguments, _, load_data = next(entry for entry in SCRIPTS.values() if entry[0] is module)
+    flags = ["--model_name_or_path", "m", "--output_dir", "o", "--train_file", file, PERCENTAGE, "30"]
+    return load_data(parse_arguments(arguments, [*flags, "--do_train", "--do_eval", *words]))
+
+
 def rows(data: DatasetDict, split: str) -> list[str]:
-    return sorted(map(repr, data[split].to_list()))
+    """The rows, sorted, without the numbers that the documents of each split have."""
+    return sorted(repr({name: value for name, value in row.items() if name != "document"}) for row in data[split])
 
 
 def test_each_example_is_trained_on_or_evaluated_on(load):
@@ -93,10 +101,40 @@ def test_the_same_examples_are_held_out_for_each_seed_and_purpose(load):
     assert set(trained) == {"train"} and rows(trained, "train") == rows(data, "train")
 
 
-def test_examples_with_one_context_stay_together(load, script):
-    column = {"glue": "text", "swag": "context", "ner": "document", "squad": "context"}[script]
-    data = load()
-    assert not set(data["train"][column]) & set(data["validation"][column])
+def test_questions_about_one_context_stay_together(tmp_path):
+    header = ["context", "question", "choice0", "choice1", "label"]
+    rows = [[f"scene {number // 4}", f"and then {number % 4}", "a", "b", "0"] for number in range(40)]
+    data = load_file(run_swag, choices_sample.write_csv(tmp_path / "own.csv", header, rows))
+    scenes = {split: {context.split(" and")[0] for context in data[split]["context"]} for split in data}
+    assert not scenes["train"] & scenes["validation"] and len(scenes["train"] | scenes["validation"]) == 10
+
+
+def test_the_sentences_of_a_document_stay_together_and_equal_documents_do(tmp_path):
+    data = load_file(run_ner, ner_sample.write_conll(tmp_path / "own.txt", range(60)))
+    documents = [ner_sample.sentence(row)[0] for row in range(60)]
+    documents = [documents[first : first + 3] for first in range(0, 60, 3)]
+    words = {split: data[split]["words"] for split in data}
+    for document in documents:
+        assert sum(all(sentence in words[split] for sentence in document) for split in words) >= 1
+    assert data["validation"]["document"][0] == 1 and len(data["train"]) + len(data["validation"]) == 60
+
+
+def test_the_sentences_of_a_single_document_are_divided(tmp_path):
+    data = load_file(run_ner, ner_sample.write_conll(tmp_path / "own.txt", range(60), document=60))
+    assert len(data["train"]) + len(data["validation"]) == 60 and len(data["validation"]) > 0
+
+
+def test_questions_are_evaluated_on_as_those_of_another_file(tmp_path):
+    articles = squad_sample.make_articles("1.1", (3,) * 20)
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            paragraph["qas"][0]["answers"] = [{"text": "nowhere at all", "answer_start": 0}]
+    file = squad_sample.write_squad(tmp_path / "own.json", articles=articles)
+    data = load_file(run_squad, file, "--locate_answers")
+    starts = {split: [answers["answer_start"] for answers in data[split]["answers"]] for split in data}
+    assert [-1] in starts["validation"] and [-1] not in starts["train"]  # they are scored, and not learned
+    whole = len([question for each in articles for part in each["paragraphs"] for question in part["qas"]])
+    assert len(data["train"]) + len(data["validation"]) == whole - (20 - starts["validation"].count([-1]))
 
 
 def test_limits_count_after_the_split(load):
@@ -148,16 +186,20 @@ def test_a_part_of_nothing_is_refused(words, problem, capsys):
     assert problem in capsys.readouterr().err
 
 
-def test_a_part_that_is_neither_trained_nor_evaluated_on_is_refused(tmp_path, capsys):
-    flags = ["--model_name_or_path", "m", "--output_dir", "o", "--train_file", "a.csv", "--test_file", "b.csv"]
+def test_a_run_that_only_predicts_divides_nothing(tmp_path, capsys):
+    flags = ["--model_name_or_path", "m", "--output_dir", "o", "--do_predict", "--test_file", "c.csv"]
     with pytest.raises(SystemExit):
-        parse_arguments(run_glue.GlueArguments, [*flags, "--do_predict", PERCENTAGE, "10"])
-    assert f"{PERCENTAGE} 10 is for --do_train or --do_eval" in capsys.readouterr().err
+        parse_arguments(run_glue.GlueArguments, [*flags, "--train_file", "a.csv", PERCENTAGE, "10"])
+    assert PERCENTAGE in capsys.readouterr().err
+    trains = recipe(tmp_path, "do_train: true\ndo_eval: true\ntrain_file: a.csv\nvalidation_split_percentage: 10")
+    predicts = ["--do_train", "false", "--do_eval", "false"]
+    args = parse_arguments(run_glue.GlueArguments, [trains, *flags, *predicts])
+    assert args.validation_split_percentage is None and args.files == {"test": "c.csv"}
 
 
 @pytest.mark.parametrize(("share", "split"), [("1e-9", "validation"), ("99.9999999", "train")])
 def test_a_share_that_leaves_a_split_without_examples_is_one_line(load, share, split):
-    with pytest.raises(ValueError, match=f"of the [0-9]+ examples of .* leaves none for {split}: choose another"):
+    with pytest.raises(ValueError, match=f"leaves none of the [0-9]+ .* in .* for the {split} split: choose another"):
         load(PERCENTAGE, share)
 
 
@@ -165,6 +207,18 @@ def test_the_command_line_chooses_between_a_part_and_a_file(tmp_path):
     parse = lambda words: parse_arguments(run_glue.GlueArguments, words)  # noqa: E731
     flags = ["--model_name_or_path", "m", "--output_dir", "o", "--do_train", "--do_eval", "--train_file", "a.csv"]
     of_part = parse([recipe(tmp_path, "validation_file: b.csv"), *flags, PERCENTAGE, "10"])
-    assert of_part.validation_file is None and of_part.files == {"train": "a.csv"}
+    assert of_part.validation_file is None and of_part.files == {"train": "a.csv", "validation": "a.csv"}
     of_file = parse([recipe(tmp_path, "validation_split_percentage: 10"), *flags, "--validation_file", "b.csv"])
     assert of_file.validation_split_percentage is None and of_file.files == {"train": "a.csv", "validation": "b.csv"}
+
+
+@pytest.mark.parametrize("source", ["--data_dir", "--dataset_name"])
+def test_the_command_line_chooses_other_questions_than_a_part_and_a_part_of_others(source, tmp_path):
+    flags = ["--model_name_or_path", "m", "--output_dir", "o", "--do_train", "--do_eval"]
+    of_part = recipe(tmp_path, "train_file: a.json\nvalidation_split_percentage: 10")
+    args = parse_arguments(run_squad.SquadArguments, [of_part, *flags, source, "d"])
+    assert args.validation_split_percentage is None and args.files == {"train": None, "validation": None}
+    of_folder = recipe(tmp_path, f"{source[2:]}: d")
+    words = ["--train_file", "a.json", PERCENTAGE, "10"]
+    args = parse_arguments(run_squad.SquadArguments, [of_folder, *flags, *words])
+    assert (args.data_dir, args.dataset_name) == (None, None) and args.validation_split_percentage == 10

@@ -9,11 +9,11 @@ import csv
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from huggingface_hub import constants
 
@@ -25,8 +25,8 @@ from elmo_gpt_bert.training.files import parse_json, plain
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-    from elmo_gpt_bert.training.arguments import DataArguments
 
+Place, Row = TypeVar("Place"), TypeVar("Row")
 
 DATA_DIR = Parameter("data_dir")  # of every read_folder
 PUBLISHED = (DATA_DIR, " with the published files")  # a remedy where the Hub fails
@@ -243,30 +243,35 @@ def to_dataset(rows: list[dict], path: Path) -> "Dataset":
     return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
 
 
-def hold_out(data: "DatasetDict", args: "DataArguments", columns: Iterable[str]) -> "DatasetDict":
-    """The splits, with --validation_split_percentage of the examples of --train_file as those to evaluate on.
+def part_of(
+    rows: Iterable[tuple[Place, Row]],
+    split: str,
+    percentage: float | None,
+    path: Path,
+    key: Callable[[Row], object],
+    kind: str = "examples",
+) -> Iterator[tuple[Place, Row]]:
+    """Yields the rows of a file, each with its place, that belong to the split: all of them without a `percentage`.
 
-    A hash of the `columns` chooses these examples. So equal ones are in the same split, and examples that are added to
-    the file move none of the others. Raises ValueError if no example is left to train or to evaluate on.
+    Otherwise so many percent of the rows are of the validation split, and the others are to train on. A hash of the
+    row's `key` decides. So rows with equal keys are in the same split, and a row that is added to the file moves none
+    of the others. Raises ValueError after the last row if none was of the split; `kind` is what it calls the rows.
     """
-    if args.validation_split_percentage is None:
-        return data
-    splits = type(data)(data)
-    examples = splits.pop("train") if "train" in splits else splits.pop("validation")
-    texts = examples.select_columns([name for name in columns if name in examples.column_names])
-    share = args.validation_split_percentage / 100
-    held_out = [is_held_out(json.dumps(row, ensure_ascii=False), share) for row in texts]
-    for split in [split for split in ("train", "validation") if split in args.splits]:
-        chosen = [number for number, is_out in enumerate(held_out) if is_out == (split == "validation")]
-        if not chosen:
-            raise InputError(
-                Parameter("validation_split_percentage"),
-                f" {args.validation_split_percentage:g} of the {len(examples):,} examples of {args.train_file} leaves "
-                f"none for {split}: choose another",
-            )
-        splits[split] = examples.select(chosen)
-        note_total(splits[split], len(chosen))
-    return splits
+    if percentage is None or split == "test":
+        yield from rows
+        return
+    number = chosen = 0
+    for place, row in rows:
+        number += 1
+        text = json.dumps(key(row), ensure_ascii=False)
+        if is_held_out(text, percentage / 100) == (split == "validation"):
+            chosen += 1
+            yield place, row
+    if not chosen:
+        raise InputError(
+            Parameter("validation_split_percentage"),
+            f" {percentage:g} leaves none of the {number:,} {kind} in {path} for the {split} split: choose another",
+        )
 
 
 def is_held_out(text: str, share: float) -> bool:

@@ -127,7 +127,11 @@ PAIRS = (
     OneWay("torch_compile", "torch_compile_mode", lambda args: not args.torch_compile),
 )
 
-DATA_PAIRS = (*PAIRS, Pair("validation_split_percentage", "validation_file"))  # of data in splits
+DATA_PAIRS = (  # of data in splits
+    *PAIRS,
+    Pair("validation_split_percentage", "validation_file"),
+    OneWay("do_train", "validation_split_percentage", lambda args: not (args.do_train or args.do_eval)),
+)
 
 # split -> the flag of RunArguments that uses it: what a run does
 PURPOSES_OF = {"train": "do_train", "validation": "do_eval", "test": "do_predict"}
@@ -452,8 +456,8 @@ class DataArguments(RunArguments):
     test_file: PathOrName | None = HfArg(default=None, help="your own file to predict; it needs no labels")
     validation_split_percentage: Percentage | None = HfArg(
         default=None,
-        help="of the examples of --train_file, the part to evaluate on in place of a --validation_file: the same part "
-        "for every --seed, and equal texts together",
+        help="percentage of --train_file's examples to evaluate on instead of a --validation_file; they are the same "
+        "for every --seed",
     )
     max_seq_length: int = HfArg(default=128, help="tokens of an input; longer texts are cut")
     max_train_samples: PositiveInt | None = HfArg(default=None, help="train on only this many examples, the first")
@@ -463,21 +467,13 @@ class DataArguments(RunArguments):
     def __post_init__(self) -> None:
         """Raises ValueError as the class above does, and for overrides of what the data decide."""
         super().__post_init__()
-        self._check_held_out()
+        if self.validation_split_percentage is not None and self.train_file is None:
+            flag = f"--validation_split_percentage {self.validation_split_percentage:g}"
+            raise InputError(f"{flag} is a part of the examples of --train_file: give it")
         self._check_files()
         for name in ("num_labels", "id2label", "label2id"):
             if name in parse_overrides(self.config_overrides):
                 raise InputError(f"--config_overrides {name} has no effect: the labels of the data decide it")
-
-    def _check_held_out(self) -> None:
-        """Raises ValueError for a --validation_split_percentage of nothing, or of what no purpose uses."""
-        if self.validation_split_percentage is None:
-            return
-        flag = f"--validation_split_percentage {self.validation_split_percentage:g}"
-        if self.train_file is None:
-            raise InputError(f"{flag} is a part of the examples of --train_file: give it")
-        if not (self.do_train or self.do_eval):
-            raise InputError(f"{flag} is for --do_train or --do_eval: give one of them, or leave it out")
 
     def _check_files(self) -> None:
         """Raises ValueError if the data are the user's own files, and a split that the run needs has none."""
@@ -500,12 +496,10 @@ class DataArguments(RunArguments):
     def files(self) -> dict[str, str | None]:
         """The user's own file for each of these splits; None where no flag names one.
 
-        With --validation_split_percentage, the examples to train and to evaluate on are in the file of one split.
+        With --validation_split_percentage, the examples to evaluate on are in the train file, too.
         """
         files = {split: getattr(self, f"{split}_file") for split in self.splits}
-        if self.validation_split_percentage is not None and "train" in files:
-            files.pop("validation", None)
-        elif self.validation_split_percentage is not None and "validation" in files:
+        if self.validation_split_percentage is not None and "validation" in files:
             files["validation"] = self.train_file
         return files
 
@@ -522,12 +516,6 @@ class DataArguments(RunArguments):
     def limits(self) -> dict[str, int | None]:
         """split -> the largest number of examples that this run uses; None: all"""
         return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_predict_samples}
-
-    @property
-    def read_limits(self) -> dict[str, int | None]:
-        """split -> the number of examples after which its reader may stop; of a file that is divided, all are read"""
-        divided = () if self.validation_split_percentage is None else ("train", "validation")
-        return self.limits | dict.fromkeys(divided)
 
 
 def default_strategy(steps: int | None) -> str:

@@ -52,13 +52,15 @@ def device_name(device: torch.device) -> str:
 def one_thread_beside(device: torch.device) -> Iterator[None]:
     """Within the context, torch uses one thread of the CPU, unless the CPU is the device that computes.
 
-    Beside a GPU, the CPU only launches kernels and counts labels and tokens. torch shares a count of 65,536 labels
-    among threads, and all of them wait for a thread whose processor is busy with preparing batches. That took 13 of 48
-    milliseconds of an update on an H200 with 16 processors.
+    Beside a GPU, the CPU launches kernels, and its own operations are short, such as counting a batch's labels. torch
+    shares a count of 65,536 labels among threads, and all of them wait for a thread whose processor is busy with
+    preparing batches. That took 13 of 48 milliseconds of an update on an H200 with 16 processors.
     """
+    if device.type == "cpu":
+        yield
+        return
     threads = torch.get_num_threads()
-    if device.type != "cpu":
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

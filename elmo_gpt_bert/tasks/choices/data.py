@@ -23,6 +23,7 @@ from elmo_gpt_bert.tasks.rows import (
     listed,
     load_hub,
     needed_files,
+    part_of,
     read_csv,
     read_json,
     read_json_lines,
@@ -104,14 +105,24 @@ def _split_stories(stories: Dataset, split: str) -> Dataset:
     return stories.select(train if split == "train" else validation)
 
 
-def read_files(files: Mapping[str, str | None]) -> DatasetDict:
-    """The splits that a run needs, each from its file."""
+def read_files(files: Mapping[str, str | None], held_out: float | None = None) -> DatasetDict:
+    """The splits that a run needs, each from its file.
+
+    `held_out` is the percentage of the train file that is the validation split, as in `part_of`. Questions about one
+    context stay together.
+    """
     data = DatasetDict()
     for split, path in needed_files(files):
         if path.suffix.lower() not in READERS:
             raise InputError(f"{path}: your own file must be one of {', '.join(READERS)}")
-        data[split] = _examples(_read_file(path), path, split)
+        rows = part_of(_read_file(path), split, held_out, path, key=_context)
+        data[split] = _examples(rows, path, split)
     return data
+
+
+def _context(row: dict) -> object:
+    """The first text of a row of the user's own file, which its questions share."""
+    return row[_recognise(row, "a row").context[0]]
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, dict]]:

@@ -27,6 +27,7 @@ from elmo_gpt_bert.tasks.rows import (
     listed,
     load_hub,
     needed_files,
+    part_of,
     read_json_lines,
     read_tsv,
     to_dataset,
@@ -178,23 +179,29 @@ def read_files(
     text_columns: tuple[str, ...] | None = None,
     label_column: str | None = None,
     label_names: tuple[str, ...] | None = None,
+    held_out: float | None = None,
 ) -> tuple[GlueTask, DatasetDict]:
     """The task that the user's `files` define, and the splits that a run needs, each from its file.
 
     The labels are `label_names`, the names of class 0, 1 and so on. If these are None, they are those of the train
     file or, without one, those of the model's `config`. The metric is that of RTE or, for a regression, that of STS-B.
+    `held_out` is the percentage of the train file that is the validation split, as in `part_of`.
     """
     from datasets import Dataset, DatasetDict
 
-    data = DatasetDict()
+    data, train_labels = DatasetDict(), []
     for split, path in needed_files(files):
-        data[split] = _read_file(path, text_columns, None if split == "test" else label_column or "label")
+        examples = _read_file(path, text_columns, None if split == "test" else label_column or "label")
+        train_labels = examples["label"][:] if split == "train" else train_labels
+        texts = examples.select_columns([name for name in TEXT if name in examples.column_names])
+        part = part_of(enumerate(texts), split, held_out, path, key=lambda row: list(row.values()))
+        data[split] = examples.select([number for number, _ in part])
     if len({"text_pair" in data[split].column_names for split in data}) > 1:
         raise InputError("some of the files have one text for each example, others two: give all of them the same")
     if label_names is not None:
         labels = label_names
     elif "train" in data:
-        labels = _find_labels(data["train"]["label"][:], problem_type, files["train"])
+        labels = _find_labels(train_labels, problem_type, files["train"])
     else:
         labels = () if config.num_labels == 1 else tuple(config.id2label.values())
     for label in labels:  # predictions.tsv has no quotes, as GLUE's files

@@ -24,6 +24,7 @@ from elmo_gpt_bert.tasks.rows import (
     load_hub,
     needed_files,
     note_total,
+    part_of,
     read_json_lines,
     read_lines,
     split_file,
@@ -112,6 +113,7 @@ def read_files(
     limits: Mapping[str, int | None] | None = None,
     whole_documents: bool = False,
     tag_names: Sequence[str] | None = None,
+    held_out: float | None = None,
 ) -> tuple[str | None, DatasetDict]:
     """The scheme of the tags, None if there are no tags, and the splits that a run needs, each from its file.
 
@@ -126,6 +128,8 @@ def read_files(
         scheme: the scheme of the tags, by default detected. As in conlleval, iob1 reads malformed IOB too.
         limits: how many sentences are read of each split; None: all. `total` says whether there are more.
         whole_documents: whether the document of the last of these sentences is read to its end.
+        held_out: the percentage of the train file's documents, or of its sentences if it has no two documents, that
+            is the validation split, as in `part_of`.
         tag_names: the names of tags that are numbers, as `Dataset.to_json` writes them: of 0, of 1 and so on.
     """
     data = {}
@@ -140,8 +144,33 @@ def read_files(
             raise InputError(TAG_NAMES, f" are those of tags that are numbers, in JSON lines, but {path} is none")
         else:
             sentences = read_columns(read_lines(path), path, text_column, label_column, tagged)
+        if held_out is not None and split != "test":
+            sentences = _divide(sentences, split, held_out, path)
         data[split] = _number_documents(sentences, str(path), (limits or {}).get(split), whole_documents)
     return _check(data, scheme)
+
+
+def _divide(
+    sentences: Iterable[Sentence | None], split: str, held_out: float, path: Path
+) -> Iterator[Sentence | None]:
+    """The sentences of the documents that are of the split, with None where a document begins.
+
+    Without two documents, each sentence may be of another split than its neighbours.
+    """
+    documents: list[list[Sentence]] = [[]]
+    for sentence in sentences:
+        if sentence is None:
+            documents.append([])
+        else:
+            documents[-1].append(sentence)
+    documents, kind = [document for document in documents if document], "documents"
+    if len(documents) < 2:
+        documents, kind = [[sentence] for document in documents for sentence in document], "sentences"
+    words = ([sentence.words for sentence in document] for document in documents)
+    for number, _ in part_of(enumerate(words), split, held_out, path, key=list, kind=kind):
+        if kind == "documents":
+            yield None
+        yield from documents[number]
 
 
 def _hub_rows(rows: Dataset) -> Iterator[tuple[int, dict]]:

@@ -84,12 +84,20 @@ def find_file(data_dir: Path, split: str, version_2: bool) -> Path:
 
 
 def read_files(
-    files: Mapping[str, str | None], version_2: bool, limits: Limits | None = None, locate: bool = False
+    files: Mapping[str, str | None],
+    version_2: bool,
+    limits: Limits | None = None,
+    locate: bool = False,
+    held_out: float | None = None,
 ) -> DatasetDict:
-    """The splits that a run needs, each from its file, which `read_questions` reads."""
+    """The splits that a run needs, each from its file, which `read_questions` reads.
+
+    `held_out` is the percentage of the train file that is the validation split.
+    """
     data = DatasetDict()
     for split, path in needed_files(files):
-        data[split] = _to_dataset(*read_questions(path, split, version_2, (limits or {}).get(split), locate), split)
+        limit = (limits or {}).get(split)
+        data[split] = _to_dataset(*read_questions(path, split, version_2, limit, locate, held_out), split)
     return data
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from elmo_gpt_bert.tasks.rows import listed, read_json, read_json_lines, read_lines, unbroken
+from elmo_gpt_bert.tasks.rows import listed, part_of, read_json, read_json_lines, read_lines, unbroken
 from elmo_gpt_bert.training.errors import InputError, Parameter, Text
 from elmo_gpt_bert.training.files import shown
 
@@ -33,9 +33,16 @@ Rows = Iterable[tuple[str, dict]]  # the place of a question, for errors, and th
 
 
 def read_questions(
-    path: Path, split: str, version_2: bool, limit: int | None = None, locate: bool = False
+    path: Path,
+    split: str,
+    version_2: bool,
+    limit: int | None = None,
+    locate: bool = False,
+    held_out: float | None = None,
 ) -> tuple[list[dict], int]:
     """The examples of a file, and how many it holds. `locate` is that of `check_questions`.
+
+    With `held_out`, they are those of the split, as `part_of` says. Questions about one context stay together.
 
     A .json file has the official layout. A .jsonl file has one question a line, with the Hub's columns and optionally
     SQuAD 2.0's is_impossible. Questions after the first `limit` are counted, but not checked or returned.
@@ -45,10 +52,12 @@ def read_questions(
             f"{path}: a file must be .json, with the official layout, or .jsonl, with one question a line"
         )
     rows = READERS[path.suffix.lower()](path)
+    rows = part_of(rows, split, held_out, path, key=lambda row: row.get("context"), kind="questions")
     examples = check_questions(islice(rows, limit), path, split, version_2, locate)
     total = len(examples)
     if total == limit:
-        total = _count_lines(path) if path.suffix.lower() == ".jsonl" else total + sum(1 for _ in rows)
+        of_lines = path.suffix.lower() == ".jsonl" and held_out is None
+        total = _count_lines(path) if of_lines else total + sum(1 for _ in rows)
     return examples, total
 
 
