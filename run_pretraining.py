@@ -12,7 +12,7 @@
 
 The model decides what it learns: masked words, the next word, or the next and the previous word; --objective chooses
 where a model can do several. The text is files of plain text, JSON lines, csv or parquet, or a data set on the Hub. It
-is converted to shards of tokens once, in --corpus_dir, where later runs find them (docs/corpora.md). A configuration
+is converted to tokens once, in --corpus_dir, where later runs find them (docs/corpora.md). A configuration
 without --tokenizer_name gets a tokenizer of its own size, made from the text.
 
 The order of the text and all random choices are functions of the seed and of the number of the update. So a run that

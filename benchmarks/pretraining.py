@@ -102,7 +102,7 @@ def write_text(path: Path, tiny: bool) -> Path:
 class Prepared:
     """A job whose text has been converted to tokens, once for each side, by the same tokenizer.
 
-    run_pretraining.py makes the tokenizer and its shards, and the configuration that fits the text. The baseline takes
+    run_pretraining.py makes the tokenizer, the tokens, and the configuration that fits the text. The baseline takes
     both from the folder that it saves.
     """
 
@@ -205,7 +205,7 @@ HEADER = ["row", "on", "compared", "tokens / CPU second", "CPU time ratio", "wal
 
 
 def compare_collators(prepared: Prepared, size: int, pairs: int, seconds: float) -> Result:
-    """Batches of `size` rows in random order: ours from shards, the baseline's from datasets' Arrow files.
+    """Batches of `size` rows in random order: ours from files of tokens, the baseline's from datasets' Arrow files.
 
     Raises:
         DifferentResults: if the rows of text differ, or the shares of masked tokens.

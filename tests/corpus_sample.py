@@ -5,8 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
-from elmo_gpt_bert.tasks.pretraining.shards import Manifest, write_characters, write_manifest, write_shard
+from elmo_gpt_bert.tasks.pretraining.corpus import (
+    Corpus,
+    Manifest,
+    SplitWriter,
+    Tokens,
+    record_files,
+    token_type,
+    write_manifest,
+    write_words,
+)
 
 
 Documents = Sequence[Sequence[Sequence[int]]]
@@ -26,16 +34,19 @@ def write_corpus(
     documents: Documents,
     vocab_size: int,
     characters: np.ndarray | None = None,
-    documents_per_shard: int = 5,
     split: str = "train",
 ) -> Corpus:
     """Writes a corpus of one split, and opens it. With the rows of `characters`, its tokens are words."""
-    numbers = vocab_size if characters is None else len(characters)
-    pieces = [documents[at : at + documents_per_shard] for at in range(0, len(documents), documents_per_shard)]
-    shards = []
-    for number, piece in enumerate(pieces):
-        text = [" ".join(str(token) for sentence in document for token in sentence) for document in piece]
-        shards.append(write_shard(folder, f"{split}/{number:05d}", piece, numbers, text))
-    words = None if characters is None else write_characters(folder, characters)
-    write_manifest(folder, Manifest(vocab_size, "a tokenizer", {split: shards}, words))
+    kind = token_type(vocab_size if characters is None else len(characters))
+    folder.mkdir(exist_ok=True)
+    writer = SplitWriter(folder, split)
+    for document in documents:
+        ends = np.cumsum([len(sentence) for sentence in document])
+        text = " ".join(str(token) for sentence in document for token in sentence)
+        writer.append(Tokens(np.concatenate(document).astype(kind), ends[-1:], ends, len(text)))
+    writer.close()
+    if characters is not None:
+        write_words(folder, map(str, range(len(characters))), characters)
+    sizes = vocab_size, kind.itemsize
+    write_manifest(folder, Manifest(*sizes, "a tokenizer", {split: writer.num_bytes}, record_files(folder)))
     return Corpus.open(folder, split)

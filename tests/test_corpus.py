@@ -1,14 +1,14 @@
-"""A corpus on disk reads as one row of tokens, whatever its shards."""
+"""A corpus on disk reads as one row of tokens."""
 
 import pickle
+import shutil
 import struct
 import time
 
 import numpy as np
 import pytest
 
-from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
-from elmo_gpt_bert.tasks.pretraining.shards import FileRecord, Manifest, Shard, write_manifest
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus, Manifest, write_manifest
 from elmo_gpt_bert.training.errors import UserError
 from tests.corpus_sample import random_documents, write_corpus
 
@@ -31,7 +31,7 @@ def row_of(documents) -> list[int]:
     return [token for sentence in sentences_of(documents) for token in sentence]
 
 
-def test_the_tokens_of_all_shards_are_one_row(corpus, documents):
+def test_the_tokens_of_all_documents_are_one_row(corpus, documents):
     row = row_of(documents)
     assert corpus.num_tokens == len(row)
     assert corpus.read(0, len(row)).tolist() == row
@@ -71,7 +71,7 @@ def test_a_corpus_goes_through_pickle_as_paths_only(corpus, documents):
     corpus.sentences.find(np.arange(corpus.num_tokens))
     content = pickle.dumps(corpus)
     copy = pickle.loads(content)
-    assert len(content) < 5000 and not copy._tokens._arrays and not copy.sentences.files._arrays
+    assert len(content) < 5000 and copy._tokens._values is None and copy.sentences._values is None
     assert copy.read(0, copy.num_tokens).tolist() == row_of(documents)
     assert (copy.digest, copy.num_bytes) == (corpus.digest, corpus.num_bytes)
 
@@ -85,16 +85,13 @@ def test_words_have_rows_of_characters(tmp_path):
 
 
 @pytest.mark.parametrize("numbers, size", [(65_536, 2), (65_537, 4)])
-def test_the_files_have_datatroves_layout(tmp_path, numbers, size):
-    """The rules of its TokenizedFile: struct's formats H or I for tokens, Q for ends, three lines of metadata."""
+def test_the_files_are_plain_integers(tmp_path, numbers, size):
+    """In struct's formats H or I for tokens, q for ends."""
     documents = [*random_documents(4, numbers), [[numbers - 1]]]
     write_corpus(tmp_path, documents, numbers)
     row, ends = row_of(documents), np.cumsum([len(row_of([document])) for document in documents])
-    file = tmp_path / "train" / "00000.ds"
-    assert file.read_bytes() == struct.pack(f"<{len(row)}{'H' if size == 2 else 'I'}", *row)
-    assert file.with_name("00000.ds.index").read_bytes() == struct.pack(f"<{len(ends)}Q", *ends)
-    first, second, _ = file.with_name("00000.ds.metadata").read_text().split("\n")
-    assert first.split("|")[1] == str(size) and int(second) == len(row)
+    assert (tmp_path / "train.tokens").read_bytes() == struct.pack(f"<{len(row)}{'H' if size == 2 else 'I'}", *row)
+    assert (tmp_path / "train.documents").read_bytes() == struct.pack(f"<{len(ends)}q", *ends)
 
 
 def test_the_digest_is_of_the_content_not_of_the_place(tmp_path, documents):
@@ -103,15 +100,15 @@ def test_the_digest_is_of_the_content_not_of_the_place(tmp_path, documents):
     assert first.digest == moved.digest != other.digest
 
 
-@pytest.mark.parametrize("suffix", ["", ".index", ".sentences"])
+@pytest.mark.parametrize("suffix", [".tokens", ".documents", ".sentences"])
 @pytest.mark.parametrize("damage", ["is missing", "has 6 bytes"])
 def test_a_missing_or_cut_file_is_one_error(corpus, suffix, damage):
-    path = corpus.folder / "train" / f"00001.ds{suffix}"
+    path = corpus.folder / f"train{suffix}"
     content = path.read_bytes()
     path.unlink()
     if damage != "is missing":
         path.write_bytes(content[:6])
-    with pytest.raises(UserError, match=f"00001.ds{suffix} is damaged: it {damage}"):
+    with pytest.raises(UserError, match=f"train{suffix} is damaged: it {damage}"):
         Corpus.open(corpus.folder)
 
 
@@ -123,18 +120,13 @@ def test_what_is_no_corpus_or_lacks_the_split_is_one_error(tmp_path, corpus):
 
 
 def test_a_billion_tokens_open_at_once(tmp_path):
-    """The files are sparse, so they take no room: 100 shards of 10 million tokens, in documents of 1000."""
-    ends = np.arange(1000, 10_000_001, 1000, dtype="<u8")
-    record = FileRecord(ends.nbytes, "")
-    shards = []
-    for number in range(100):
-        path = tmp_path / f"{number}.ds"
-        with path.open("wb") as file:
-            file.truncate(20_000_000)
-        ends.tofile(path.with_name(path.name + ".index"))
-        files = {"": FileRecord(20_000_000, ""), ".index": record}
-        shards.append(Shard(path.name, 2, 10_000_000, 10_000, None, None, None, files))
-    write_manifest(tmp_path, Manifest(30_522, "a tokenizer", {"train": shards}))
+    """The file of tokens is sparse, so it takes no room. The documents have 1000 tokens."""
+    with (tmp_path / "train.tokens").open("wb") as file:
+        file.truncate(2 * 10**9)
+    np.arange(1000, 10**9 + 1, 1000).tofile(tmp_path / "train.documents")
+    shutil.copy(tmp_path / "train.documents", tmp_path / "train.sentences")
+    files = {path.name: {"size": path.stat().st_size, "sha256": ""} for path in tmp_path.iterdir()}
+    write_manifest(tmp_path, Manifest(30_522, 2, "a tokenizer", {"train": 5 * 10**9}, files))
     begin = time.process_time()
     corpus = Corpus.open(tmp_path)
     assert corpus.num_tokens == 10**9 and len(corpus.documents) == 10**6

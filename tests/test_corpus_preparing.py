@@ -1,4 +1,4 @@
-"""A text becomes shards once: no token is lost, nothing depends on the number of processes, and what was interrupted,
+"""A text becomes tokens once: no token is lost, nothing depends on the number of processes, and what was interrupted,
 damaged or changed is made anew or refused."""
 
 import dataclasses
@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import struct
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,11 +23,12 @@ from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 import modeling
 from elmo_gpt_bert.tasks.pretraining import preparing, sources, vocabulary, writing
-from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus, SplitWriter
 from elmo_gpt_bert.tasks.pretraining.preparing import prepare
-from elmo_gpt_bert.tasks.pretraining.sources import TextSource, is_held_out
+from elmo_gpt_bert.tasks.pretraining.sources import TextSource
 from elmo_gpt_bert.tasks.pretraining.text import pieces, split_sentences
 from elmo_gpt_bert.tasks.pretraining.vocabulary import train_subwords, word_vocabulary
+from elmo_gpt_bert.tasks.rows import is_held_out
 from elmo_gpt_bert.training import files
 from elmo_gpt_bert.training.errors import FileError, InputError, UserError
 from modeling import ElmoConfig, ElmoTokenizer, ZooBertConfig, ZooGPTConfig
@@ -68,8 +68,9 @@ def source(tmp_path, texts) -> TextSource:
 
 
 @pytest.fixture(autouse=True)
-def zoo():
+def zoo(monkeypatch):
     modeling.register()
+    monkeypatch.setattr(preparing, "PIECE_SIZE", PIECE)
 
 
 BERT = ZooBertConfig(vocab_size=67)
@@ -78,13 +79,13 @@ ELMO = ElmoConfig(lm_vocab_size=11, max_characters_per_token=9, char_cnn_filters
 
 
 def run(folder, source, config=BERT, **options):
-    return prepare(folder, source, config, **{"piece_size": PIECE} | options)
+    return prepare(folder, source, config, **options)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The content of the shards, words and tokenizer."""
-    kinds = ("train", "validation", "words", "tokenizer")
-    return {str(path.relative_to(folder)): path.read_bytes() for kind in kinds for path in folder.glob(f"{kind}/*")}
+    """The content of the tokens, words and tokenizer."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def units(corpus: Corpus, ends) -> list[list[int]]:
@@ -96,7 +97,7 @@ def units(corpus: Corpus, ends) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("config", [BERT, GPT, ELMO], ids=lambda config: config.model_type)
-def test_the_shards_hold_the_tokens_of_all_documents_once_and_in_order(tmp_path, source, texts, config):
+def test_the_files_hold_the_tokens_of_all_documents_once_and_in_order(tmp_path, source, texts, config):
     prepared = run(tmp_path / "out", source, config)
     seen = Counter()
     for corpus in (prepared.train, prepared.validation):
@@ -107,7 +108,6 @@ def test_the_shards_hold_the_tokens_of_all_documents_once_and_in_order(tmp_path,
         expected = [encode(prepared.tokenizer, corpus, row, "lines") for text in mine for row in split_sentences(text)]
         assert sentences == expected
         assert corpus.num_bytes == sum(len(" ".join(split_sentences(text)).encode()) for text in mine)
-        assert len(corpus._tokens.paths) > 1
         seen.update(mine)
     assert seen == Counter(texts)
     assert prepared.train.vocab_size == {"bert": 67, "zoo_bert": 67, "elmo": 11}.get(config.model_type, 71)
@@ -149,7 +149,8 @@ def test_the_files_do_not_depend_on_the_number_of_processes(tmp_path, source, co
     run(tmp_path / "one", source, config)
     run(tmp_path / "three", source, config, processes=3)
     one = files_of(tmp_path / "one")
-    assert one == files_of(tmp_path / "three") and sum(name.startswith("train/") for name in one) > 12
+    assert one == files_of(tmp_path / "three") and sum(name.startswith("train.") for name in one) == 3
+    assert sum(map(len, documents())) > 5 * PIECE
 
 
 def test_equal_documents_are_held_out_together_and_never_trained_on(tmp_path):
@@ -165,10 +166,18 @@ def test_equal_documents_are_held_out_together_and_never_trained_on(tmp_path):
     assert len(prepared.train.documents) + len(prepared.validation.documents) == len(texts)
 
 
-def test_the_text_for_a_tokenizer_is_read_without_the_files_of_held_out_text(tmp_path, texts):
-    source = TextSource(str(tmp_path / "a.txt"), validation_file=str(tmp_path / "gone.txt"))
-    reader = writing.Reader(source, {"train": [tmp_path / "a.txt"], "validation": [tmp_path / "gone.txt"]}, PIECE)
-    assert [text.strip() for batch in reader.training_texts() for text in batch] == texts[:17]
+def test_the_text_for_a_tokenizer_is_read_without_the_files_of_held_out_text(tmp_path, texts, monkeypatch):
+    held_out, read = tmp_path / "b.jsonl", []
+
+    def train(config, texts, do_lower_case):
+        held_out.rename(tmp_path / "away")
+        read.extend(text.strip() for batch in texts() for text in batch)
+        (tmp_path / "away").rename(held_out)
+        return train_subwords(config, texts, do_lower_case)
+
+    monkeypatch.setattr(vocabulary, "train_subwords", train)
+    run(tmp_path / "out", TextSource(str(tmp_path / "a.txt"), validation_file=str(held_out)))
+    assert read == texts[:17]
 
 
 def test_a_validation_file_is_the_held_out_text(tmp_path, texts):
@@ -263,7 +272,7 @@ def test_words_are_numbered_by_their_frequency_in_the_training_text(tmp_path, so
     counts = Counter(word for text in trained for word in tokenizer.tokenize(text))
     expected = sorted(counts, key=lambda word: (-counts[word], word))
     assert [*tokenizer.targets] == ["<S>", "</S>", "<UNK>", *expected[:8]]
-    words = (tmp_path / "out" / "words" / "words.txt").read_text(encoding="utf-8").splitlines()
+    words = (tmp_path / "out" / "words.txt").read_text(encoding="utf-8").splitlines()
     assert words[: len(expected) + 3] == ["<S>", "</S>", "<UNK>", *expected]
     assert corpus.characters.tolist() == tokenizer.convert_tokens_to_ids(words)
     assert corpus.vocab_size == 11 < len(words) and corpus.read(0, corpus.num_tokens).max() < len(words)
@@ -308,49 +317,60 @@ def test_words_of_a_tokenizer_keep_their_numbers(tmp_path, source):
 # Interruption
 
 
-def test_a_run_that_was_killed_keeps_its_finished_shards_and_ends_with_the_same_files(tmp_path, source, monkeypatch):
+def test_a_run_that_was_killed_leaves_no_corpus_and_begins_again(tmp_path, source, monkeypatch):
     run(tmp_path / "whole", source, ELMO)
-    folder, write = tmp_path / "out", writing.WritePiece._write
+    folder, encode, tokens = tmp_path / "out", writing.encode, tmp_path / ".out.new" / "train.tokens"
+    begun = None  # when the tokens were written that are there
 
-    def slow(self, name, texts):
+    def slow(*arguments):
         time.sleep(0.02)
-        return write(self, name, texts)
+        return encode(*arguments)
 
-    for kills, processes in ((2, 1), (3, 3)):
-        before = len([*folder.glob("finished/*")])
+    for processes in (1, 3):
         with monkeypatch.context() as patch:
-            patch.setattr(writing.WritePiece, "_write", slow)
+            patch.setattr(writing, "encode", slow)
             (process,) = fork(lambda n=processes: run(folder, source, ELMO, processes=n))
-            while len([*folder.glob("finished/*")]) < before + kills:
+            while not tokens.exists() or tokens.stat().st_mtime_ns == begun:
                 time.sleep(0.005)
             workers = psutil.Process(process.pid).children()
             os.kill(process.pid, signal.SIGKILL)
         assert wait([process]) == [-signal.SIGKILL]
         assert len(workers) == (processes if processes > 1 else 0) and psutil.wait_procs(workers, 20)[1] == []
-    kept = {path: path.stat().st_mtime_ns for path in folder.glob("finished/*.json")}
+        assert not folder.exists()
+        begun = tokens.stat().st_mtime_ns
     run(folder, source, ELMO)
-    assert len(kept) >= 5 and all(path.stat().st_mtime_ns == at for path, at in kept.items())
-    assert files_of(folder) == files_of(tmp_path / "whole")
+    assert files_of(folder) == files_of(tmp_path / "whole") and not tokens.exists()
 
 
-def test_a_full_disk_is_one_error_and_keeps_the_finished_shards(tmp_path, source, monkeypatch):
-    folder, sync, synced = tmp_path / "out", files.sync, []
+def test_of_two_runs_that_want_the_same_corpus_one_prepares_it_and_the_other_waits(tmp_path, source, monkeypatch):
+    prepared, encode = tmp_path / "prepared", preparing.write_tokens
 
-    def full(path):
-        synced.append(path)
-        if len(synced) > 30:
+    def noted(*arguments):
+        with prepared.open("a") as file:
+            file.write("once\n")
+        time.sleep(1)
+        return encode(*arguments)
+
+    monkeypatch.setattr(preparing, "write_tokens", noted)
+    assert wait([fork(lambda: run(tmp_path / "out", source, ELMO))[0] for _ in range(2)]) == [0, 0]
+    assert prepared.read_text() == "once\n" and Corpus.open(tmp_path / "out").num_tokens
+
+
+def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, source, monkeypatch):
+    folder, append, parts = tmp_path / "out", SplitWriter.append, []
+
+    def full(writer, part):
+        parts.append(part)
+        if len(parts) > 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(path)
+        append(writer, part)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "sync", full)
-        with pytest.raises(FileError, match=r"^cannot write .*/0000\d.ds.*: No space left on device. Make room"):
+        patch.setattr(SplitWriter, "append", full)
+        with pytest.raises(FileError, match=r"^cannot write .*out: No space left on device. Make room"):
             run(folder, source)
-    finished = [*folder.glob("finished/*.json")]
-    kept = [path.stat().st_mtime_ns for path in finished]
-    assert finished and not (folder / "manifest.json").exists()
+    assert not folder.exists() and not (tmp_path / ".out.new").exists()
     run(folder, source)
-    assert [path.stat().st_mtime_ns for path in finished] == kept
 
 
 def test_a_disk_that_is_full_for_the_tokenizer_is_one_error(tmp_path, source, monkeypatch):
@@ -358,15 +378,15 @@ def test_a_disk_that_is_full_for_the_tokenizer_is_one_error(tmp_path, source, mo
         raise Exception("No space left on device (os error 28)")  # as the library tokenizers does
 
     monkeypatch.setattr(BertTokenizer, "save_pretrained", full)
-    with pytest.raises(FileError, match="cannot write .*tokenizer: No space left on device"):
+    with pytest.raises(FileError, match="cannot write .*corpus: No space left on device"):
         prepare(tmp_path / "corpus", source, BERT)
 
 
 def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
-    def kill(self, name, texts):
+    def kill(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(writing.WritePiece, "_write", kill)
+    monkeypatch.setattr(writing, "encode", kill)
     with pytest.raises(RuntimeError, match="was killed, perhaps because memory ran out: .* preprocessing_num_workers"):
         run(tmp_path / "out", source, processes=2)
 
@@ -394,9 +414,9 @@ def test_a_finished_corpus_is_opened_without_reading_its_text(folder, source, mo
     assert run(folder, source).train.digest == Corpus.open(folder).digest
 
 
-@pytest.mark.parametrize("name", ["train/00002.ds", "train/00001.ds.index", "validation/00003.ds.sentences"])
+@pytest.mark.parametrize("name", ["train.tokens", "train.documents", "validation.sentences"])
 @pytest.mark.parametrize("cut", [True, False])
-def test_a_damaged_shard_is_made_anew_from_its_text(folder, source, name, cut):
+def test_a_damaged_corpus_is_made_anew_from_its_text(folder, source, name, cut):
     before = files_of(folder)
     damage(folder / name, cut)
     run(folder, source, verify=not cut)
@@ -414,7 +434,7 @@ def test_a_tokenizer_that_is_gone_is_made_anew(tmp_path, source, config):
 def test_a_damaged_table_of_words_is_made_anew(tmp_path, source):
     run(tmp_path / "out", source, ELMO)
     before = files_of(tmp_path / "out")
-    damage(tmp_path / "out/words/characters.npy", cut=True)
+    damage(tmp_path / "out/characters.npy", cut=True)
     run(tmp_path / "out", source, ELMO)
     assert files_of(tmp_path / "out") == before
 
@@ -422,8 +442,8 @@ def test_a_damaged_table_of_words_is_made_anew(tmp_path, source):
 def test_without_its_text_a_corpus_is_opened_and_a_damaged_one_is_one_error(tmp_path, folder, source):
     (tmp_path / "a.txt").unlink()
     assert run(folder, source).train.num_tokens == Corpus.open(folder).num_tokens
-    damage(folder / "train/00002.ds", cut=True)
-    with pytest.raises(FileError, match="00002.ds is damaged: it has .* and the text is gone: put it back"):
+    damage(folder / "train.tokens", cut=True)
+    with pytest.raises(FileError, match="train.tokens is damaged: it has .* and the text is gone: put it back"):
         run(folder, source)
 
 
@@ -440,9 +460,6 @@ def test_a_text_that_changed_is_one_error_and_one_that_moved_is_not(tmp_path, fo
         run(folder, elsewhere)
     with pytest.raises(InputError, match="the files of its train text, b.jsonl among them"):
         run(folder, dataclasses.replace(source, train_file=f"{tmp_path}/a.txt"))
-    (folder / "manifest.json").unlink()  # nor while it is unfinished
-    with pytest.raises(InputError, match="from another text: the file .*a.txt changed since"):
-        run(folder, elsewhere)
     with pytest.raises(FileNotFoundError, match="train_file none.txt: no such file"):
         run(folder, dataclasses.replace(source, train_file="none.txt"))
 
@@ -456,7 +473,7 @@ def test_a_text_that_was_copied_is_compared_once(tmp_path, folder, source, monke
         raise PermissionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "write_json", read_only)
+        patch.setattr(preparing, "write_manifest", read_only)
         run(folder, source)
     for _ in range(2):
         run(folder, source)
@@ -494,7 +511,7 @@ def test_a_model_that_was_trained_on_the_corpus_comes_with_its_tokenizer(tmp_pat
     made = prepare(tmp_path / "corpus", source, config)
     made.tokenizer.save_pretrained(tmp_path / "model")
     tokenizer = type(made.tokenizer).from_pretrained(tmp_path / "model")
-    (tmp_path / "corpus" / "train" / "00000.ds").unlink()
+    (tmp_path / "corpus" / "train.tokens").unlink()
     again = prepare(tmp_path / "corpus", source, config, tokenizer)
     assert again.train.digest == made.train.digest and again.validation.digest == made.validation.digest
     assert prepare(tmp_path / "corpus", source, config).train.digest == made.train.digest
@@ -503,8 +520,8 @@ def test_a_model_that_was_trained_on_the_corpus_comes_with_its_tokenizer(tmp_pat
 def test_a_folder_with_other_content_or_of_another_run_is_refused(tmp_path, folder, source):
     with pytest.raises(FileExistsError, match="holds no corpus: choose another folder"):
         run(tmp_path, source)
-    (folder / "manifest.json").unlink()
-    with FileLock(folder / ".lock"), pytest.MonkeyPatch.context() as patch:
+    shutil.rmtree(folder)
+    with FileLock(tmp_path / ".out.lock"), pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "LOCK_SECONDS", 0)
         with pytest.raises(BlockingIOError, match="another run prepares .*out: wait for it"):
             run(folder, source)
@@ -513,36 +530,29 @@ def test_a_folder_with_other_content_or_of_another_run_is_refused(tmp_path, fold
 def test_a_text_that_could_not_be_read_may_be_mended(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     source = TextSource(str(tmp_path / "a.txt"), validation_split_percentage=0)
-    with pytest.raises(InputError, match="a.txt: byte 3 is not UTF-8"):
+    with pytest.raises(InputError, match="a.txt:1: not UTF-8"):
         run(tmp_path / "out", source, ELMO)
     (tmp_path / "a.txt").write_text("café", encoding="utf-8")
     assert run(tmp_path / "out", source, ELMO).train.num_bytes == 5
 
 
-# Data sets, and shards of datatrove
+# Data sets
 
 
-def test_a_data_set_is_streamed_once_and_goes_on_after_its_last_whole_file(tmp_path, texts, monkeypatch):
+def test_a_finished_corpus_of_a_data_set_is_opened_without_it(tmp_path, texts, monkeypatch):
     hub = tmp_path / "hub"
     hub.mkdir()
     parquet.write_table(pyarrow.table({"body": texts}), hub / "train.parquet")
     source = TextSource(dataset_name=str(hub), text_column="body", validation_split_percentage=0)
-    monkeypatch.setattr(sources, "STREAMED", 1500)
     corpus = run(tmp_path / "out", source).train
-    parts = sorted((tmp_path / "out/text/train").iterdir())
-    assert len(parts) > 2 and [row for part in parts for row in parquet.read_table(part)["body"].to_pylist()] == texts
-    times = [part.stat().st_mtime_ns for part in parts[:-1]]
-    for path in (parts[-1], tmp_path / "out/text/complete"):
-        path.unlink()
-    assert sources.download(source, tmp_path / "out/text") == {"train": parts}
-    assert [row for part in parts for row in parquet.read_table(part)["body"].to_pylist()] == texts
-    assert [part.stat().st_mtime_ns for part in parts[:-1]] == times
-    with pytest.raises(InputError, match="text holds another data set or other splits: remove it, or choose another"):
-        sources.download(dataclasses.replace(source, text_column="text"), tmp_path / "out/text")
+    assert len(corpus.documents) == len(texts)
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    files = run(tmp_path / "files", TextSource(f"{tmp_path}/a.jsonl", validation_split_percentage=0))
+    assert files.train.digest == corpus.digest
     (hub / "train.parquet").unlink()
     assert run(tmp_path / "out", source).train.digest == corpus.digest
-    shutil.rmtree(tmp_path / "out/text")
-    assert run(tmp_path / "out", source).train.digest == corpus.digest
+    with pytest.raises(InputError, match="dataset_name was .*hub, and is .*other now"):
+        run(tmp_path / "out", dataclasses.replace(source, dataset_name=f"{tmp_path}/other"))
 
 
 def test_a_data_set_with_held_out_text_of_its_own_is_not_split(tmp_path, texts):
@@ -552,75 +562,20 @@ def test_a_data_set_with_held_out_text_of_its_own_is_not_split(tmp_path, texts):
     source = TextSource(dataset_name=str(tmp_path / "hub"))
     prepared = run(tmp_path / "out", source)
     assert (len(prepared.train.documents), len(prepared.validation.documents)) == (30, len(texts) - 30)
-    assert sorted(path.name for path in (tmp_path / "out/text").iterdir() if path.is_dir()) == ["train", "validation"]
     prepared = run(tmp_path / "split", dataclasses.replace(source, validation_split_percentage=50.0))
     assert len(prepared.train.documents) + len(prepared.validation.documents) == 30
     prepared = run(tmp_path / "all", dataclasses.replace(source, validation_split_percentage=0.0))
     assert len(prepared.train.documents) == 30 and prepared.validation is None
-    with pytest.raises(InputError, match="row 0 lacks the column body .of text.. Name the text's with text_column"):
+    with pytest.raises(InputError, match="hub: row 0: no column body among text. Name the text's with text_column"):
         run(tmp_path / "other", dataclasses.replace(source, text_column="body"))
 
 
-def test_a_download_of_other_splits_is_not_taken_for_the_one_that_is_asked_for(tmp_path, texts):
-    (tmp_path / "hub").mkdir()
-    for split in ("train", "validation"):
-        parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "hub" / f"{split}.parquet")
-    source = TextSource(dataset_name=str(tmp_path / "hub"))
-    folder = tmp_path / "text"
-    assert [*sources.download(dataclasses.replace(source, validation_split_percentage=5.0), folder)] == ["train"]
-    with pytest.raises(InputError, match="text holds another data set or other splits"):
-        sources.download(source, folder)
-
-
-def test_the_row_of_a_data_set_is_numbered_from_its_first_one_also_when_the_download_goes_on(
-    tmp_path, texts, monkeypatch
-):
+def test_the_row_of_a_data_set_that_has_no_text_is_named(tmp_path, texts):
     (tmp_path / "hub").mkdir()
     rows = [*texts[:20], None, *texts[20:]]
     parquet.write_table(pyarrow.table({"text": rows}), tmp_path / "hub" / "train.parquet")
-    monkeypatch.setattr(sources, "STREAMED", 300)
-    for _ in range(2):
-        with pytest.raises(InputError, match="row 20 has None in the column text"):
-            sources.download(TextSource(dataset_name=str(tmp_path / "hub")), tmp_path / "text")
-
-
-def write_as_datatrove(path: Path, rows: list[list[int]], size: int) -> None:
-    """The rules of its TokenizedFile: tokens by struct's H or I, the documents' ends by Q."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"".join(struct.pack(f"<{len(row)}{'H' if size == 2 else 'I'}", *row) for row in rows))
-    ends = np.cumsum([len(row) for row in rows]).tolist()
-    path.with_name(path.name + ".index").write_bytes(struct.pack(f"<{len(ends)}Q", *ends))
-    path.with_name(path.name + ".metadata").write_text(f"a tokenizer|{size}\n{ends[-1]}\n{ends[-1]} T")
-
-
-@pytest.mark.parametrize("size", [2, 4])
-def test_shards_of_datatrove_are_a_corpus_without_sentences(tmp_path, size):
-    rows = [[3, 1, 5], [4], [2, 2, 5], [1, 5]]
-    write_as_datatrove(tmp_path / "in/0.ds", rows[:3], size)
-    write_as_datatrove(tmp_path / "in/1.ds", rows[3:], size)
-    tokenizer = BertTokenizer({name: number for number, name in enumerate(["[PAD]", "[UNK]", "a", "b", "c", "."])})
-    prepared = run(tmp_path / "out", TextSource(f"{tmp_path}/in/*.ds"), tokenizer=tokenizer)
-    corpus = prepared.train
-    assert units(corpus, corpus.documents) == rows and corpus.vocab_size == len(tokenizer)
-    assert corpus.sentences is None and corpus.num_bytes is None and prepared.validation is None
-    assert run(tmp_path / "out", TextSource(f"{tmp_path}/in/*.ds"), tokenizer=tokenizer).train.digest == corpus.digest
-
-
-def test_shards_that_do_not_fit_are_one_error(tmp_path, texts):
-    shards, tokenizer = TextSource(str(tmp_path / "0.ds")), BertTokenizer({"[UNK]": 0})
-    write_as_datatrove(tmp_path / "0.ds", [[0, len(tokenizer)]], 2)
-    with pytest.raises(InputError, match="give it as tokenizer"):
-        run(tmp_path / "out1", shards)
-    with pytest.raises(InputError, match=f"0.ds has the token {len(tokenizer)}, the tokenizer only {len(tokenizer)}"):
-        run(tmp_path / "out2", shards, tokenizer=tokenizer)
-    with pytest.raises(InputError, match="others are text"):
-        run(tmp_path / "out3", TextSource(f"{tmp_path}/0.ds,{tmp_path}/a.txt"), tokenizer=tokenizer)
-    with pytest.raises(InputError, match="validation_split_percentage: shards are not split"):
-        run(tmp_path / "out4", dataclasses.replace(shards, validation_split_percentage=3.0), tokenizer=tokenizer)
-    damage(tmp_path / "0.ds", cut=True)
-    with pytest.raises(FileError, match="0.ds is empty or damaged: it has 2 bytes"):
-        run(tmp_path / "out5", shards, tokenizer=tokenizer)
-    write_as_datatrove(tmp_path / "0.ds", [[0, 0]], 2)
-    (tmp_path / "0.ds.index").write_bytes(struct.pack("<2Q", 3, 2))  # no document ends before it begins
-    with pytest.raises(FileError, match="0.ds is empty or damaged"):
-        run(tmp_path / "out6", shards, tokenizer=tokenizer)
+    with pytest.raises(InputError, match="hub: row 20: the column text is no string, but None"):
+        run(tmp_path / "out", TextSource(dataset_name=str(tmp_path / "hub")))
+    (tmp_path / "hub" / "train.parquet").rename(tmp_path / "hub" / "test.parquet")
+    with pytest.raises(InputError, match="dataset_name .*hub has no train split, but test. Or give train_file"):
+        run(tmp_path / "out", TextSource(dataset_name=str(tmp_path / "hub")))

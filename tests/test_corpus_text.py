@@ -126,16 +126,16 @@ def test_a_name_without_a_file_is_one_error(tmp_path, name, problem):
 @pytest.mark.parametrize(
     "name, content, problem",
     [
-        ("a.txt", b"fine\n\nso f\xe9te", "a.txt: byte 10 is not UTF-8"),
-        ("a.txt", "fine".encode("utf-16-le"), "a.txt: byte 1 is NUL.* UTF-16"),
-        ("a.txt.gz", gzip.compress(b"fine\n\n\xff", mtime=0), "a.txt.gz: byte 6 is not UTF-8"),
-        ("a.txt", b"\xef\xbb\xbffine \xe9", "a.txt: byte 8 is not UTF-8"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": "f\xe9te"}', "a.jsonl: byte 28 is not UTF-8"),
+        ("a.txt", b"fine\n\nso f\xe9te", "a.txt:3: not UTF-8"),
+        ("a.txt", "fine".encode("utf-16-le"), "a.txt:1: a NUL byte.* UTF-16"),
+        ("a.txt.gz", gzip.compress(b"fine\n\n\xff", mtime=0), "a.txt.gz:3: not UTF-8"),
+        ("a.txt", b"\xef\xbb\xbffine \xe9", "a.txt:1: not UTF-8"),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": "f\xe9te"}', "a.jsonl:2: not UTF-8"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": ', "a.jsonl:2: not JSON"),
         ("a.jsonl", b'\n["fine"]', "a.jsonl:2: not a JSON object"),
         ("a.jsonl", b'{"body": "fine"}', "a.jsonl:1: no column text among body. Name .* text_column"),
         ("a.jsonl", b'{"text": null}', "a.jsonl:1: the column text is no string, but None.* text_column"),
-        ("a.jsonl", rb'{"text": "ab\ud83d"}', "a.jsonl:1: character 2 is half a surrogate pair"),
+        ("a.jsonl", rb'{"text": "ab\ud83d"}', "a.jsonl:1: not JSON .*surrogates not allowed"),
         ("a.csv", b"body,n\nfine,1\n", "a.csv:2: no column text among body, n. Name .* text_column"),
         ("a.csv", b"text,n\nfine, but,1\n", "a.csv:2: 3 columns instead of 2"),
         ("a.csv", b'text,n\n"fine', "a.csv:2: not csv"),
@@ -162,7 +162,7 @@ def test_a_file_that_was_cut_short_is_one_error(tmp_path, suffix):
         list(read_documents(path))
 
 
-@pytest.mark.parametrize("values, problem", [([1, 2], "is of type int64, not string"), (["a", None], "is no string")])
+@pytest.mark.parametrize("values, problem", [([1, 2], "is no string, but 1"), (["a", None], "is no string, but None")])
 def test_a_parquet_column_without_text_is_one_error(tmp_path, values, problem):
     parquet.write_table(pyarrow.table({"text": values}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=f"a.parquet: the column text {problem}.* text_column"):

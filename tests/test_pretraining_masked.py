@@ -53,7 +53,7 @@ def corpus(tmp_path_factory, documents) -> Corpus:
 def large(tmp_path_factory) -> Corpus:
     """A million tokens."""
     tokens = np.random.default_rng(0).integers(FIRST, SIZE, (200, 250, 20))
-    return write_corpus(tmp_path_factory.mktemp("large"), tokens.tolist(), SIZE, documents_per_shard=80)
+    return write_corpus(tmp_path_factory.mktemp("large"), tokens.tolist(), SIZE)
 
 
 def whole_epoch(objective: MaskedLM, epoch: int = 0) -> dict[str, np.ndarray]:

@@ -99,17 +99,6 @@ def test_pickled_rows_are_a_path(corpus):
     assert len(pickled) < 1000 and np.array_equal(pickle.loads(pickled).bounds(np.array([3, 1])), before)
 
 
-def test_without_ends_of_sentences_documents_count_as_one(corpus, documents, tmp_path):
-    one = write_corpus(tmp_path, [[sum(document, [])] for document in documents], 50)
-    other = pickle.loads(pickle.dumps(corpus))
-    other.sentences = None
-    for segments in (Segments.FULL_SENTENCES, Segments.DOCUMENT_SENTENCES):
-        rows = [np.concatenate([*find_rows(each, segments, 16)]).tolist() for each in (one, other)]
-        assert rows[0] == rows[1]
-    with pytest.raises(UserError, match="segments=next_sentence needs the ends of sentences.*prepare the corpus"):
-        open_rows(other, Segments.NEXT_SENTENCE, 16)
-
-
 def test_next_sentences_need_another_document(tmp_path):
     corpus = write_corpus(tmp_path, [[[1, 2], [3]]], 50)
     with pytest.raises(

@@ -152,9 +152,9 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def acquire_lock(folder: Path, in_use: FileError, seconds: float = 0) -> FileLock:
-    """Makes .lock in the folder and locks it. Raises `in_use` if another process holds it for longer than this."""
-    path = folder / ".lock"
+def acquire_lock(folder: Path, in_use: FileError, seconds: float = 0, name: str = ".lock") -> FileLock:
+    """Makes a file in the folder and locks it. Raises `in_use` if another process holds it for longer than this."""
+    path = folder / name
     path.touch()  # FileLock mistakes some errors of writing for another process's lock
     lock = FileLock(path, timeout=seconds, blocking=seconds > 0)
     try:

@@ -1,1 +1,1 @@
-"""Pre-training: text, its shards of tokens on disk, and the objectives that are learned from them."""
+"""Pre-training: text, its tokens on disk, and the objectives that are learned from them."""

@@ -1,127 +1,157 @@
-"""A prepared corpus as one row of tokens: all shards of a split, memory-mapped.
+"""A prepared corpus: for each split one file of tokens, and where its documents and sentences end.
 
-Opening reads the manifest and compares the sizes of the files, so it takes milliseconds however long the text is. A
-process, such as a worker of a DataLoader, maps a shard when it first reads from it. Pickling keeps paths only.
+    FOLDER/manifest.json       the sizes and checksums of all files; written last: without it, there is no corpus
+    FOLDER/train.tokens        tokens, little-endian uint16; uint32 where a number exceeds 65,535
+    FOLDER/train.documents     int64: the end of each document, in tokens from the start
+    FOLDER/train.sentences     int64: the end of each sentence
+    FOLDER/validation.*        the same of the held-out documents
+    FOLDER/words.txt           for words: each distinct word, in the order of their numbers
+    FOLDER/characters.npy      (W, max_characters_per_token), the row of each of them
+
+Opening compares the sizes of the files, so it takes milliseconds however long the text is. A process, such as a worker
+of a DataLoader, maps a file when it first reads from it. Pickling keeps paths only.
 """
 
+import dataclasses
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from elmo_gpt_bert.tasks.pretraining.shards import (
-    CHARACTERS,
-    DOCUMENTS,
-    ENDS,
-    MANIFEST,
-    SENTENCES,
-    Manifest,
-    Shard,
-    check_sizes,
-    read_manifest,
-)
-from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
+from elmo_gpt_bert.training.files import read_json_object, sha256, sync, write_json
 
 
-class Files:
-    """One-dimensional arrays in files, which are mapped when they are first read."""
+VERSION = 2
+MANIFEST, WORDS, CHARACTERS = "manifest.json", "words.txt", "characters.npy"
+TOKENS, DOCUMENTS, SENTENCES = ".tokens", ".documents", ".sentences"  # follow the name of the split
+ENDS = np.dtype("<i8")
 
-    def __init__(self, paths: Sequence[Path], types: Sequence[np.dtype]):
-        self.paths, self.types = paths, types
-        self._arrays: dict[int, np.ndarray] = {}
+
+def token_type(numbers: int) -> np.dtype:
+    """The type of tokens that are below `numbers`."""
+    return np.dtype("<u2" if numbers <= 1 << 16 else "<u4")
+
+
+# Reading
+
+
+class FileArray:
+    """A one-dimensional array in a file, which is mapped when it is first read."""
+
+    def __init__(self, path: Path, kind: np.dtype):
+        self.path, self.kind = path, kind
+        self._length = path.stat().st_size // kind.itemsize
+        self._values: np.ndarray | None = None
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_arrays": {}}  # a memory map would be pickled as a copy of the file
-
-    def __getitem__(self, number: int) -> np.ndarray:
-        if number not in self._arrays:
-            array = np.memmap(self.paths[number], self.types[number], mode="r")
-            self._arrays[number] = array.view(np.ndarray)  # np.memmap's own indexing is several times slower
-        return self._arrays[number]
-
-
-class Ends:
-    """The ends of units (documents or sentences) as offsets in the row of all tokens.
-
-    The files hold the ends within each shard; `firsts` and `counts` are, of each shard, its first token and the number
-    of its units.
-    """
-
-    def __init__(self, files: Files, firsts: np.ndarray, counts: np.ndarray):
-        self.files, self.firsts = files, firsts
-        self.units = np.concatenate([[0], np.cumsum(counts)])  # the units before each shard, and of all shards
+        return self.__dict__ | {"_values": None}  # a memory map would be pickled as a copy of the file
 
     def __len__(self) -> int:
-        return int(self.units[-1])
+        return self._length
+
+    @property
+    def values(self) -> np.ndarray:
+        if self._values is None:
+            array = np.memmap(self.path, self.kind, mode="r")
+            self._values = array.view(np.ndarray)  # np.memmap's own indexing is several times slower
+        return self._values
+
+
+class Ends(FileArray):
+    """The ends of units (documents or sentences) as offsets in the row of all tokens."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, ENDS)
 
     def __getitem__(self, numbers: np.ndarray | int) -> np.ndarray:
         """The ends of the units with these numbers, int64 in their shape. Raises IndexError for other numbers."""
         numbers = np.asarray(numbers, np.int64)
         if numbers.size and (numbers.min() < 0 or numbers.max() >= len(self)):
             raise IndexError(f"units are numbered from 0 to {len(self) - 1}")
-        shards = np.searchsorted(self.units, numbers, side="right") - 1
-        ends = np.empty(numbers.shape, np.int64)
-        for shard in np.unique(shards):
-            here = shards == shard
-            ends[here] = self.files[shard][numbers[here] - self.units[shard]].astype(np.int64) + self.firsts[shard]
-        return ends
+        return self.values[numbers]
 
     def find(self, offsets: np.ndarray | int) -> np.ndarray:
         """The number of the unit that holds the token at each offset, int64 in the shape of `offsets`."""
-        offsets = np.asarray(offsets, np.int64)
-        shards = np.searchsorted(self.firsts, offsets, side="right") - 1
-        numbers = np.empty(offsets.shape, np.int64)
-        for shard in np.unique(shards):
-            here = shards == shard
-            local = (offsets[here] - self.firsts[shard]).astype(ENDS)
-            numbers[here] = np.searchsorted(self.files[shard], local, side="right") + self.units[shard]
-        return numbers
+        return np.searchsorted(self.values, np.asarray(offsets, np.int64), side="right")
 
     def between(self, start: int, stop: int) -> np.ndarray:
         """The ends e with start < e <= stop, ascending, int64."""
-        first = max(int(np.searchsorted(self.firsts, start, side="right")) - 1, 0)
-        last = int(np.searchsorted(self.firsts, stop, side="left"))
-        pieces = [np.empty(0, np.int64)]
-        for shard in range(first, last):
-            bounds = np.array([max(start - self.firsts[shard], 0), stop - self.firsts[shard]], ENDS)
-            low, high = np.searchsorted(self.files[shard], bounds, side="right")
-            pieces.append(self.files[shard][low:high].astype(np.int64) + self.firsts[shard])
-        return np.concatenate(pieces)
+        low, high = self.find([start, stop])
+        return self.values[low:high]
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a corpus consists of."""
+
+    vocab_size: int  # of the language model, in words or subwords
+    token_size: int  # in bytes
+    tokenizer: str  # its digest
+    num_bytes: dict[str, int]  # of the text of each split
+    files: dict[str, dict]  # by their names: the size and the SHA-256 that each has, as long as it is undamaged
+    origin: dict = dataclasses.field(default_factory=dict)  # the text and the settings that it was made from
+    version: int = VERSION
+
+    def digest(self, split: str) -> str:
+        """Of the split's tokens, wherever the folder lies."""
+        names = [f"{split}{suffix}" for suffix in (TOKENS, DOCUMENTS, SENTENCES)]
+        checksums = [self.files[name]["sha256"] for name in (*names, CHARACTERS) if name in self.files]
+        return hashlib.sha256(json.dumps([self.vocab_size, self.tokenizer, checksums]).encode()).hexdigest()
+
+    def damage(self, folder: Path, verify: bool = False) -> str | None:
+        """What is wrong with the first damaged file; None if none is. Reads the files to `verify` their checksums."""
+        for name, record in self.files.items():
+            path, size = folder / name, record["size"]
+            if not path.is_file():
+                return f"{path} is damaged: it is missing"
+            if path.stat().st_size != size:
+                return f"{path} is damaged: it has {path.stat().st_size} bytes instead of {size}"
+            if verify and sha256(path) != record["sha256"]:
+                return f"{path} is damaged: its checksum differs"
+        return None
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises FileNotFoundError if the folder holds no corpus, or none that was finished, and ValueError for a manifest
+    of another version or one that was changed."""
+    if not (folder / MANIFEST).is_file():
+        raise MissingFileError(f"{folder} holds no prepared corpus: it has no {MANIFEST}. Prepare it again")
+    values = read_json_object(folder / MANIFEST)
+    if values.get("version") != VERSION:
+        problem = f"{folder}: {MANIFEST} is of version {values.get('version')}, this program reads {VERSION}"
+        raise InputError(f"{problem}. Prepare the corpus in another folder")
+    try:
+        return Manifest(**values)
+    except TypeError as error:
+        problem = f"{folder}: {MANIFEST} was changed ({error})"
+        raise InputError(f"{problem}. Prepare the corpus in another folder") from error
 
 
 class Corpus:
     """A split of a prepared corpus: the tokens of all its documents, one after the other, without special tokens.
 
     Attributes:
-        num_tokens: of all shards.
-        num_bytes: of the text in UTF-8; None if it is not known, for shards of another program.
+        num_tokens: of all documents.
+        num_bytes: of the text in UTF-8.
         digest: of the tokens and their ends, and of the tokenizer.
         split: "train" or "validation".
         name: of the split and its folder, for messages.
-        documents, sentences: where they end; `sentences` is None for shards of another program.
+        documents, sentences: where they end.
         vocab_size: the number of words or subwords of the language model.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, split: str):
-        shards = manifest.splits[split]
-        lengths = np.array([shard.tokens for shard in shards], np.int64)
         self.folder, self.vocab_size, self.digest = folder, manifest.vocab_size, manifest.digest(split)
-        self.split = split
+        self.split, self.num_bytes = split, manifest.num_bytes[split]
         self.name = f"the {'training' if split == 'train' else 'held-out'} text in {folder}"
-        self.offsets = np.concatenate([[0], np.cumsum(lengths)])  # the first token of each shard, and the end of all
-        self.num_tokens = int(self.offsets[-1])
-        sizes = [shard.bytes for shard in shards]
-        self.num_bytes = None if None in sizes else sum(sizes)
-        self._tokens = Files([folder / shard.path for shard in shards], [shard.token_type for shard in shards])
-        self.documents = self._ends(shards, DOCUMENTS, [shard.documents for shard in shards])
-        counts = [shard.sentences for shard in shards]
-        self.sentences = None if None in counts else self._ends(shards, SENTENCES, counts)
-        self.has_words = manifest.words is not None
+        self._tokens = FileArray(folder / f"{split}{TOKENS}", np.dtype(f"<u{manifest.token_size}"))
+        self.num_tokens = len(self._tokens)
+        self.documents, self.sentences = (Ends(folder / f"{split}{suffix}") for suffix in (DOCUMENTS, SENTENCES))
+        self.has_words = CHARACTERS in manifest.files
         self._characters: np.ndarray | None = None
-
-    def _ends(self, shards: Sequence[Shard], suffix: str, counts: Sequence[int]) -> Ends:
-        files = Files([self.folder / f"{shard.path}{suffix}" for shard in shards], [ENDS] * len(shards))
-        return Ends(files, self.offsets[:-1], np.array(counts, np.int64))
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_characters": None}
@@ -141,14 +171,7 @@ class Corpus:
         """The tokens from `start` to before `stop`, int64. Raises IndexError beyond the row."""
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(f"tokens {start} to {stop}: the corpus has {self.num_tokens}")
-        tokens = np.empty(stop - start, np.int64)
-        shard = int(np.searchsorted(self.offsets, start, side="right")) - 1
-        position = start
-        while position < stop:
-            first, end = int(self.offsets[shard]), min(stop, int(self.offsets[shard + 1]))
-            tokens[position - start : end - start] = self._tokens[shard][position - first : end - first]
-            position, shard = end, shard + 1
-        return tokens
+        return self._tokens.values[start:stop].astype(np.int64)
 
     @classmethod
     def open(cls, folder: Path, split: str = "train") -> "Corpus":
@@ -159,8 +182,61 @@ class Corpus:
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
-        if split not in manifest.splits:
-            splits = ", ".join(manifest.splits)
+        if split not in manifest.num_bytes:
+            splits = ", ".join(manifest.num_bytes)
             raise InputError(f"{folder}: {MANIFEST} lists no split {split!r}, but {splits}")
-        check_sizes(folder, manifest.files(split))
+        if damage := manifest.damage(folder):
+            raise FileError(f"{damage}. Prepare the corpus again from its text")
         return cls(folder, manifest, split)
+
+
+# Writing
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """Some successive documents as tokens, and where the documents and sentences end in these."""
+
+    tokens: np.ndarray
+    documents: np.ndarray
+    sentences: np.ndarray
+    num_bytes: int  # of the text in UTF-8
+
+
+class SplitWriter:
+    """Appends documents to the files of a split."""
+
+    def __init__(self, folder: Path, split: str):
+        self.files = [(folder / f"{split}{suffix}").open("wb") for suffix in (TOKENS, DOCUMENTS, SENTENCES)]
+        self.num_tokens = self.num_bytes = 0
+
+    def append(self, part: Tokens) -> None:
+        arrays = (part.tokens, part.documents + self.num_tokens, part.sentences + self.num_tokens)
+        for file, array in zip(self.files, arrays, strict=True):
+            file.write(array.tobytes())
+        self.num_tokens += len(part.tokens)
+        self.num_bytes += part.num_bytes
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+def write_words(folder: Path, words: Sequence[str], characters: np.ndarray) -> None:
+    """Writes each distinct word and its row of `characters`, (W, max_characters_per_token)."""
+    (folder / WORDS).write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    np.save(folder / CHARACTERS, characters)
+
+
+def record_files(folder: Path) -> dict[str, dict]:
+    """What `Manifest.files` says of all files in the folder, which are on the disk then."""
+    records = {}
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        sync(path)
+        records[path.name] = {"size": path.stat().st_size, "sha256": sha256(path)}
+    return records
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Declares that the files which are in the manifest are a corpus."""
+    write_json(folder / MANIFEST, dataclasses.asdict(manifest))

@@ -95,9 +95,8 @@ def score(held_out: HeldOut, outputs: Outputs) -> Scores:
     losses = dict(zip(objective.losses, outputs["losses"][0].tolist(), strict=True))
     words = {name: losses[name] for name in objective.word_losses}
     mean = sum(words.values()) / len(words)
-    values = {"perplexity": math.exp(min(mean, LARGEST_LOSS))}
-    if objective.corpus.num_bytes:
-        values["bits_per_byte"] = mean / math.log(2) * objective.predictions / objective.corpus.num_bytes
+    bits_per_byte = mean / math.log(2) * objective.predictions / objective.corpus.num_bytes
+    values = {"perplexity": math.exp(min(mean, LARGEST_LOSS)), "bits_per_byte": bits_per_byte}
     if len(words) > 1:
         values |= {f"{name}_perplexity": math.exp(min(loss, LARGEST_LOSS)) for name, loss in words.items()}
     if len(losses) > 1:

@@ -1,9 +1,9 @@
-"""The partition of a corpus into the rows of a masked language model, made once and kept with the shards.
+"""The partition of a corpus into the rows of a masked language model, made once and kept with its tokens.
 
 A row is a run of whole sentences. Where the rows begin depends on all sentences before, so their boundaries are
 computed in one pass and written to a file, from which any row is read at once:
 
-    FOLDER/rows/SEGMENTS-LENGTH-DIGEST.rows    32 bytes that identify corpus and partition, then uint64: the first
+    FOLDER/rows/SEGMENTS-LENGTH-DIGEST.rows    32 bytes that identify corpus and partition, then int64: the first
                                                token of each row, and the number of tokens of the corpus
 """
 
@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
-from elmo_gpt_bert.tasks.pretraining.corpus import Corpus, Ends, Files
+from elmo_gpt_bert.tasks.pretraining.corpus import ENDS, Corpus, Ends, FileArray
 from elmo_gpt_bert.tasks.pretraining.draws import uniform
-from elmo_gpt_bert.tasks.pretraining.shards import ENDS
 from elmo_gpt_bert.tasks.pretraining.sources import MORE_HELD_OUT
 from elmo_gpt_bert.training.errors import InputError, Parameter
 from elmo_gpt_bert.training.files import new_file, writing
@@ -48,16 +47,15 @@ class Rows:
     """Where each row begins and ends, memory-mapped. Pickling keeps the path only."""
 
     def __init__(self, path: Path):
-        self._files = Files([path], [ENDS])
-        self._count = path.stat().st_size // ENDS.itemsize - HEADER // ENDS.itemsize - 1
+        self._file = FileArray(path, ENDS)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._file) - HEADER // ENDS.itemsize - 1
 
     def bounds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first tokens of these rows, and the tokens after their last ones."""
-        boundaries = self._files[0][HEADER // ENDS.itemsize :]
-        return boundaries[numbers].astype(np.int64), boundaries[numbers + 1].astype(np.int64)
+        boundaries = self._file.values[HEADER // ENDS.itemsize :]
+        return boundaries[numbers], boundaries[numbers + 1]
 
 
 def open_rows(corpus: Corpus, segments: Segments, length: int) -> Rows:
@@ -107,9 +105,6 @@ def check_corpus(corpus: Corpus, segments: Segments, length: int) -> None:
     if segments is not Segments.NEXT_SENTENCE:
         return
     others = f"{Segments.FULL_SENTENCES} or {Segments.DOCUMENT_SENTENCES}"
-    if corpus.sentences is None:
-        problem = f"={segments} needs the ends of sentences, which {corpus.name} lacks"
-        raise InputError(SEGMENTS, f"{problem}: choose {others}, or prepare the corpus from its text")
     if len(corpus.documents) < 2:
         problem = f"={segments} takes sentences of other documents, but {corpus.name} is one document"
         remedy = ("separate its documents by blank lines",) if corpus.split == "train" else MORE_HELD_OUT
@@ -119,10 +114,10 @@ def check_corpus(corpus: Corpus, segments: Segments, length: int) -> None:
 def find_rows(corpus: Corpus, segments: Segments, length: int, block: int = BLOCK) -> Iterator[np.ndarray]:
     """The first token of each row, block by block. Each token is in one row.
 
-    A sentence that does not fit into a row is cut into pieces that do. In a corpus without ends of sentences, each
-    document counts as one sentence. The size of a block, in tokens, changes nothing but the memory it takes.
+    A sentence that does not fit into a row is cut into pieces that do. The size of a block, in tokens, changes nothing
+    but the memory it takes.
     """
-    units = corpus.documents if corpus.sentences is None else corpus.sentences
+    units = corpus.sentences
     capacity = segments.capacity(length)
     block = max(block, 4 * length)  # a row of next_sentence may be almost twice as long as its target
     start = 0

@@ -9,18 +9,18 @@ The name may go on with .gz, .bz2, .xz or .zst. Text is UTF-8. Documents without
 than a document is in memory.
 """
 
-import json
+import io
 import re
 from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import pyarrow
 from pyarrow import parquet
 
-from elmo_gpt_bert.tasks.compressed import COMPRESSED, reading
-from elmo_gpt_bert.tasks.rows import TABLES, unbroken
+from elmo_gpt_bert.tasks.compressed import COMPRESSED
+from elmo_gpt_bert.tasks.rows import TABLES, read_json_lines, read_lines, unbroken
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import plain
 
@@ -29,7 +29,9 @@ Documents = Literal["blank_lines", "files"]
 Sentences = Literal["split", "lines"]
 
 TEXT_COLUMN = Parameter("text_column")
-JSON_LINES, PARQUET = (".json", ".jsonl", ".ndjson"), (".parquet",)
+PARQUET = (".parquet",)
+ROWS = TABLES | dict.fromkeys((".json", ".jsonl", ".ndjson"), read_json_lines)  # the reader of each kind of file
+BLANK = " \t\n\r\v\f"
 
 # A document of lines is cut at the end of a line once it has this many bytes, so that a file without blank lines needs
 # no more memory than this.
@@ -68,118 +70,57 @@ def read_documents(path: Path, documents: Documents = "blank_lines", column: str
     kind = suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in COMPRESSED else (suffixes or [""])[-1]
     if kind in PARQUET:
         texts = _parquet_texts(path, column)
-    elif kind in TABLES:
-        texts = (_text_of(row, column, f"{path}:{line}") for line, row in unbroken(TABLES[kind](path), path))
+    elif kind in ROWS:
+        texts = (text_of(row, column, f"{path}:{line}") for line, row in unbroken(ROWS[kind](path), path))
     else:
-        texts = _lines_texts(path, documents if kind not in JSON_LINES else None, column)
+        texts = _plain_texts(path, documents == "blank_lines")
     return (text for text in texts if text and not text.isspace())
 
 
-def _lines_texts(path: Path, documents: Documents | None, column: str) -> Iterator[str]:
-    """The documents of a file of lines; those of JSON lines if `documents` is None."""
-    with reading(path) as file:
-        if documents is None:
-            yield from _json_texts(file, path, column)
-        else:
-            yield from _plain_texts(file, path, documents == "blank_lines")
-
-
-def _decode(content: bytes, path: Path, offset: int) -> str:
-    """The text of bytes that begin at `offset` in the file, decompressed."""
-    try:
-        text = content.decode("utf-8-sig" if offset == 0 else "utf-8")
-    except UnicodeDecodeError as error:
-        place = offset + len(content) - len(error.object) + error.start  # the object lacks a byte order mark
-        raise InputError(
-            f"{path}: byte {place} is not UTF-8 ({error.reason}): convert the file, e.g. with iconv"
-        ) from error
-    if "\0" in text:
-        place = offset + content.index(b"\0")
-        raise InputError(f"{path}: byte {place} is NUL: the file is not text, or UTF-16; convert it with iconv")
-    return text
-
-
-def _plain_texts(file: BinaryIO, path: Path, blank_lines: bool) -> Iterator[str]:
-    lines, begin, size = [], 0, 0  # of the document: its lines, its first byte, its number of bytes
-    for line in _lines(file):
-        ends = line.isspace() and blank_lines
+def _plain_texts(path: Path, blank_lines: bool) -> Iterator[str]:
+    lines, size = [], 0  # of the document: its lines, its number of bytes
+    for line in _lines(path):
+        ends = blank_lines and not line.strip(BLANK)
         if not ends:
             lines.append(line)
-        size += len(line)
+        size += len(line) if line.isascii() else len(line.encode())
         if ends or size >= LONGEST_DOCUMENT:
-            yield _decode(b"".join(lines), path, begin)
-            lines, begin, size = [], begin + size, 0
-    yield _decode(b"".join(lines), path, begin)
+            yield "".join(lines)
+            lines, size = [], 0
+    yield "".join(lines)
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
+def _lines(path: Path) -> Iterator[str]:
     """The lines of a file, which end with LF, with CR LF or, in a file without LF, with CR."""
-    for number, line in enumerate(file):
-        is_all = number == 0 and not line.endswith(b"\n")
-        yield from line.replace(b"\r", b"\n").splitlines(keepends=True) if is_all else (line,)
+    for number, line in read_lines(path):
+        is_all = number == 1 and not line.endswith("\n")
+        yield from io.StringIO(line.replace("\r", "\n")) if is_all else (line,)
 
 
-def _json_texts(file: BinaryIO, path: Path, column: str) -> Iterator[str]:
-    offset = 0
-    for number, line in enumerate(file, start=1):
-        content, offset = _decode(line, path, offset), offset + len(line)
-        if not content.strip():
-            continue
-        place = f"{path}:{number}"
-        try:
-            row = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: not JSON ({error}); a file holds one object a line") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{place}: not a JSON object, but {plain(content.strip())}")
-        yield _text_of(row, column, place)
-
-
-def _text_of(row: dict, column: str, place: str) -> str:
-    """The text in the row's column. JSON may write half a surrogate pair, which no UTF-8 can hold."""
+def text_of(row: dict, column: str, place: str) -> str:
+    """The text in the row's column. Raises ValueError, which names the `place` of the row, if it has none."""
     if column not in row:
         columns = ", ".join(map(plain, row))
         raise InputError(f"{place}: no column {column} among {columns}. Name the text's with ", TEXT_COLUMN)
     text = row[column]
     if not isinstance(text, str):
-        raise InputError(f"{place}: the column {column} is no string, but {plain(repr(text))}. ", *_OTHER_COLUMN)
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"{place}: character {error.start} is half a surrogate pair: mend the text") from error
+        problem = f"{place}: the column {column} is no string, but {plain(repr(text))}"
+        raise InputError(f"{problem}. Drop the row, or name the text's column with ", TEXT_COLUMN)
     return text
-
-
-_OTHER_COLUMN = ("Drop the row, or name the text's column with ", TEXT_COLUMN)
 
 
 def _parquet_texts(path: Path, column: str) -> Iterator[str]:
     try:
         with parquet.ParquetFile(path) as file:
-            _check_column(file.schema_arrow, column, path)
-            for batch in file.iter_batches(batch_size=1024, columns=[column]):
-                for text in batch.column(0).to_pylist():
-                    yield _text_of({column: text}, column, str(path))
+            wanted = [column] if column in file.schema_arrow.names else None  # None: all, for the message
+            for batch in file.iter_batches(1024, columns=wanted):
+                for row in batch.to_pylist():
+                    yield text_of(row, column, str(path))
     except FileNotFoundError as error:
         raise MissingFileError(f"cannot read {path}: no such file") from error
     except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(
-            f"{path} is damaged or no parquet file ({' '.join(str(error).split())}): get it again"
-        ) from error
-
-
-def _check_column(schema: pyarrow.Schema, column: str, path: Path) -> None:
-    if column not in schema.names:
-        columns = ", ".join(map(plain, schema.names))
-        raise InputError(f"{path}: no column {column} among {columns}. Name the text's with ", TEXT_COLUMN)
-    kind = schema.field(column).type
-    if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-        raise InputError(
-            f"{path}: the column {column} is of type {kind}, not string. Name the text's with ", TEXT_COLUMN
-        )
+        problem = " ".join(str(error).split())
+        raise FileError(f"{path} is damaged or no parquet file ({problem}): get it again") from error
 
 
 # Sentences

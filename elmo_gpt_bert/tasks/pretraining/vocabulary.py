@@ -1,4 +1,4 @@
-"""A tokenizer made from the text, for a configuration that comes without one, and what the shards need of any.
+"""A tokenizer made from the text, for a configuration that comes without one, and what a corpus needs of any.
 
 The tokenizer class of the configuration, as the Auto classes know it, decides what is made: its kind of subwords,
 trained by the library tokenizers, or, for a class with `word_targets`, the words of a language model by frequency.
@@ -24,7 +24,6 @@ from transformers import TOKENIZER_MAPPING
 
 from elmo_gpt_bert.tasks.language_models import reads_words
 from elmo_gpt_bert.training.errors import InputError, Parameter
-from elmo_gpt_bert.training.files import write_text
 
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def size_field(config: PreTrainedConfig) -> str:
 def refuse_characters(tokenizer: PreTrainedTokenizerBase | None) -> None:
     """Raises ValueError for a tokenizer of words that spells them by the characters of a language.
 
-    Rows of such a model do not fit the shards, and its words no vocabulary of a language model.
+    Rows of such a model do not fit a corpus, and its words no vocabulary of a language model.
     """
     if not getattr(tokenizer, "reads_bytes", True):
         raise InputError(
@@ -156,11 +155,12 @@ def _is_line(word: str) -> bool:
     return word not in (*SPECIAL_WORDS, "!!!MAXTERMID") and word == word.strip() and len(word.splitlines()) == 1
 
 
-def word_tokenizer(config: PreTrainedConfig, words: Sequence[str], folder: Path) -> PreTrainedTokenizerBase:
-    """A tokenizer of the configuration's class with this vocabulary, which it reads from a file in `folder`."""
-    file = folder / "vocab.txt"
-    write_text(file, "".join(f"{word}\n" for word in words))
-    return tokenizer_class(config)(vocab_file=str(file), max_characters_per_token=config.max_characters_per_token)
+def word_tokenizer(config: PreTrainedConfig, words: Sequence[str]) -> PreTrainedTokenizerBase:
+    """A tokenizer of the configuration's class with this vocabulary, which it reads from a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "vocab.txt")
+        file.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+        return tokenizer_class(config)(vocab_file=str(file), max_characters_per_token=config.max_characters_per_token)
 
 
 # Using

@@ -1,174 +1,172 @@
-"""Writes the shards of a text, piece by piece. A piece that was finished before is kept if it is undamaged."""
+"""Converts text to tokens in several processes: pieces of text go out, and tokens come back in their order."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import multiprocessing
+import os
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from tqdm import tqdm
 
-from elmo_gpt_bert.tasks.pretraining.processes import compute
-from elmo_gpt_bert.tasks.pretraining.shards import FileRecord, Shard, token_type, write_shard
-from elmo_gpt_bert.tasks.pretraining.sources import TextSource, is_held_out
-from elmo_gpt_bert.tasks.pretraining.text import pieces, split_sentences
+from elmo_gpt_bert.tasks.pretraining.corpus import SplitWriter, Tokens
+from elmo_gpt_bert.tasks.pretraining.sources import Texts
+from elmo_gpt_bert.tasks.pretraining.text import Sentences, pieces, split_sentences
 from elmo_gpt_bert.tasks.pretraining.vocabulary import Encoder
-from elmo_gpt_bert.training.files import read_json_object, write_json
+from elmo_gpt_bert.tasks.rows import is_held_out
+from elmo_gpt_bert.training.errors import LaunchError, Parameter
 
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-SPLITS = ("train", "validation")
-FINISHED = "finished"
 SENTENCES_AT_ONCE = 1024
+WORKERS = Parameter("preprocessing_num_workers")
+
+Piece = dict[str, list[str]]  # some successive documents of the text: those to train on, and those held out
+Result = TypeVar("Result")
 
 
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """Some successive documents of the text of a split."""
+def read_pieces(texts: Mapping[str, Texts], share: float, size: int, work: str) -> Iterator[Piece]:
+    """Reads the text of all splits, in pieces of `size` characters and a document at most.
 
-    split: str
-    number: int
-    texts: list[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Reader:
-    """Reads the text of all splits, in pieces of `piece_size` characters and a document at most."""
-
-    source: TextSource
-    files: Mapping[str, list[Path]]
-    piece_size: int
-
-    def pieces(self, work: str) -> Iterator[Piece]:
-        """Yields all pieces. A progress bar on the terminal is labelled with the `work` that they are read for."""
-        with tqdm(desc=work, unit=" characters", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
-            for split, files in self.files.items():
-                for number, texts in enumerate(pieces(self.source.read(files), self.piece_size)):
-                    yield Piece(split, number, texts)
-                    bar.update(sum(map(len, texts)))
-
-    def training_texts(self) -> Iterator[list[str]]:
-        """The training documents without those held out, in pieces."""
-        share = self.source.share(self.files)
-        training = dataclasses.replace(self, files={"train": self.files["train"]})
-        for piece in training.pieces("train the tokenizer"):
-            yield [text for text in piece.texts if not is_held_out(text, share)]
+    Args:
+        share: of the training documents that is held out, from 0 to 1.
+        work: what they are read for, for a progress bar on the terminal.
+    """
+    with tqdm(desc=work, unit=" characters", unit_scale=True, disable=not sys.stderr.isatty()) as bar:
+        for split, read in texts.items():
+            for documents in pieces(read(), size):
+                piece = {"train": [], "validation": []}
+                for text in documents:
+                    piece["validation" if is_held_out(text.strip(), share) else split].append(text)
+                yield piece
+                bar.update(sum(map(len, documents)))
 
 
-@dataclasses.dataclass(frozen=True)
-class CountWords:
-    """Counts the words of a piece; those of held-out documents count 0."""
-
-    tokenizer: PreTrainedTokenizerBase
-    source: TextSource
-    share: float
-
-    def __call__(self, piece: Piece) -> Counter[str]:
-        words, held_out = Counter(), set()
-        for text in piece.texts:
-            counts = piece.split == "train" and not is_held_out(text, self.share)
-            update = words.update if counts else held_out.update
-            for sentence in split_sentences(text, self.source.sentences):
-                update(self.tokenizer.tokenize(sentence))
-        words.update(dict.fromkeys(held_out, 0))
-        return words
+def training_texts(texts: Mapping[str, Texts], share: float, size: int) -> Iterator[list[str]]:
+    """The training documents without those held out, in pieces."""
+    for piece in read_pieces({"train": texts["train"]}, share, size, "train the tokenizer"):
+        yield piece["train"]
 
 
-def count_words(reader: Reader, tokenizer: PreTrainedTokenizerBase, processes: int) -> Counter[str]:
+# Work on pieces
+
+
+def count_words(
+    text: Iterable[Piece], tokenizer: PreTrainedTokenizerBase, sentences: Sentences, processes: int
+) -> Counter[str]:
     """How often each distinct word is in the training text; 0 for those of held-out text only."""
     counts = Counter()
-    count = CountWords(tokenizer, reader.source, reader.source.share(reader.files))
-    for words in compute(count, reader.pieces("count words"), processes):
+    for words in compute(partial(_count_words, tokenizer, sentences), text, processes):
         counts.update(words)
     return counts
 
 
-@dataclasses.dataclass(frozen=True)
-class WritePiece:
-    """Writes the shards of a piece: at most one of each split, and the record that they are finished."""
+def _count_words(tokenizer: PreTrainedTokenizerBase, sentences: Sentences, piece: Piece) -> Counter[str]:
+    def count(texts: list[str]) -> Counter[str]:
+        rows = chain.from_iterable(split_sentences(text, sentences) for text in texts)
+        return Counter(chain.from_iterable(map(tokenizer.tokenize, rows)))
 
-    folder: Path
-    encoder: Encoder
-    source: TextSource
-    share: float
-    numbers: int  # all tokens are below it
-    tokenizer: str  # its name, for the metadata
-
-    def __call__(self, piece: Piece) -> dict[str, Shard]:
-        texts = {split: [] for split in SPLITS}
-        for text in piece.texts:
-            held_out = piece.split == "validation" or is_held_out(text, self.share)
-            texts[SPLITS[held_out]].append(text)
-        shards = {split: self._write(f"{split}/{piece.number:05d}", texts[split]) for split in SPLITS}
-        shards = {split: shard for split, shard in shards.items() if shard is not None}
-        record = {split: dataclasses.asdict(shard) for split, shard in shards.items()}
-        write_json(record_path(self.folder, piece), record)
-        return shards
-
-    def _write(self, name: str, texts: Sequence[str]) -> Shard | None:
-        """Writes a shard; None if the texts have no token."""
-        sentences = [split_sentences(text, self.source.sentences) for text in texts]
-        separator = self.encoder.separator
-        tokens = self._encode(
-            separator + sentence if number else sentence
-            for document in sentences
-            for number, sentence in enumerate(document)
-        )
-        documents = [[row for row in islice(tokens, len(document)) if len(row)] for document in sentences]
-        kept = [number for number, document in enumerate(documents) if document]
-        if not kept:
-            return None
-        joined = [" ".join(sentences[number]) for number in kept]
-        return write_shard(
-            self.folder, name, [documents[number] for number in kept], self.numbers, joined, self.tokenizer
-        )
-
-    def _encode(self, sentences: Iterator[str]) -> Iterator[np.ndarray]:
-        kind = token_type(self.numbers)
-        while batch := list(islice(sentences, SENTENCES_AT_ONCE)):
-            for row in self.encoder.encode(batch):
-                yield np.array(row, kind)  # a list of Python's integers takes ten times the memory
+    words = count(piece["train"])
+    words.update(dict.fromkeys(count(piece["validation"]), 0))
+    return words
 
 
-def record_path(folder: Path, piece: Piece) -> Path:
-    return folder / FINISHED / f"{piece.split}-{piece.number:05d}.json"
+def write_tokens(
+    folder: Path, text: Iterable[Piece], encoder: Encoder, sentences: Sentences, kind: np.dtype, processes: int
+) -> dict[str, int]:
+    """Writes tokens of this type for each split that has one. Returns the bytes of text of each of them."""
+    writers = {}
+    with contextlib.ExitStack() as stack:
+        for parts in compute(partial(_encode_piece, encoder, sentences, kind), text, processes):
+            for split, part in parts.items():
+                if split not in writers:
+                    writers[split] = stack.enter_context(contextlib.closing(SplitWriter(folder, split)))
+                writers[split].append(part)
+    return {split: writer.num_bytes for split, writer in writers.items()}
 
 
-def finished_shards(folder: Path, piece: Piece) -> dict[str, Shard] | None:
-    """The shards of a piece that was finished before and is undamaged, else None."""
-    path = record_path(folder, piece)
-    if not path.is_file():
-        return None
-    shards = {split: Shard.from_json(values) for split, values in read_json_object(path).items()}
-    files = [(f"{shard.path}{suffix}", record) for shard in shards.values() for suffix, record in shard.files.items()]
-    return shards if all(is_undamaged(folder / name, record) for name, record in files) else None
+def _encode_piece(encoder: Encoder, sentences: Sentences, kind: np.dtype, piece: Piece) -> dict[str, Tokens]:
+    parts = {split: encode(encoder, sentences, kind, texts) for split, texts in piece.items()}
+    return {split: part for split, part in parts.items() if len(part.tokens)}
 
 
-def is_undamaged(path: Path, record: FileRecord) -> bool:
-    return path.is_file() and path.stat().st_size == record.size and FileRecord.of(path) == record
+def encode(encoder: Encoder, sentences: Sentences, kind: np.dtype, texts: list[str]) -> Tokens:
+    """The documents as tokens. Documents and sentences without a token vanish."""
+    documents = [split_sentences(text, sentences) for text in texts]
+    separated = (
+        encoder.separator + sentence if number else sentence
+        for document in documents
+        for number, sentence in enumerate(document)
+    )
+    tokens, lengths = [np.empty(0, kind)], []  # lengths of sentences
+    while batch := list(islice(separated, SENTENCES_AT_ONCE)):
+        rows = encoder.encode(batch)
+        tokens.append(np.fromiter(chain.from_iterable(rows), kind))  # Python's integers take ten times the memory
+        lengths += map(len, rows)
+    lengths, counts = np.array(lengths, np.int64), [len(document) for document in documents]
+    holders = np.repeat(np.arange(len(documents)), counts)  # the document of each sentence
+    sizes = np.bincount(holders, lengths, len(documents)).astype(np.int64)  # the tokens of each document
+    kept = (document for document, size in zip(documents, sizes, strict=True) if size)
+    num_bytes = sum(len(" ".join(document).encode()) for document in kept)
+    return Tokens(np.concatenate(tokens), np.cumsum(sizes[sizes > 0]), np.cumsum(lengths[lengths > 0]), num_bytes)
 
 
-def write_shards(reader: Reader, write: WritePiece, processes: int) -> dict[str, list[Shard]]:
-    """Writes what is not yet finished. Returns the shards of each split that has text, in the order of the text."""
-    (write.folder / FINISHED).mkdir(parents=True, exist_ok=True)
-    finished = []  # of each piece in its order, its shards, or None while they have to be written
+# Processes
 
-    def unfinished() -> Iterator[Piece]:
-        for piece in reader.pieces("write shards"):
-            finished.append(finished_shards(write.folder, piece))
-            if finished[-1] is None:
-                yield piece
+_function: Callable | None = None  # of a worker
 
-    written = list(compute(write, unfinished(), processes))
-    rest = iter(written)
-    shards = [next(rest) if before is None else before for before in finished]
-    splits = {split: [each[split] for each in shards if split in each] for split in SPLITS}
-    return {split: row for split, row in splits.items() if row}
+
+def compute(function: Callable[[Piece], Result], items: Iterable[Piece], processes: int) -> Iterator[Result]:
+    """Yields `function(item)` for each item in its order, computed in this number of processes.
+
+    At most `processes` + 2 items are in memory. Raises RuntimeError if a process was killed.
+    """
+    if processes <= 1:
+        yield from map(function, items)
+        return
+    # Forked processes start at once and share what the function holds. Elsewhere than on Linux, they are not safe.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    pool = ProcessPoolExecutor(processes, context, _start, (function,))
+    waiting = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(_call, item))
+            if len(waiting) > processes + 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        problem = "a process that read the text was killed, perhaps because memory ran out: start again with fewer "
+        raise LaunchError(problem, WORKERS) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start(function: Callable) -> None:
+    global _function
+    _function = function
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a thread in each process, not one for each processor
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process when its parent was killed; otherwise it would wait for work forever."""
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _call(item: Piece) -> Result:
+    return _function(item)
