@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from scipy.stats import t
 
-from elmo_gpt_bert.training.results import Spread
+from elmo_gpt_bert.training.results import spread
 
 
 CONFIDENCE = 0.95
@@ -23,7 +23,7 @@ def verdict(scores: Sequence[float], figure: float) -> str:
     """What the table says of these scores, one for each seed, and a published figure."""
     if len(scores) < 2:
         return "one run: no verdict"
-    difference = Spread.of(list(scores)).mean - figure
+    difference = spread(scores)["mean"] - figure
     if abs(difference) <= reach(scores) + ROUNDING:
         return "within the spread"
     return f"{'above' if difference > 0 else 'below'} by {abs(difference):.1f}"
@@ -33,4 +33,4 @@ def reach(scores: Sequence[float]) -> float:
     """How far from the mean of at least two scores a further one may lie."""
     count = len(scores)
     percentile = float(t.ppf((1 + CONFIDENCE) / 2, count - 1))
-    return percentile * Spread.of(list(scores)).std * math.sqrt(1 + 1 / count)
+    return percentile * spread(scores)["std"] * math.sqrt(1 + 1 / count)
