@@ -41,15 +41,13 @@ from elmo_gpt_bert.tasks.minimal_pairs.plot import draw
 from elmo_gpt_bert.tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
 from elmo_gpt_bert.training.arguments import PathOrName, PositiveInt, RunArguments
 from elmo_gpt_bert.training.batches import count_workers
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
 from elmo_gpt_bert.training.prediction import Outputs, predict
-from elmo_gpt_bert.training.results import NUMBER, Results, Scores
+from elmo_gpt_bert.training.results import NUMBER, Clock, count_samples, describe_samples, first_examples
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.samples import count_samples, describe_samples, first_examples
 from elmo_gpt_bert.training.task import Compute, Description, Task
 
 
@@ -119,19 +117,20 @@ class MinimalPairs(Task):
         }
         return {"": sum(directions.values())} | directions
 
-    def score(self, split: str, outputs: Outputs, predictions: dict[str, np.ndarray]) -> Scores:
+    def score(self, split: str, outputs: Outputs, predictions: dict[str, np.ndarray]) -> dict[str, float]:
         """The accuracy, overall and for each phenomenon; of a biLM, also that of each direction."""
         right = {
             f"{direction}accuracy": (np.sign(scores[:, 0] - scores[:, 1]) + 1) / 2  # a tie counts half
             for direction, scores in predictions.items()
         }
-        types = {}
+        scores = _means(right, np.full(len(self.rows), True))
         for column, names in self.columns.items():
             column_of_pairs = np.array(self.data[split][column][:])
             for name in names:
                 chosen = column_of_pairs == name
-                types[name] = _means(right, chosen) | {NUMBER: int(chosen.sum())}
-        return Scores(_means(right, np.full(len(self.rows), True)), types)
+                of_phenomenon = _means(right, chosen) | {NUMBER: int(chosen.sum())}
+                scores |= {f"{score}_{name}": value for score, value in of_phenomenon.items()}
+        return scores
 
     def write(self, split: str, predictions: dict[str, np.ndarray]) -> dict[str, str | bytes]:
         """One line of JSON a pair, and the picture of the accuracies."""
@@ -163,7 +162,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(run, parse_arguments(BlimpArguments, argv))
 
 
-def run(args: BlimpArguments) -> Results:
+def run(args: BlimpArguments) -> dict[str, float]:
     """One run: loads model and pairs, scores all sentences, and compares those of each pair."""
     clock = Clock()
     accelerator = make_accelerator(args)

@@ -42,15 +42,13 @@ from elmo_gpt_bert.tasks.glue.features import class_names, make_features
 from elmo_gpt_bert.tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, GlueTask
 from elmo_gpt_bert.tasks.rows import hub_version, listed
 from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
 from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.results import PREDICTED_CLASSES, Clock, count_samples, describe_samples
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.samples import count_samples, describe_samples
 from elmo_gpt_bert.training.task import Description, Task
 
 
@@ -167,13 +165,13 @@ class Classification(Task):
     glue_task: GlueTask
     names: list[str]
 
-    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores | None:
+    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
         """The task's metrics and the mean loss.
 
         Several classes of the model may stand for one label (HANS), so the loss is that of their summed probability.
         """
         if "labels" not in self.features[split].column_names:
-            return None
+            return {}
         logits = torch.from_numpy(np.stack(outputs["logits"]))
         labels = torch.tensor(self.features[split]["labels"][: len(logits)])
         columns = {
@@ -184,14 +182,14 @@ class Classification(Task):
         if not self.names:
             numbers = logits.squeeze(-1)
             loss = torch.nn.functional.mse_loss(numbers, labels)
-            return Scores(metric.compute(predictions=numbers, references=labels, **columns), loss=loss.item())
+            return metric.compute(predictions=numbers, references=labels, **columns) | {"loss": loss.item()}
         # F1 is that of the task's label 1, which may have another number among the model's classes.
         task_labels = torch.tensor([self.glue_task.labels.index(self.glue_task.label_of(name)) for name in self.names])
         predicted, labels = task_labels[logits.argmax(-1)], task_labels[labels]
         wrong = task_labels != labels[:, None]
         loss = (logits.logsumexp(-1) - logits.masked_fill(wrong, -torch.inf).logsumexp(-1)).mean()
         values = metric.compute(predictions=predicted, references=labels, **columns)
-        return Scores(values, predicted_classes=len(predicted.unique()), loss=loss.item())
+        return values | {PREDICTED_CLASSES: len(predicted.unique()), "loss": loss.item()}
 
     def write(self, split: str, predictions: Outputs) -> dict[str, str]:
         """The predicted classes or numbers and, for a test set of GLUE, the same as the leaderboard reads them.
@@ -220,7 +218,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(run, parse_arguments(GlueArguments, argv))
 
 
-def run(args: GlueArguments) -> Results:
+def run(args: GlueArguments) -> dict[str, float]:
     """One run: loads model and data, makes features, then trains, evaluates and predicts."""
     clock = Clock()
     accelerator = make_accelerator(args)

@@ -37,7 +37,7 @@ from transformers import AutoModel, AutoModelForTokenClassification
 from transformers.hf_argparser import HfArg
 
 import modeling
-from elmo_gpt_bert.metrics.entities.entities import scores_and_types
+from elmo_gpt_bert.metrics.entities.entities import entity_scores
 from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
@@ -53,15 +53,13 @@ from elmo_gpt_bert.training.arguments import (
     public_arguments,
 )
 from elmo_gpt_bert.training.batches import IGNORED
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
 from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.results import PREDICTED_CLASSES, Clock, count_samples, describe_samples
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.samples import count_samples, describe_samples
 from elmo_gpt_bert.training.state_cache import cache_states
 from elmo_gpt_bert.training.task import Description, Task
 
@@ -178,12 +176,11 @@ class Tagging(Task):
         """The tags of all words of each sentence."""
         return predicted_tags(outputs, self.features[split], self.data[split], self.names, self.scheme)
 
-    def score(self, split: str, outputs: Outputs, predictions: list[list[str]]) -> Scores | None:
+    def score(self, split: str, outputs: Outputs, predictions: list[list[str]]) -> dict[str, float]:
         """The scores of conlleval, and the mean loss of the words that have a token."""
         if "labels" not in self.features[split].column_names:
-            return None
-        references = self.data[split]["tags"][: len(predictions)]
-        values, types = scores_and_types(predictions, references)
+            return {}
+        scores = entity_scores(predictions, self.data[split]["tags"][: len(predictions)])
         labels = self.features[split]["labels"][: len(outputs["logits"])]
         losses = [
             torch.nn.functional.cross_entropy(torch.from_numpy(logits), torch.tensor(row), reduction="sum").item()
@@ -191,7 +188,7 @@ class Tagging(Task):
         ]
         labelled = sum(label != IGNORED for row in labels for label in row)
         predicted = {*chain.from_iterable(predictions)}
-        return Scores(values, types, predicted_classes=len(predicted), loss=sum(losses) / max(labelled, 1))
+        return scores | {PREDICTED_CLASSES: len(predicted), "loss": sum(losses) / max(labelled, 1)}
 
     def write(self, split: str, predictions: list[list[str]]) -> dict[str, str]:
         """The words with their tags and predictions, in the format that conlleval reads."""
@@ -205,7 +202,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(run, parse_arguments(NerArguments, argv))
 
 
-def run(args: NerArguments) -> Results:
+def run(args: NerArguments) -> dict[str, float]:
     """One run: loads model and data, makes features, then trains, evaluates and predicts."""
     clock = Clock()
     accelerator = make_accelerator(args)

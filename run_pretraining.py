@@ -59,14 +59,13 @@ from elmo_gpt_bert.training.arguments import (
     Share,
 )
 from elmo_gpt_bert.training.batches import count_workers, padding_options
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, has_head, load_config, load_model, load_tokenizer, positions
 from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.results import Clock
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
 from elmo_gpt_bert.training.task import Compute, Description, Task
 
@@ -217,7 +216,7 @@ class LanguageModelling(Task):
             workers=count_workers(args.dataloader_num_workers, accelerator.device),
         )
 
-    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores:
+    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
         return score(self.features[split], outputs)
 
     def write(self, split: str, predictions: Outputs) -> dict[str, str]:
@@ -234,7 +233,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(partial(run, corpus=corpus), args)
 
 
-def run(args: PretrainingArguments, corpus: Path) -> Results:
+def run(args: PretrainingArguments, corpus: Path) -> dict[str, float]:
     """One run: prepares the corpus in its folder, loads the model, trains it and evaluates it on held-out text."""
     clock = Clock()
     accelerator = make_accelerator(args)

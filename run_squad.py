@@ -53,15 +53,13 @@ from elmo_gpt_bert.training.arguments import (
     PositiveInt,
     public_arguments,
 )
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
 from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.results import Clock, count_samples, describe_number
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.samples import count_samples
 from elmo_gpt_bert.training.task import Description, Evaluation, Task
 
 
@@ -189,10 +187,10 @@ class Answering(Task):
             threshold = tuned if self.threshold is None else self.threshold
         return find_answers(examples, windows, outputs, self.n_best_size, self.max_answer_length, threshold)
 
-    def score(self, split: str, outputs: Outputs, predictions: Answers) -> Scores | None:
+    def score(self, split: str, outputs: Outputs, predictions: Answers) -> dict[str, float]:
         """The percentages of the official scorer."""
         if "answers" not in self.data[split].column_names:
-            return None
+            return {}
         return score_answers(predictions, self.data[split], self.version_2, self.metric)
 
     def write(self, split: str, predictions: Answers) -> dict[str, str]:
@@ -215,7 +213,7 @@ class Answering(Task):
         If it is best to predict no answer at all, the scorer's threshold is 0. Some log odds are below 0, so the
         threshold is then minus infinity.
         """
-        best = evaluation.scores.values.get("best_f1_thresh", 0.0)
+        best = evaluation.scores.get("best_f1_thresh", 0.0)
         self.best_threshold = best if best in evaluation.predictions.null_odds.values() else -math.inf
 
 
@@ -230,7 +228,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(run, parse_arguments(SquadArguments, argv))
 
 
-def run(args: SquadArguments) -> Results:
+def run(args: SquadArguments) -> dict[str, float]:
     """One run: loads model and data, makes features, then trains, evaluates and predicts."""
     clock = Clock()
     accelerator = make_accelerator(args)
@@ -244,8 +242,8 @@ def run(args: SquadArguments) -> Results:
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters")
     clock.lap("load")
     windows = make_features(data, tokenizer, **args.window_shape)
-    for split, numbers in samples.items():
-        accelerator.print(f"{split}: {numbers} questions, {describe_windows(windows[split])}")
+    for split in data:
+        accelerator.print(f"{split}: {describe_number(samples, split)} questions, {describe_windows(windows[split])}")
     clock.lap("tokenize")
     if "test" in data and "answers" not in data["test"].column_names:
         accelerator.print(f"test: {args.test_file} has no answers to score against: predictions only")
@@ -271,7 +269,9 @@ def describe_windows(windows: Windows) -> str:
     return text
 
 
-def score_answers(answers: Answers, examples: Dataset, version_2: bool, metric_name: str = "squad") -> Scores:
+def score_answers(
+    answers: Answers, examples: Dataset, version_2: bool, metric_name: str = "squad"
+) -> dict[str, float]:
     """The percentages of the official scorer. For SQuAD 2.0 also the best scores of any threshold, with the threshold.
 
     The best scores are computed from the best answers to all questions, whether or not "no answer" is predicted.
@@ -289,7 +289,7 @@ def score_answers(answers: Answers, examples: Dataset, version_2: bool, metric_n
     values = compute(answers.predictions)
     if version_2:
         values |= {name: value for name, value in compute(answers.best).items() if name.startswith("best_")}
-    return Scores({"exact_match" if name == "exact" else name: value for name, value in values.items()})
+    return {"exact_match" if name == "exact" else name: value for name, value in values.items()}
 
 
 def describe_data(args: SquadArguments) -> Description:

@@ -42,15 +42,13 @@ from elmo_gpt_bert.tasks.choices.features import collate, make_features
 from elmo_gpt_bert.tasks.choices.table import TASKS
 from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
 from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.results import PREDICTED_CLASSES, Clock, count_samples, describe_samples
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.samples import count_samples, describe_samples
 from elmo_gpt_bert.training.task import Description, Task
 
 
@@ -105,16 +103,16 @@ def load_data(args: SwagArguments) -> DatasetDict:
 class MultipleChoice(Task):
     """Contexts with several choices each, of which one is right."""
 
-    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores | None:
+    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
         """The accuracy, overall and for each part of the data, and the mean loss."""
         if "labels" not in self.features[split].column_names:
-            return None
+            return {}
         logits = torch.from_numpy(np.stack(outputs["logits"]))
         labels = torch.tensor(self.features[split]["labels"][: len(logits)])
         predicted, parts = logits.argmax(-1), self.data[split]["part"][: len(logits)]
         values = metrics.load("accuracy", "choices").compute(predictions=predicted, references=labels, parts=parts)
         loss = torch.nn.functional.cross_entropy(logits, labels).item()
-        return Scores(values, predicted_classes=len(predicted.unique()), loss=loss)
+        return values | {PREDICTED_CLASSES: len(predicted.unique()), "loss": loss}
 
     def write(self, split: str, predictions: Outputs) -> dict[str, str]:
         """One line an example: its index in the test set and the number of its choice, both from 0.
@@ -131,7 +129,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(run, parse_arguments(SwagArguments, argv))
 
 
-def run(args: SwagArguments) -> Results:
+def run(args: SwagArguments) -> dict[str, float]:
     """One run: loads model and data, makes features, then trains, evaluates and predicts."""
     clock = Clock()
     accelerator = make_accelerator(args)

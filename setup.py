@@ -104,9 +104,14 @@ setup(
     ],
     python_requires=">=3.11",
     packages=find_packages(str(ROOT), include=["elmo_gpt_bert*", "modeling*"]),
-    # The labelled word senses; modules that `evaluate` loads by path, one folder each; tables and the papers' figures.
-    package_data={"elmo_gpt_bert.analysis": ["*.tsv"], "elmo_gpt_bert.metrics": ["*/*.py"]}
-    | {f"elmo_gpt_bert.{name}": ["*.yaml"] for name in ("reproduction", "training")},
+    # The labelled word senses; modules that `evaluate` loads by path, one folder each; tables, the papers' figures, and
+    # the model card's template.
+    package_data={
+        "elmo_gpt_bert.analysis": ["*.tsv"],
+        "elmo_gpt_bert.metrics": ["*/*.py"],
+        "elmo_gpt_bert.reproduction": ["*.yaml"],
+        "elmo_gpt_bert.training": ["*.yaml", "card.md"],
+    },
     cmdclass={"build_py": Build},
     entry_points={"console_scripts": [f"zoo-{name.replace('_', '-')}=elmo_gpt_bert.scripts:run" for name in SCRIPTS]},
     install_requires=REQUIRED,

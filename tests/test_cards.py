@@ -20,7 +20,6 @@ import run_swag
 from elmo_gpt_bert.training import cards
 from elmo_gpt_bert.training.arguments import public_arguments
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.results import Results, Scores
 from elmo_gpt_bert.training.task import Description
 from tests import glue_sample
 from tests.gpt_sample import write_gpt_model
@@ -101,7 +100,7 @@ def test_a_card_names_language_licence_and_the_checkpoint_it_began_as(run, tmp_p
     data = Description("text-classification", "nyu-mll/glue", "GLUE SST-2", language="en")
 
     def head(name: str) -> dict:
-        card = cards.model_card(model, Results(), data, run(model_name_or_path=name), processes=1)
+        card = cards.model_card(model, {}, data, run(model_name_or_path=name), processes=1)
         return ModelCard(card.content).data.to_dict()
 
     random = head(run().model_name_or_path)
@@ -130,9 +129,9 @@ def test_a_checkpoint_has_the_licence_of_its_run(run, tmp_path):
 def test_a_card_names_the_class_that_is_saved_where_fsdp_gave_the_model_another(run):
     _, _, model, _ = prepare(run())
     data = Description("text-classification")
-    card = str(cards.model_card(model, Results(), data, run(), processes=1))
+    card = str(cards.model_card(model, {}, data, run(), processes=1))
     model.__class__ = type(f"FSDP{type(model).__name__}", (FSDPModule, type(model)), {"__module__": "torch"})
-    assert str(cards.model_card(model, Results(), data, run(), processes=1)) == card
+    assert str(cards.model_card(model, {}, data, run(), processes=1)) == card
 
 
 def test_a_recipe_does_not_say_where_its_run_was_pushed_and_tracked(run, tmp_path):
@@ -164,7 +163,7 @@ def test_names_of_folders_leave_a_card_whole(run, tmp_path, name):
     args = run(output_dir=f"{tmp_path}/{name}", task_name="sst2\n```\n")
     (tmp_path / "data" / name.partition("/")[0]).mkdir(parents=True)
     data = Description("token-classification", name, name)
-    results = Results(validation={"": Scores({"f1": 0.5})})
+    results = {"eval_f1": 0.5}
     card = ModelCard(cards.model_card(model, results, data, args, processes=1).content)
     (result,) = card.data.eval_results
     assert (card.data.model_name, result.dataset_name, result.metric_value) == (Path(args.output_dir).name, name, 0.5)

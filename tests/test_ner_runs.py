@@ -13,8 +13,6 @@ from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokeni
 
 import run_ner
 from elmo_gpt_bert.training import loop
-from elmo_gpt_bert.training.cards import type_table
-from elmo_gpt_bert.training.results import Results, SeedSpread, goodness
 from tests.glue_sample import VOCABULARY, write_model, write_vocabulary
 from tests.hub_server import HubServer
 from tests.ner_sample import read_columns, sentence, write_elmo, write_folder, write_json
@@ -126,59 +124,6 @@ def test_of_several_seeds_the_scores_on_both_sets_have_mean_and_deviation(tmp_pa
     )
     measured = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert measured == {name: found[f"eval_{name}"] for name in ("f1", "precision", "recall", "accuracy")}
-
-
-ENTRIES = {
-    "eval_f1": 0.5,
-    "eval_f1_loss": 0.75,
-    "eval_precision_loss": 0.5,
-    "eval_recall_loss": 1.0,
-    "eval_number_loss": 7,
-    "eval_f1_a_b-c": 0.25,
-    "eval_precision_a_b-c": 0.125,
-    "eval_recall_a_b-c": 0.0,
-    "eval_number_a_b-c": 12,
-    "eval_loss": 0.3,
-    "eval_accuracy_mm": 0.25,
-    "eval_accuracy": 0.75,
-    "test_f1": 0.5,
-    "test_f1_loss": 0.5,
-}
-RESULTS = Results.read(ENTRIES)
-
-
-def test_a_types_scores_are_told_from_those_of_the_whole():
-    assert RESULTS.flat() == ENTRIES
-    assert RESULTS.validation[""].overall == {"f1": 0.5, "accuracy": 0.75, "loss": 0.3}
-    assert RESULTS.validation["_mm"].overall == {"accuracy": 0.25}
-    assert RESULTS.test[""].overall == {"f1": 0.5, "f1_loss": 0.5}
-    assert type_table(RESULTS.validation[""].types).splitlines() == [
-        "",
-        "",
-        "| type | precision | recall | f1 | number |",
-        "|---|---|---|---|---|",
-        "| loss | 0.5000 | 1.0000 | 0.7500 | 7 |",
-        "| a_b-c | 0.1250 | 0.0000 | 0.2500 | 12 |",
-    ]
-    other = Results.read({"eval_f1": 0.5, "test_number_PER": 3})
-    assert type_table(other.validation[""].types) == "" and list(other.test[""].types) == ["PER"]
-
-
-def test_seeds_that_found_entities_of_different_types_are_summarised():
-    extra = {"eval_f1_LOC": 0.0, "eval_precision_LOC": 0.0, "eval_recall_LOC": 0.0, "eval_number_LOC": 0}
-
-    def spread(*runs: dict[str, float]) -> dict[str, float]:
-        return SeedSpread.of([Results.read(run) for run in runs]).flat()
-
-    summary = spread({"eval_f1": 0.25, **extra}, {"eval_f1": 0.75})
-    assert summary == spread({"eval_f1": 0.25}, {"eval_f1": 0.75}) and summary["eval_f1_median"] == 0.5
-
-
-def test_the_best_model_by_the_score_of_a_type_called_loss_is_the_one_of_the_highest():
-    def score(metric: str | None) -> float:
-        return goodness(RESULTS.validation, metric)
-
-    assert (score("f1_loss"), score("loss"), score("eval_loss"), score(None)) == (0.75, -0.3, -0.3, 0.5)
 
 
 # Whose code

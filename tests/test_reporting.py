@@ -17,11 +17,10 @@ from elmo_gpt_bert.training import launching, reporting, runs
 from elmo_gpt_bert.training.arguments import hub_model_id
 from elmo_gpt_bert.training.cards import model_card
 from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.files import write_text
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.output_folder import record_result_files
-from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.results import Clock
 from elmo_gpt_bert.training.task import Description
 from tests.tiny_run import Arguments, prepare, recipe, tiny_task
 
@@ -31,7 +30,7 @@ def finished(run, data_set, tmp_path):
     """Trains a little and writes the results; gives the output folder."""
 
     def finish(**changes) -> Path:
-        def once(args) -> Results:
+        def once(args) -> dict[str, float]:
             accelerator, tokenizer, model, collate = prepare(args)
             task = tiny_task(data_set, {"": data_set}, collate, lambda outputs, examples: {"accuracy": 0.75})
             task.description = Description("text-classification", "nyu-mll/glue", "GLUE SST-2")
@@ -83,7 +82,7 @@ def test_metrics_json_never_holds_what_json_has_no_word_for(run):
     args = run()
     Path(args.output_dir).mkdir()
     accelerator, tokenizer, model, _ = prepare(args)
-    results = Results(validation={"": Scores({}, loss=float("nan"))})
+    results = {"eval_loss": float("nan")}
     with pytest.raises(ValueError, match="not JSON compliant"):
         reporting.write_results(model, tokenizer, results, Description("text-classification"), args, accelerator, {})
     assert not (Path(args.output_dir) / "metrics.json").exists()
@@ -108,7 +107,7 @@ def test_the_model_card_has_the_score_and_a_recipe_that_repeats_the_run(finished
 def test_the_card_of_a_run_without_evaluation_says_so(run, tmp_path):
     args = run(task_name="own")
     _, _, model, _ = prepare(args)
-    card = model_card(model, Results(train_loss=0.5), Description("text-classification"), args, processes=2)
+    card = model_card(model, {"train_loss": 0.5}, Description("text-classification"), args, processes=2)
     assert "It was not evaluated." in card.text and card.data.eval_results is None and card.data.datasets is None
     assert "on 2 processes, so with batches of 8 examples" in card.text
 
@@ -117,8 +116,8 @@ def test_the_card_shows_the_papers_scores_for_the_same_metric_beside_ours(run):
     args = run(task_name="mnli")
     _, _, model, _ = prepare(args)
     data = Description("text-classification", "nyu-mll/glue", "GLUE MNLI", "mnli", "validation_matched")
-    scores = {"": Scores({"accuracy": 0.8437}, loss=0.4), "_mm": Scores({"accuracy": 0.84}, loss=0.5)}
-    card = model_card(model, Results(validation=scores), data, args, processes=1)
+    results = {"eval_accuracy": 0.8437, "eval_loss": 0.4, "eval_accuracy_mm": 0.84, "eval_loss_mm": 0.5}
+    card = model_card(model, results, data, args, processes=1)
     assert "| accuracy | 0.8437 |" in card.text and "loss" not in card.text
     assert "| times 100 | this model, validation | BiLSTM+ELMo+Attn, test | OpenAI GPT, test | BERT-base" in card.text
     assert "| accuracy | 84.4 | 76.4 | 82.1 | 84.6 | 86.7 |" in card.text

@@ -8,93 +8,147 @@ from pathlib import Path
 import pytest
 
 from elmo_gpt_bert.training import launching
+from elmo_gpt_bert.training.cards import score_table
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
 from elmo_gpt_bert.training.output_folder import ResultFiles, read_result_files, record_result_files
-from elmo_gpt_bert.training.results import Results, Scores, SeedSpread, goodness
-from elmo_gpt_bert.training.samples import Samples
+from elmo_gpt_bert.training.results import (
+    count_samples,
+    goodness,
+    main_scores,
+    read_results,
+    scores_of,
+    spread_of_seeds,
+    types_of,
+    without_types,
+)
 from tests.tiny_run import Arguments
 
 
-SAMPLES = {
-    "train": Samples(4, 9),
-    "validation": Samples(5, 5),
-    "validation_mm": Samples(5, 6),
-    "test": Samples(2, None),
-}
-ENTITIES = {
-    kind: {"f1": 0.5, "precision": 0.25, "recall": 1.0, "number": number}
-    for number, kind in enumerate(["PER", "creative-work", "loss", "mm", "a_mm", "a"])
-}
-SQUAD = {"exact_match": 50.0, "f1": 60.0, "total": 4, "HasAns_f1": 70.0, "HasAns_total": 3, "best_f1": 61.0}
-SQUAD |= {"best_f1_thresh": -1.5}
-PHENOMENA = {  # some names look like the end of others
-    kind: {"accuracy": 0.5, "forward_accuracy": 0.25, "backward_accuracy": 1.0, "number": number}
-    for number, kind in enumerate(["syntax", "order_syntax", "mm", "order_mm", "order", "accuracy"])
-}
-RESULTS = {
-    "classes": Results(
-        0.25,
-        12,
-        validation={suffix: Scores({"accuracy": 0.5}, {}, 2, 0.7) for suffix in ("", "_mm")},
-        seconds={"train": 1.0, "eval": 0.5, "save": 0.25, "start": 2.0},
-        samples=SAMPLES,
-    ),
-    "a regression": Results(validation={"": Scores({"spearmanr": 0.5, "pearson": -0.25}, loss=1.5)}),
-    "entities": Results(
-        0.5, 3, 2, {"": Scores({"f1": 0.5, "accuracy": 0.75}, ENTITIES, 3, 0.5)}, {"": Scores({"f1": 0.0})}
-    ),
-    "minimal pairs": Results(
-        validation={"": Scores({"accuracy": 0.5, "forward_accuracy": 0.25, "backward_accuracy": 1.0}, PHENOMENA)}
-    ),
-    "answers": Results(validation={"": Scores(SQUAD)}, test={"": Scores({"exact_match": 1.0})}),
-    "predictions": Results(seconds={"predict": 1.0}, samples={"test": Samples(3, 3)}),
+KINDS = ["PER", "creative-work", "loss", "mm", "a_mm", "a"]
+ENTITIES = {"eval_f1": 0.5, "eval_accuracy": 0.75}
+for number, kind in enumerate(KINDS):
+    of_kind = {"f1": 0.5, "precision": 0.25, "recall": 1.0, "number": number}
+    ENTITIES |= {f"eval_{name}_{kind}": value for name, value in of_kind.items()}
+ENTITIES |= {"eval_predicted_classes": 3, "eval_loss": 0.5, "test_f1": 0.0}
+PHENOMENA = {"eval_accuracy": 0.5, "eval_forward_accuracy": 0.25, "eval_backward_accuracy": 1.0}
+for number, kind in enumerate(["syntax", "order_syntax", "mm", "order_mm", "order", "accuracy"]):
+    of_kind = {"accuracy": 0.5, "forward_accuracy": 0.25, "backward_accuracy": 1.0, "number": number}
+    PHENOMENA |= {f"eval_{name}_{kind}": value for name, value in of_kind.items()}  # some look like others' ends
+SQUAD = {"eval_exact_match": 50.0, "eval_f1": 60.0, "eval_total": 4, "eval_HasAns_f1": 70.0, "eval_HasAns_total": 3}
+SQUAD |= {"eval_best_f1": 61.0, "eval_best_f1_thresh": -1.5, "test_exact_match": 1.0}
+CLASSES = {
+    f"eval_{name}{suffix}": value
+    for suffix in ("", "_mm")
+    for name, value in {"accuracy": 0.5, "predicted_classes": 2, "loss": 0.7}.items()
 }
 
 
-@pytest.mark.parametrize("kind", RESULTS)
-def test_results_are_read_back_from_metrics_json_as_they_were(kind):
-    record = json.loads(json.dumps(RESULTS[kind].flat() | {"seed": 42, "args": {}, "versions": {}, "runs": {}}))
-    assert Results.read(record) == RESULTS[kind]
+def test_scores_seconds_and_numbers_of_examples_are_read_back_from_metrics_json():
+    seconds = {"train_runtime": 1.0, "eval_runtime": 0.5, "save_runtime": 0.25, "start_runtime": 2.0}
+    samples = {"train_samples": 4, "train_samples_total": 9, "eval_samples": 5, "eval_samples_total": 5}
+    samples |= {"eval_samples_mm": 5, "eval_samples_total_mm": 6, "predict_samples": 2}
+    training = {"train_loss": 0.25, "train_updates": 12, "best_update": 2}
+    record = training | CLASSES | samples | seconds | {"seed": 42, "args": {}, "versions": {}, "runs": {}}
+    assert read_results(json.loads(json.dumps(record))) == (training | CLASSES, seconds, samples)
+    assert scores_of(record) == {name.removeprefix("eval_"): value for name, value in CLASSES.items()}
+    of_type = {"eval_number_runtime": 1, "eval_f1_runtime": 0.5, "eval_f1_samples": 0.5}
+    assert read_results(of_type) == (of_type, {}, {})
 
 
-def test_metrics_json_has_the_names_that_people_script_against():
-    flat = RESULTS["classes"].flat()
-    assert list(flat)[:8] == [
-        *("train_loss", "train_updates", "eval_accuracy", "eval_predicted_classes", "eval_loss"),
-        *("eval_accuracy_mm", "eval_predicted_classes_mm", "eval_loss_mm"),
-    ]
-    assert {"train_runtime", "eval_runtime", "save_runtime", "start_runtime"} < flat.keys()
-    assert {name: flat[name] for name in flat if "samples" in name} == {
-        **{"train_samples": 4, "train_samples_total": 9, "eval_samples": 5, "eval_samples_total": 5},
-        **{"eval_samples_mm": 5, "eval_samples_total_mm": 6, "predict_samples": 2},
+@pytest.mark.parametrize(
+    ("results", "names"),
+    [
+        (ENTITIES, ["f1", "accuracy", "predicted_classes", "loss"]),
+        (PHENOMENA, ["accuracy", "forward_accuracy", "backward_accuracy"]),
+    ],
+)
+def test_the_scores_of_single_types_are_told_by_their_number(results, names):
+    assert list(without_types(scores_of(results))) == names
+
+
+def test_numbers_of_examples_have_the_names_that_people_script_against():
+    data = {split: range(9) for split in ("train", "validation", "validation_mm", "test")}
+    limits = {"train": 4, "validation": None, "test": 2}
+    totals = {"train": 9, "validation": 9, "validation_mm": 10, "test": None}
+    assert count_samples(data, limits, totals) == {
+        **{"train_samples": 4, "train_samples_total": 9, "eval_samples": 9, "eval_samples_total": 9},
+        **{"eval_samples_mm": 9, "eval_samples_total_mm": 10, "predict_samples": 2},
     }
-    assert RESULTS["entities"].flat()["eval_f1_creative-work"] == 0.5 and "best_update" in RESULTS["entities"].flat()
 
 
 def test_counts_and_thresholds_are_not_scores():
-    (scores,) = RESULTS["answers"].validation.values()
-    assert list(scores.scores) == ["exact_match", "f1", "HasAns_f1", "best_f1"]
-    spread = SeedSpread.of([RESULTS["answers"], RESULTS["answers"]])
-    assert "eval_HasAns_total_mean" in spread.flat() and spread.flat()["test_exact_match_std"] == 0
+    assert list(main_scores(scores_of(SQUAD))) == ["exact_match", "f1", "HasAns_f1", "best_f1"]
+    spread = spread_of_seeds([SQUAD, SQUAD])
+    assert "eval_HasAns_total_mean" in spread and spread["test_exact_match_std"] == 0
 
 
 def test_the_main_score_is_the_first_and_a_loss_is_better_when_it_is_lower():
-    validation = RESULTS["classes"].validation | {"_mm": Scores({"accuracy": 0.25}, loss=0.1)}
-    assert goodness(validation, None) == 0.5 and goodness(validation, "accuracy_mm") == 0.25
-    assert goodness(validation, "eval_loss_mm") == -0.1
+    results = CLASSES | {"eval_accuracy_mm": 0.25, "eval_loss_mm": 0.1}
+    assert goodness(results, None) == 0.5 and goodness(results, "accuracy_mm") == 0.25
+    assert goodness(results, "eval_loss_mm") == -0.1
     with pytest.raises(InputError, match="metric f1 is none of accuracy, loss, accuracy_mm, loss_mm"):
-        goodness(validation, "f1")
+        goodness(results, "f1")
 
 
-COUNTS = [("classes", "predicted_classes_mm"), ("answers", "HasAns_total"), ("entities", "number_PER")]
+COUNTS = [(CLASSES, "predicted_classes_mm"), (SQUAD, "HasAns_total"), (ENTITIES, "number_PER")]
 
 
 @pytest.mark.parametrize("results, count", COUNTS)
 def test_a_count_chooses_no_model(results, count):
-    assert f"eval_{count}" in RESULTS[results].flat()
+    assert f"eval_{count}" in results
     with pytest.raises(InputError, match=f"metric {count} is none of"):
-        goodness(RESULTS[results].validation, count)
+        goodness(results, count)
+
+
+ENTRIES = {
+    "eval_f1": 0.5,
+    "eval_f1_loss": 0.75,
+    "eval_precision_loss": 0.5,
+    "eval_recall_loss": 1.0,
+    "eval_number_loss": 7,
+    "eval_f1_a_b-c": 0.25,
+    "eval_precision_a_b-c": 0.125,
+    "eval_recall_a_b-c": 0.0,
+    "eval_number_a_b-c": 12,
+    "eval_loss": 0.3,
+    "eval_accuracy_mm": 0.25,
+    "eval_accuracy": 0.75,
+    "test_f1": 0.5,
+    "test_f1_loss": 0.5,
+}
+
+
+def test_a_types_scores_are_told_from_those_of_the_whole():
+    overall = {"f1": 0.5, "loss": 0.3, "accuracy_mm": 0.25, "accuracy": 0.75}
+    assert without_types(scores_of(ENTRIES)) == overall
+    assert without_types(scores_of(ENTRIES, "test")) == {"f1": 0.5, "f1_loss": 0.5}
+    assert score_table(ENTRIES).splitlines()[5:] == [
+        "",
+        "| type | precision | recall | f1 | number |",
+        "|---|---|---|---|---|",
+        "| loss | 0.5000 | 1.0000 | 0.7500 | 7 |",
+        "| a_b-c | 0.1250 | 0.0000 | 0.2500 | 12 |",
+    ]
+    other = {"eval_f1": 0.5, "test_number_PER": 3}
+    assert "number" not in score_table(other) and types_of(scores_of(other, "test")) == ["PER"]
+
+
+def test_seeds_that_found_entities_of_different_types_are_summarised():
+    extra = {"eval_f1_LOC": 0.0, "eval_precision_LOC": 0.0, "eval_recall_LOC": 0.0, "eval_number_LOC": 0}
+
+    def spread(*runs: dict[str, float]) -> dict[str, float]:
+        return spread_of_seeds(runs)
+
+    summary = spread({"eval_f1": 0.25, **extra}, {"eval_f1": 0.75})
+    assert summary == spread({"eval_f1": 0.25}, {"eval_f1": 0.75}) and summary["eval_f1_median"] == 0.5
+
+
+def test_the_best_model_by_the_score_of_a_type_called_loss_is_the_one_of_the_highest():
+    def score(metric: str | None) -> float:
+        return goodness(ENTRIES, metric)
+
+    assert (score("f1_loss"), score("loss"), score("eval_loss"), score(None)) == (0.75, -0.3, -0.3, 0.5)
 
 
 def test_the_files_of_one_script_go_when_another_overwrites_its_folder(run, tmp_path):

@@ -14,7 +14,7 @@ import run_blimp
 from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
 from elmo_gpt_bert.training.errors import UserError
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.results import Results, read_record
+from elmo_gpt_bert.training.results import read_record, read_results, scores_of, types_of
 from tests.pairs_sample import PAIRS, write_bert, write_bilm, write_gpt, write_gpt2, write_pairs
 from tests.processes import fork, wait
 
@@ -68,8 +68,9 @@ def test_a_run_writes_scores_a_picture_and_a_card_but_no_model(flags, tmp_path):
     assert names == {"metrics.json", "predictions.jsonl", "accuracy.png", "README.md"}
     assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     record = read_record(out / "metrics.json")
-    assert Results.read(record).flat() == {name: record[name] for name in (*entries, "save_runtime")}
-    assert list(Results.read(record).validation[""].types) == [
+    scores, seconds, samples = read_results(record)
+    assert scores | seconds | samples == {name: record[name] for name in (*entries, "save_runtime")}
+    assert types_of(scores_of(scores)) == [
         *("syntax", "semantics", "order", "size", "order_1", "order_2", "length", "case")
     ]
     card = ModelCard.load(out / "README.md")

@@ -12,7 +12,7 @@ from transformers import AutoModelForQuestionAnswering
 import run_squad
 from elmo_gpt_bert.tasks.squad import features
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.samples import first_examples
+from elmo_gpt_bert.training.results import first_examples
 from tests.glue_sample import write_model, write_vocabulary
 from tests.squad_sample import make_articles, rows_of, write_folder, write_squad
 from tests.tiny_run import load_tokenizer, recipe

@@ -162,8 +162,8 @@ def test_the_loss_and_the_accuracy_are_those_of_the_right_choices():
     task = choosing({"part": ["x", "x", "y", "beyond the limit"]}, data)
     scores = task.score("validation", {"logits": logits}, {"logits": logits})
     wanted = [np.log(np.exp(row).sum()) - row[label] for row, label in zip(logits, data["labels"], strict=True)]
-    assert scores.loss == pytest.approx(np.mean(wanted)) and scores.predicted_classes == 3
-    accuracies = [scores.values[name] for name in ("accuracy", "accuracy_x", "accuracy_y")]
+    assert scores["loss"] == pytest.approx(np.mean(wanted)) and scores["predicted_classes"] == 3
+    accuracies = [scores[name] for name in ("accuracy", "accuracy_x", "accuracy_y")]
     assert accuracies == pytest.approx([2 / 3, 1 / 2, 1])
 
 

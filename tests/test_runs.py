@@ -22,11 +22,10 @@ import run_glue
 from elmo_gpt_bert.metrics.entities.entities import split_tag
 from elmo_gpt_bert.training import command_line, files, launching, loop, reporting, runs
 from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.errors import DivergedError, InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.identity import run_identity
-from elmo_gpt_bert.training.results import Results, Scores
+from elmo_gpt_bert.training.results import Clock
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import Arguments
@@ -131,7 +130,7 @@ def test_two_runs_do_not_write_to_one_folder(run, tmp_path):
 
 
 def test_a_seed_and_a_run_do_not_write_to_one_folder(run, tmp_path):
-    def hold(args) -> Results:
+    def hold(args) -> dict[str, float]:
         (tmp_path / "held").touch()
         time.sleep(60)
 
@@ -458,13 +457,13 @@ def fake_run(scores: dict[int, tuple[float, int]]):
     """
     seen = []
 
-    def run(args) -> Results:
+    def run(args) -> dict[str, float]:
         seen.append(args.seed)
         accuracy, classes = scores[args.seed]
-        results = Results(validation={"": Scores({"accuracy": accuracy}, predicted_classes=classes, loss=1 / classes)})
+        results = {"eval_accuracy": accuracy, "eval_predicted_classes": classes, "eval_loss": 1 / classes}
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        record = results.flat() | {"seed": args.seed, "args": asdict(args), "identity": run_identity(args)}
+        record = results | {"seed": args.seed, "args": asdict(args), "identity": run_identity(args)}
         record["hardware"] = {"processes": 1}
         for name, text in (
             ("metrics.json", json.dumps(record)),
@@ -518,7 +517,7 @@ def test_choosing_among_models_needs_evaluation(capsys):
 def test_a_seed_that_diverges_is_replaced_and_where_it_may_not_be_named(run, tmp_path):
     fake, seen = fake_run({43: (0.5, 2), 44: (0.6, 2)})
 
-    def diverging(args) -> Results:
+    def diverging(args) -> dict[str, float]:
         if args.seed == 42:
             raise DivergedError("the training loss is nan")
         return fake(args)
@@ -533,7 +532,7 @@ def test_a_seed_that_diverged_and_was_replaced_is_not_run_again(run, tmp_path):
     fake, _ = fake_run({42: (0.4, 2), 43: (0.5, 2), 44: (0.6, 2)})
     started = []
 
-    def diverging(args) -> Results:
+    def diverging(args) -> dict[str, float]:
         started.append(args.seed)
         if args.seed == 42 and args.learning_rate > 0.001:
             raise DivergedError("the training loss is nan")

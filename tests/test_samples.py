@@ -12,7 +12,7 @@ import run_glue
 import run_ner
 import run_squad
 import run_swag
-from elmo_gpt_bert.training.samples import count_samples, flatten_samples, read_samples
+from elmo_gpt_bert.training.results import count_samples, describe_number, part_used
 from tests import choices_sample, glue_sample, ner_sample
 from tests.test_run_squad import folder as squad_folder
 
@@ -108,7 +108,7 @@ def test_seeds_and_their_spread_say_so_too(train, tmp_path):
 def test_a_reader_that_stops_early_knows_how_many_it_took():
     data = {"train": Dataset.from_dict({"text": ["a", "b"]})}
     samples = count_samples(data, {"train": 2}, totals={"train": None})
-    assert flatten_samples(samples) == {"train_samples": 2} and read_samples({"train_samples": 2}) == samples
-    assert samples["train"].is_cut and str(samples["train"]) == "2 (the rest was not read)"
-    assert samples["train"].first == "the first 2 examples"
-    assert read_samples({}) == {}  # the results of a run that did not count
+    assert samples == {"train_samples": 2}
+    assert describe_number(samples, "train") == "2 (the rest was not read)"
+    assert part_used(samples, "train") == "the first 2 examples"
+    assert part_used({}, "train") is None  # the results of a run that did not count

@@ -11,8 +11,8 @@ from accelerate import DistributedType, PartialState
 import run_glue
 from elmo_gpt_bert.training import processes
 from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.layers import recompute_activations
 from elmo_gpt_bert.training.runs import command
-from elmo_gpt_bert.training.xla import recompute_activations
 from tests.tiny_run import prepare
 
 

@@ -21,7 +21,6 @@ from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Collate
 from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.prediction import Outputs, predict
-from elmo_gpt_bert.training.results import Scores
 from elmo_gpt_bert.training.task import Compute, Description, Task
 
 
@@ -69,9 +68,9 @@ class TinyTask(Task):
 
     metrics: Callable[[Outputs, Dataset], dict[str, float]] | None
 
-    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> Scores:
+    def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
         examples = self.features[split].select(range(len(outputs["logits"])))
-        return Scores.read(self.metrics(outputs, examples))
+        return self.metrics(outputs, examples)
 
     def write(self, split: str, predictions: Outputs) -> dict[str, str]:
         return {}
@@ -102,7 +101,7 @@ def fit(args: RunArguments, data_set: Dataset, eval_sets: dict | None = None, me
     accelerator, tokenizer, model, collate = prepare(args)
     task = tiny_task(data_set, eval_sets, collate, metrics)
     compute = computation(model, collate, args, accelerator)
-    return loop.train(model, tokenizer, task, compute, args, accelerator, run_identity(args)).results.flat(), model
+    return loop.train(model, tokenizer, task, compute, args, accelerator, run_identity(args)).results, model
 
 
 def weights(model: torch.nn.Module) -> torch.Tensor:

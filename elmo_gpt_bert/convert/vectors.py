@@ -47,7 +47,7 @@ from elmo_gpt_bert.tasks.columns import look_tagged, read_columns
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.flags import find_config
-from elmo_gpt_bert.training.folders import check_indices
+from elmo_gpt_bert.training.loading import check_indices
 from modeling.elmo.configuration_elmo import ElmoConfig
 from modeling.elmo.modeling_elmo import ElmoModel
 from modeling.elmo.tokenization_elmo import ElmoTokenizer, split_words

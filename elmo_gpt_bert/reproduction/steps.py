@@ -21,8 +21,8 @@ from elmo_gpt_bert.training.checksums import SHA256SUMS, write_checksums
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import file_digest, make_folder, read_json, remove_folder, write_json
 from elmo_gpt_bert.training.flags import find_config, parse_arguments
-from elmo_gpt_bert.training.global_batch import write_batch
 from elmo_gpt_bert.training.identity import read_finished, run_identity
+from elmo_gpt_bert.training.machine import write_batch
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
 from elmo_gpt_bert.training.seeds import remove_all_but_results
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from elmo_gpt_bert.training.samples import first_examples
+from elmo_gpt_bert.training.results import first_examples
 
 
 if TYPE_CHECKING:

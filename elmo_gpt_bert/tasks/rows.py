@@ -276,7 +276,7 @@ def part_of(
 
 def is_held_out(text: str, share: float) -> bool:
     """Whether a text is among the `share`, from 0 to 1, of all texts that is held out. Equal ones are together."""
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
 
 

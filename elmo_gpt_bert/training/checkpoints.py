@@ -38,7 +38,7 @@ from elmo_gpt_bert.training.optimization import gather_state, load_state
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, matching_folders
 from elmo_gpt_bert.training.plan import Plan
 from elmo_gpt_bert.training.processes import on_main, together
-from elmo_gpt_bert.training.results import ScoresBySet, flatten_scores, goodness, read_scores
+from elmo_gpt_bert.training.results import goodness
 
 
 if TYPE_CHECKING:
@@ -77,38 +77,31 @@ class Progress:
     epoch: Mean = field(default_factory=Mean)  # training losses since the epoch began
     logged: Mean = field(default_factory=Mean)  # training losses since the last value was logged
     losses: dict[str, Mean] = field(default_factory=dict)  # the same, of each of the model's losses
-    scores: ScoresBySet = field(default_factory=dict)  # of the last evaluation
     best_update: int | None = None
-    best_scores: ScoresBySet = field(default_factory=dict)
     worse: int = 0  # evaluations in a row that were no better than the best
     stopped: bool = False  # by early stopping
     scaler: dict[str, float] = field(default_factory=dict)  # the scale of fp16's gradients, and how it grows
     seconds: dict[str, float] = field(default_factory=dict)
+    results: dict[str, float] = field(default_factory=dict)  # of the last evaluation, as in metrics.json
+    best_results: dict[str, float] = field(default_factory=dict)
 
-    def note_scores(self, metric: str | None) -> bool:
+    def note_results(self, metric: str | None) -> bool:
         """Compares the last evaluation with the best one by `metric`; True if it is better."""
-        current = goodness(self.scores, metric)
-        improved = self.best_update is None or current > goodness(self.best_scores, metric)
+        current = goodness(self.results, metric)
+        improved = self.best_update is None or current > goodness(self.best_results, metric)
         if improved:
-            self.best_update, self.best_scores, self.worse = self.update, self.scores, 0
+            self.best_update, self.best_results, self.worse = self.update, self.results, 0
         else:
             self.worse += 1
         return improved
 
-    def as_dict(self) -> dict[str, Any]:
-        """The entries of progress.json; scores have their flat names."""
-        values = dataclasses.asdict(self) | {"results": flatten_scores("eval", self.scores)}
-        values |= {"best_results": flatten_scores("eval", self.best_scores)}
-        return {name: value for name, value in values.items() if name not in ("scores", "best_scores")}
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Progress:
-        """The inverse of `as_dict`. Raises TypeError or KeyError if an entry is missing or unknown."""
+        """The inverse of `dataclasses.asdict`. Raises TypeError or KeyError if an entry is missing or unknown."""
         means = {f.name: Mean(**values[f.name]) for f in dataclasses.fields(cls) if f.default_factory is Mean}
         losses = {name: Mean(**mean) for name, mean in values["losses"].items()}
-        values = values | means | {"losses": losses, "scores": read_scores("eval", values["results"])}
-        values |= {"best_scores": read_scores("eval", values["best_results"])}
-        return cls(**{name: value for name, value in values.items() if name not in ("results", "best_results")})
+        results = {name: dict(values[name]) for name in ("results", "best_results")}
+        return cls(**values | means | results | {"losses": losses})
 
 
 Saved = tuple[Progress, dict[str, Any], dict[str, Any]]  # what progress.json holds, with identity and circumstances
@@ -188,7 +181,7 @@ class Checkpoints:
             config.architectures = [saved_class(self.model).__name__]
             config.save_pretrained(temporary)
             self.tokenizer.save_pretrained(temporary)
-            record = progress.as_dict() | {"identity": self.identity, "circumstances": self.circumstances}
+            record = dataclasses.asdict(progress) | {"identity": self.identity, "circumstances": self.circumstances}
             (temporary / "progress.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             write_checksums(temporary)
         self._remove_old()

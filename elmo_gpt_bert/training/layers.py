@@ -1,4 +1,7 @@
-"""Finds the layers of a model, gives new weights to the top ones, freezes the lowest ones, and gathers all weights."""
+"""Finds the layers of a model, gives new weights to the top ones, freezes the lowest ones, and gathers all weights.
+
+Also compiles layers, and recomputes their activations.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from accelerate import PartialState
+from accelerate import Accelerator, DistributedType, PartialState
 from torch import nn
 
 from elmo_gpt_bert.training.errors import InputError, Parameter
@@ -201,6 +204,17 @@ def layers_of(model: PreTrainedModel, parameter: Parameter) -> nn.ModuleList:
             " out",
         )
     return lists[0]
+
+
+def recompute_activations(model: PreTrainedModel, accelerator: Accelerator) -> None:
+    """Keeps the inputs of each layer only, and computes its activations again in the backward pass."""
+    model.activation_checkpointing_enable()
+    if accelerator.distributed_type == DistributedType.XLA:
+        # torch's function knows no XLA, whose compiler would moreover undo it.
+        from torch_xla.utils.checkpoint import checkpoint
+
+        model._set_gradient_checkpointing(gradient_checkpointing_func=checkpoint)
+        model.enable_input_require_grads()  # a layer gets gradients only if its input has one, as above frozen layers
 
 
 def compile_layers(model: PreTrainedModel, mode: str = "default") -> nn.ModuleList:

@@ -2,14 +2,18 @@
 
 Loading gives what was saved, or raises an error with the problem and its remedy. The files of a folder with SHA256SUMS
 are compared with it first. Without it, a changed number in the weights, or a changed but valid value in a JSON file,
-cannot be noticed.
+cannot be noticed. Before a library opens a folder, its files are checked: they are complete, and hold no code. A
+pickle may name any function, which is called while it is read. torch.load with weights_only accepts only functions
+that make tensors and numbers.
 """
 
 from __future__ import annotations
 
 import copy
+import pickle
 import re
 import textwrap
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,8 +36,7 @@ from elmo_gpt_bert.training.errors import (
     Text,
     UserError,
 )
-from elmo_gpt_bert.training.files import read_json, shown
-from elmo_gpt_bert.training.folders import check_tokenizer_files, read_weight_types
+from elmo_gpt_bert.training.files import plain, read_json, read_json_object, shown
 
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 UNKNOWN = "\U00013000"
 TOKENIZER, IMPLEMENTATION = Parameter("tokenizer_name"), Parameter("implementation")
 TRAIN = Parameter("train=True", "do_train")
+TOKENIZER_FILES = ("*token*.json", "vocab*.json")
 
 
 def load_tokenizer(source: ModelSource, *, for_task: bool = True) -> PreTrainedTokenizerBase:
@@ -367,3 +371,57 @@ def _one_line(piece: str | Parameter) -> str | Parameter:
         return piece
     line = re.sub(r"\s+", " ", piece).rstrip(".")
     return line if len(line) <= 400 else textwrap.shorten(line, 400, placeholder=" ...").rstrip(".")
+
+
+# The files of a folder
+
+
+def check_tokenizer_files(folder: Path) -> None:
+    """Raises ValueError for a JSON file of the tokenizer that cannot be read."""
+    for pattern in TOKENIZER_FILES:
+        for path in folder.glob(pattern):
+            read_json(path)
+
+
+def check_indices(folder: Path) -> None:
+    """Raises ValueError unless an index of sharded weights names only files in its folder."""
+    for path in folder.glob("*.index.json"):
+        names = read_json_object(path).get("weight_map")
+        for name in names.values() if isinstance(names, dict) else ():
+            if not isinstance(name, str):
+                raise InputError(f"{path} names {shown(name)}, which is not a file: copy it again")
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise InputError(
+                    f"{path} names {plain(name)}, which is outside its folder: copy the weights into the folder"
+                )
+
+
+def read_weight_types(folder: Path) -> dict[str, torch.dtype]:
+    """The data type of each weight in a folder, by name; empty if `folder` is the name of a model on the Hub.
+
+    Reads only the headers of safetensors files. PyTorch's zip files are compared with their checksums. Raises
+    ValueError with the name of a file that is broken or may hold code.
+    """
+    check_indices(folder)
+    types = {}
+    for path in [*folder.glob("model*.safetensors")] or [*folder.glob("pytorch_model*.bin")]:
+        types |= {name: weight.dtype for name, weight in _read_headers(path).items()}
+    return types
+
+
+def _read_headers(path: Path) -> dict[str, torch.Tensor]:
+    """The weights of a file as tensors on the meta device."""
+    from transformers.modeling_utils import load_state_dict  # the import takes seconds, which --help does not need
+
+    try:
+        changed = zipfile.ZipFile(path).testzip() if zipfile.is_zipfile(path) else None
+        if changed:
+            raise InputError(f"{changed} in it was changed")
+        return load_state_dict(path, map_location="meta")
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path.name} is broken, or holds more than tensors, which could run any code: have it converted to "
+            "model.safetensors by someone you trust"
+        ) from error
+    except Exception as error:  # of any type, from safetensors, zip files and pickle
+        raise InputError(f"{path.name} is broken or cut short ({type(error).__name__}: {error})") from error

@@ -26,7 +26,6 @@ from elmo_gpt_bert.training import memory
 from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
 from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_options, with_packing
 from elmo_gpt_bert.training.checkpoints import BATCH_SIZE, Checkpoints, Mean, Progress
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
 from elmo_gpt_bert.training.environment import hardware, one_thread_beside, versions
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
@@ -37,14 +36,14 @@ from elmo_gpt_bert.training.layers import (
     freeze_layers,
     make_divisible,
     not_compiled,
+    recompute_activations,
     reinitialize_layers,
 )
 from elmo_gpt_bert.training.optimization import build_optimizer, build_schedule, move_schedule
 from elmo_gpt_bert.training.plan import Batch, Counts, Stretch
-from elmo_gpt_bert.training.results import Results, ScoresBySet, flatten_scores, goodness
+from elmo_gpt_bert.training.results import Clock, goodness, scores_of, without_types
 from elmo_gpt_bert.training.speed import Speed
-from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
-from elmo_gpt_bert.training.xla import recompute_activations, run_pending
+from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, results_of
 
 
 if TYPE_CHECKING:
@@ -59,12 +58,16 @@ MAX_OVERFLOWS = 20  # in a row: then no scale of the gradients in fp16 would hel
 
 @dataclass(frozen=True)
 class Trained:
-    """The results of training, and the evaluations that their scores come from.
+    """What training leaves beside the model.
 
-    evaluations: suffix -> evaluation; None if the run was resumed after that evaluation
+    results: entries of metrics.json, for the training loss, the number of updates and the last evaluation or, with
+        --load_best_model_at_end, the best one
+    seconds: by step, as in `Clock`
+    evaluations: suffix -> the evaluation of these results; None if the run was resumed after that evaluation
     """
 
-    results: Results
+    results: dict[str, float]
+    seconds: dict[str, float]
     evaluations: dict[str, Evaluation] | None
 
 
@@ -79,9 +82,8 @@ def train(
 ) -> Trained:
     """Trains `model` in place, evaluates it and saves checkpoints as `args` say; with --resume continues a run.
 
-    `identity` is what `run_identity` returned. The results hold the training loss, the number of updates, the seconds
-    and the scores of the last evaluation. With --load_best_model_at_end they hold the scores of the best evaluation,
-    and the model gets its weights.
+    `identity` is what `run_identity` returned. With --load_best_model_at_end the model gets the weights of the best
+    evaluation.
     Raises FloatingPointError if the loss is not finite, and Interrupted if the user or the system stops the run; both
     name the checkpoint to continue from. Raises ValueError if the model does not support --gradient_checkpointing,
     --reinit_layers or --freeze_layers, or if it ties weights that its class does not declare.
@@ -114,9 +116,9 @@ def _check_metric(task: Task, compute: Compute, metric: str) -> None:
     """
     splits = task.evaluation_splits.items()
     with contextlib.suppress(InputError):
-        goodness({suffix: evaluate(task, split, compute, first=2).scores for suffix, split in splits}, metric)
+        goodness(results_of({suffix: evaluate(task, split, compute, first=2) for suffix, split in splits}), metric)
         return
-    goodness({suffix: evaluate(task, split, compute).scores for suffix, split in splits}, metric)
+    goodness(results_of({suffix: evaluate(task, split, compute) for suffix, split in splits}), metric)
 
 
 def seed_draws(device: torch.device, *key: int) -> None:
@@ -136,6 +138,14 @@ def seed_draws(device: torch.device, *key: int) -> None:
         xla_model.set_rng_state(number)
     elif device.type != "cpu":
         torch.get_device_module(device).manual_seed(number)
+
+
+def run_pending(accelerator: Accelerator) -> None:
+    """Computes an update, which XLA has only recorded."""
+    if accelerator.distributed_type == DistributedType.XLA:
+        import torch_xla
+
+        torch_xla.sync()
 
 
 class _Training:
@@ -222,12 +232,11 @@ class _Training:
 
     def report(self) -> Trained:
         progress = self.progress
-        results = Results(progress.run.value, progress.update, seconds=self.clock.seconds)
-        if self.args.load_best_model_at_end:
-            results.best_update, results.validation = progress.best_update, progress.best_scores
-            return Trained(results, self.best)
-        results.validation = progress.scores
-        return Trained(results, self.latest)
+        results = {"train_loss": progress.run.value, "train_updates": progress.update}
+        if not self.args.load_best_model_at_end:
+            return Trained(results | progress.results, self.clock.seconds, self.latest)
+        results["best_update"] = progress.best_update
+        return Trained(results | progress.best_results, self.clock.seconds, self.best)
 
     def losses(self, stretch: Stretch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yields this process's share of each loss of an update, after the backward pass, and the update's items.
@@ -430,12 +439,13 @@ class _Training:
             self.diverged(f"{error.problem}, at update {progress.update}")
         self.clock.lap("eval")
         self.model.train()
-        progress.scores = {suffix: evaluation.scores for suffix, evaluation in self.latest.items()}
-        self.accelerator.log(flatten_scores("eval", progress.scores), step=progress.update)
-        improved = progress.note_scores(self.args.metric_for_best_model)
+        progress.results = results_of(self.latest)
+        self.accelerator.log(progress.results, step=progress.update)
+        improved = progress.note_results(self.args.metric_for_best_model)
         if improved and self.args.load_best_model_at_end:
             self.best = self.latest
-        self.print(f"{self.position}:{_score_line(progress.scores)}")
+        overall = without_types(scores_of(progress.results))
+        self.print(f"{self.position}:{''.join(f'  eval_{name} {value:.4f}' for name, value in overall.items())}")
         if progress.worse == self.args.early_stopping_patience:
             progress.stopped = True  # also after the last update, where a longer run would stop as well
             if progress.update < self.total:
@@ -468,12 +478,3 @@ class _Training:
             return False
         signals = torch.tensor(len(self.signals), device=self.accelerator.device)
         return bool(self.accelerator.reduce(signals, "sum").item())
-
-
-def _score_line(scores_by_set: ScoresBySet) -> str:
-    """As in "eval_f1 0.9000  eval_loss 0.1000", without the scores of single types."""
-    return "".join(
-        f"  eval_{name}{suffix} {value:.4f}"
-        for suffix, scores in scores_by_set.items()
-        for name, value in scores.overall.items()
-    )

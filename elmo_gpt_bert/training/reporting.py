@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 
 from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
-from elmo_gpt_bert.training.cards import evaluation_card, model_card
+from elmo_gpt_bert.training.cards import model_card
 from elmo_gpt_bert.training.checksums import SHA256SUMS, superseded_files, write_checksums
 from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import FileError
@@ -22,7 +22,6 @@ from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
 from elmo_gpt_bert.training.launching import finish_trackers
 from elmo_gpt_bert.training.layers import gather_weights
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
-from elmo_gpt_bert.training.results import Results
 from elmo_gpt_bert.training.task import Description
 
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 def write_results(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    results: Results,
+    results: dict[str, float],
     description: Description,
     args: RunArguments,
     accelerator: Accelerator,
@@ -50,18 +49,16 @@ def write_results(
     started = time.perf_counter()
     weights = gather_weights(model) if args.do_train and not has_model else None
     if accelerator.is_main_process:
-        output, entries = Path(args.output_dir), results.flat()
-        if args.do_train:
+        output = Path(args.output_dir)
+        if args.do_train or args.only_evaluates:
             card = model_card(model, results, description, args, accelerator.num_processes)
-            if has_model:
-                write_text(output / "README.md", str(card))
-            else:
+            if weights is not None:
                 save_model(model, weights, tokenizer, card, output)
-        elif args.only_evaluates:
-            write_text(output / "README.md", str(evaluation_card(model, results, description, args)))
-        saving = results.seconds.get("save", 0.0) + time.perf_counter() - started
+            else:
+                write_text(output / "README.md", str(card))
+        saving = results.get("save_runtime", 0.0) + time.perf_counter() - started
         record = {
-            **entries,
+            **results,
             "save_runtime": saving,
             "seed": args.seed,
             "args": public_arguments(args),
@@ -72,7 +69,7 @@ def write_results(
         write_json(output / METRICS, record)
     finish_trackers(accelerator)  # now that the model is safe
     if accelerator.is_main_process:
-        print_results(entries, output)
+        print_results(results, output)
     accelerator.wait_for_everyone()
 
 
@@ -121,9 +118,9 @@ def move_model(files: list[Path], output: Path) -> None:
         os.replace(path, output / path.name)
 
 
-def print_results(entries: dict[str, float], output: Path) -> None:
-    """Prints the entries of metrics.json and the names of the files in `output`."""
-    for name, value in entries.items():
+def print_results(results: dict[str, float], output: Path) -> None:
+    """Prints results, and the names of the files in `output`."""
+    for name, value in results.items():
         print(f"  {name:32}{value:12,d}" if isinstance(value, int) else f"  {name:32}{value:12.4f}")
     names = sorted(path.name for path in output.iterdir() if not path.name.startswith("."))
     print(f"written to {output}: {', '.join(names)}")

@@ -1,211 +1,217 @@
-"""The results of a run: scores of each data set, training loss, seconds, and numbers of examples.
+"""The results of a run, which are the flat entries of metrics.json, and the clock that counts its seconds.
 
-metrics.json and progress.json hold results as flat entries: eval_f1, eval_loss, eval_accuracy_mm, test_f1,
-train_runtime, ... The methods `flat` and `read` convert to and from these entries; all other code uses the fields.
+train_loss, train_updates           the mean over the examples, or labelled tokens, trained on
+best_update                         after which the best model was saved, with --load_best_model_at_end
+eval_f1, eval_loss, test_f1         scores of the validation and the test set
+eval_accuracy_mm                    a score of MNLI's mismatched part
+eval_f1_PER, eval_number_PER        a score of one type of entities, or phenomenon of minimal pairs, and how many
+                                    there are
+eval_runtime                        seconds spent on a step
+eval_samples, eval_samples_total    how many examples the run uses, and how many there are
 """
 
+from __future__ import annotations
+
+import re
 import statistics
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elmo_gpt_bert.training.errors import InputError, Parameter
 from elmo_gpt_bert.training.files import parse_json, read_text
-from elmo_gpt_bert.training.samples import Samples, flatten_samples, read_samples
 
 
-LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_byte")
-# Values of metrics that are not scores: SQuAD's numbers of questions, and the thresholds of its best scores.
-NOT_SCORES = {"total", "HasAns_total", "NoAns_total", "best_exact_thresh", "best_f1_thresh"}
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+
+LOWER_IS_BETTER = {"loss", "perplexity", "bits_per_byte"}
+PREDICTED_CLASSES = "predicted_classes"  # how many classes the model predicts; with 1 it has collapsed
+# Values of metrics that are not scores, such as SQuAD's numbers of questions, and the thresholds of its best scores.
+NOT_SCORES = {"total", "HasAns_total", "NoAns_total", "best_exact_thresh", "best_f1_thresh", PREDICTED_CLASSES}
 MISMATCHED = "_mm"  # suffix of the names for MNLI's mismatched part
 NUMBER = "number"  # of entities of a type, or of pairs of a phenomenon, in the data
 TYPE_SCORES = ("precision", "recall", "f1", "accuracy", "forward_accuracy", "backward_accuracy")
+STATISTICS = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "std": lambda values: statistics.stdev(values) if len(values) > 1 else 0.0,  # of a sample
+    "min": min,
+    "max": max,
+}
+# split -> its entries: how many examples the run uses, and how many there are
+SAMPLES = {
+    "train": ("train_samples", "train_samples_total"),
+    "validation": ("eval_samples", "eval_samples_total"),
+    "test": ("predict_samples", "predict_samples_total"),
+    "validation_mm": ("eval_samples_mm", "eval_samples_total_mm"),
+    "test_mm": ("predict_samples_mm", "predict_samples_total_mm"),
+}
+SAMPLE_NAMES = [name for names in SAMPLES.values() for name in names]
+RUNTIME = re.compile(r"([a-z]+)_runtime")
 # The entries of metrics.json that are not results.
 RUN_KEYS = ("seed", "args", "identity", "versions", "hardware", "runs", "replaced_runs")
 
 
-@dataclass(frozen=True)
-class Scores:
-    """The scores of a model on one data set.
-
-    values: name -> value, in the order of the task's metric; the first is the main score, which chooses the best model
-    types: type of entity, or phenomenon of minimal pairs -> its scores, some of `TYPE_SCORES`, and the number of such
-        entities or pairs in the data
-    predicted_classes: how many classes the model predicts; with 1 it has collapsed
-    loss: the mean over the examples, or over their labelled tokens
-    """
-
-    values: dict[str, float]
-    types: dict[str, dict[str, float]] = field(default_factory=dict)
-    predicted_classes: int | None = None
-    loss: float | None = None
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The values that say how good the model is, without counts and thresholds."""
-        return {name: value for name, value in self.values.items() if name not in NOT_SCORES}
-
-    @property
-    def overall(self) -> dict[str, float]:
-        """The flat entries without those of single types."""
-        rest = {"predicted_classes": self.predicted_classes, "loss": self.loss}
-        return self.values | {name: value for name, value in rest.items() if value is not None}
-
-    def flat(self) -> dict[str, float]:
-        """The entries of metrics.json, without prefix and suffix."""
-        of_types = {f"{name}_{kind}": value for kind, values in self.types.items() for name, value in values.items()}
-        return {**self.values, **of_types, **self.overall}
-
-    @classmethod
-    def read(cls, flat: Mapping[str, float]) -> "Scores":
-        """The inverse of `flat`."""
-        values = dict(flat)
-        rest = {name: values.pop(name, None) for name in ("predicted_classes", "loss")}
-        types = {}
-        for kind in [name.removeprefix(f"{NUMBER}_") for name in flat if name.startswith(f"{NUMBER}_")]:
-            scores = [score for score in (*TYPE_SCORES, NUMBER) if f"{score}_{kind}" in flat]
-            types[kind] = {score: values.pop(f"{score}_{kind}") for score in scores}
-        return cls(values, types, **rest)
+# Scores
 
 
-ScoresBySet = dict[str, Scores]  # suffix -> scores; the suffix is "", or "_mm" for MNLI's mismatched part
-
-
-def by_name(scores_by_set: ScoresBySet) -> dict[str, float]:
-    """All values by their names with the suffix of their data set: `f1`, `accuracy_mm`, `f1_PER`."""
+def scores_of(results: Mapping[str, float], prefix: str = "eval") -> dict[str, float]:
+    """The scores of a split by their names without its prefix. The first is the main score."""
+    others = {f"{prefix}_runtime", *SAMPLE_NAMES}
     return {
-        f"{name}{suffix}": value for suffix, scores in scores_by_set.items() for name, value in scores.flat().items()
+        name.removeprefix(f"{prefix}_"): value
+        for name, value in results.items()
+        if name.startswith(f"{prefix}_") and name not in others
     }
 
 
-def flatten_scores(split: str, scores_by_set: ScoresBySet) -> dict[str, float]:
-    """The entries of metrics.json: `eval_f1`, `eval_accuracy_mm`, `test_f1_PER`."""
-    return {f"{split}_{name}": value for name, value in by_name(scores_by_set).items()}
+def types_of(scores: Mapping[str, float]) -> list[str]:
+    """The types of entities, or the phenomena, that have scores."""
+    return [name.removeprefix(f"{NUMBER}_") for name in scores if name.startswith(f"{NUMBER}_")]
 
 
-def read_scores(split: str, flat: Mapping[str, Any]) -> ScoresBySet:
-    """The inverse of `flatten_scores`; `flat` may have other entries."""
-    names = {name: name.removeprefix(f"{split}_") for name in flat if name.startswith(f"{split}_")}
-    other = {f"{split}_runtime", *flatten_samples(read_samples(flat))}
-    kinds = [name.removeprefix(f"{NUMBER}_") for name in names.values() if name.startswith(f"{NUMBER}_")]
-    of_types = {f"{score}_{kind}" for kind in kinds for score in (*TYPE_SCORES, NUMBER)}
-    sets: dict[str, dict[str, float]] = {}
-    for name, short in names.items():
-        if name in other:
-            continue
-        mismatched = short.endswith(MISMATCHED) and short.removesuffix(MISMATCHED) in names.values()
-        suffix = MISMATCHED if mismatched and short not in of_types else ""
-        sets.setdefault(suffix, {})[short.removesuffix(suffix)] = flat[name]
-    return {suffix: Scores.read(values) for suffix, values in sets.items()}
+def without_types(scores: Mapping[str, float]) -> dict[str, float]:
+    """The scores without those of single types."""
+    of_types = {f"{score}_{kind}" for kind in types_of(scores) for score in (*TYPE_SCORES, NUMBER)}
+    return {name: value for name, value in scores.items() if name not in of_types}
 
 
-def goodness(scores_by_set: ScoresBySet, metric: str | None) -> float:
+def main_scores(scores: Mapping[str, float]) -> dict[str, float]:
+    """The scores that a model card shows: not the loss, nor counts, thresholds and the scores of single types."""
+    others = {*NOT_SCORES, "loss"}
+    return {name: v for name, v in without_types(scores).items() if name.removesuffix(MISMATCHED) not in others}
+
+
+def goodness(results: Mapping[str, float], metric: str | None) -> float:
     """A number that is greater for a better model: its score in `metric`, by default the main score.
 
     For metrics that are better when lower, like the loss, it is the negative value. Raises ValueError if there is no
     such metric, and for a count or a threshold.
     """
-    others = {f"{name}{suffix}" for name in (*NOT_SCORES, "predicted_classes") for suffix in scores_by_set}
     scores = {
         name: value
-        for name, value in by_name(scores_by_set).items()
-        if name not in others and not name.startswith(f"{NUMBER}_")
+        for name, value in scores_of(results).items()
+        if name.removesuffix(MISMATCHED) not in NOT_SCORES and not name.startswith(f"{NUMBER}_")
     }
     name = next(iter(scores)) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
         raise InputError(Parameter("metric", "metric_for_best_model"), f" {metric} is none of {', '.join(scores)}")
-    lower_is_better = {f"{lower}{suffix}" for lower in LOWER_IS_BETTER for suffix in scores_by_set}
-    return -scores[name] if name in lower_is_better else scores[name]
+    return -scores[name] if name.removesuffix(MISMATCHED) in LOWER_IS_BETTER else scores[name]
 
 
-@dataclass
-class Results:
-    """The results of a run. Fields that do not apply to the run are None or empty."""
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean, median, standard deviation, minimum and maximum of one score over several seeds."""
+    return {name: compute(values) for name, compute in STATISTICS.items()}
 
-    train_loss: float | None = None  # mean over the examples, or the labelled tokens, trained on
-    train_updates: int | None = None
-    best_update: int | None = None  # after which the best model was saved, with --load_best_model_at_end
-    validation: ScoresBySet = field(default_factory=dict)
-    test: ScoresBySet = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)  # by step, as in `Clock`
-    samples: dict[str, Samples] = field(default_factory=dict)  # by split
 
-    def flat(self) -> dict[str, float]:
-        """The entries of metrics.json."""
-        training = {name: getattr(self, name) for name in ("train_loss", "train_updates", "best_update")}
-        return {
-            **{name: value for name, value in training.items() if value is not None},
-            **flatten_scores("eval", self.validation),
-            **flatten_scores("test", self.test),
-            **{f"{name}_runtime": seconds for name, seconds in self.seconds.items()},
-            **flatten_samples(self.samples),
-        }
+def spread_of_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The spread of each score over the results of several seeds, without single types: eval_f1_mean, ..."""
+    return {
+        f"{prefix}_{name}_{statistic}": value
+        for prefix in ("eval", "test")
+        for name in without_types(scores_of(runs[0], prefix))
+        if name.removesuffix(MISMATCHED) != PREDICTED_CLASSES
+        for statistic, value in spread([run[f"{prefix}_{name}"] for run in runs]).items()
+    }
 
-    @classmethod
-    def read(cls, record: Mapping[str, Any]) -> "Results":
-        """The inverse of `flat`, for a metrics.json read by `read_record`."""
-        flat = {name: value for name, value in record.items() if name not in RUN_KEYS}
-        return cls(
-            **{name: flat.get(name) for name in ("train_loss", "train_updates", "best_update")},
-            validation=read_scores("eval", flat),
-            test=read_scores("test", flat),
-            seconds={n.removesuffix("_runtime"): value for n, value in flat.items() if n.endswith("_runtime")},
-            samples=read_samples(flat),
-        )
+
+# Numbers of examples
+
+
+def count_samples(
+    data: Mapping[str, Dataset], limits: Mapping[str, int | None], totals: Mapping[str, int | None] | None = None
+) -> dict[str, int]:
+    """The entries for the numbers of examples in `data`, as it was read, and of those that the run uses.
+
+    The keys of `limits` are the splits without _mm, as in `first_examples`. A reader that may stop early gives the
+    `totals` of all splits. The total of a split that it has not read to the end is None, and has no entry.
+    """
+    entries = {}
+    for split, examples in data.items():
+        taken, total = SAMPLES[split]
+        numbers = {taken: _limited(split, examples, limits), total: totals[split] if totals else len(examples)}
+        entries |= {name: number for name, number in numbers.items() if number is not None}
+    return entries
+
+
+def first_examples(data: DatasetDict, limits: Mapping[str, int | None]) -> DatasetDict:
+    """The splits cut to their `limits`, whose keys are the splits without _mm: both parts of MNLI have one limit."""
+    return type(data)(
+        {split: examples.select(range(_limited(split, examples, limits))) for split, examples in data.items()}
+    )
+
+
+def _limited(split: str, examples: Dataset, limits: Mapping[str, int | None]) -> int:
+    limit = limits[split.removesuffix("_mm")]
+    return len(examples) if limit is None else min(limit, len(examples))
+
+
+def describe_samples(samples: Mapping[str, float]) -> str:
+    """For the console, as in "train 1,000 of 8,551, validation 1,043"."""
+    splits = {taken: split for split, (taken, _) in SAMPLES.items()}
+    return ", ".join(f"{splits[name]} {describe_number(samples, splits[name])}" for name in samples if name in splits)
+
+
+def describe_number(samples: Mapping[str, float], split: str) -> str:
+    """How many examples of a split a run uses, as in "1,000 of 8,551", or "8,551"."""
+    taken, total = map(samples.get, SAMPLES[split])
+    if total is None:
+        return f"{taken:,} (the rest was not read)"
+    return f"{taken:,}" if taken == total else f"{taken:,} of {total:,}"
+
+
+def part_used(samples: Mapping[str, float], split: str) -> str | None:
+    """As in "the first 1,000 of 8,551 examples"; None if the run uses all examples, or did not count them."""
+    taken, total = map(samples.get, SAMPLES[split])
+    if taken == total:
+        return None
+    return f"the first {taken:,} examples" if total is None else f"the first {taken:,} of {total:,} examples"
+
+
+# Seconds
+
+
+class Clock:
+    """Seconds by the name of the step that they were spent on."""
+
+    startup_seconds = 0.0  # from the start of this process to its first clock, which counts them
+
+    def __init__(self, seconds: dict[str, float] | None = None) -> None:
+        """Adds to `seconds`, in place, if it is given."""
+        self.seconds = {} if seconds is None else seconds
+        self.last = time.perf_counter() - Clock.startup_seconds
+        Clock.startup_seconds = 0.0
+
+    def lap(self, name: str) -> None:
+        """Counts the time since the last lap as spent on `name`."""
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self.last
+        self.last = now
+
+    def include(self, seconds: dict[str, float]) -> None:
+        """Adds the seconds that another clock has counted since this clock's last lap."""
+        for name, value in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + value
+        self.last = time.perf_counter()
 
     @property
-    def collapsed(self) -> bool:
-        """Whether all predictions for the validation set are of one class."""
-        return "" in self.validation and self.validation[""].predicted_classes == 1
+    def total(self) -> float:
+        """All seconds counted, with those since the last lap."""
+        return sum(self.seconds.values()) + time.perf_counter() - self.last
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean, median, standard deviation, minimum and maximum of one score over several seeds."""
-
-    mean: float
-    median: float
-    std: float  # of a sample; 0 for one seed
-    min: float
-    max: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> "Spread":
-        std = statistics.stdev(values) if len(values) > 1 else 0.0
-        return cls(statistics.fmean(values), statistics.median(values), std, min(values), max(values))
+# metrics.json
 
 
-@dataclass(frozen=True)
-class SeedSpread:
-    """The spread of each score of the validation and the test set, without the scores of single types."""
-
-    validation: dict[str, Spread]  # name with suffix -> spread
-    test: dict[str, Spread]
-    ranked: list[str]  # the keys of `validation` that are scores, without counts, thresholds and loss
-
-    @classmethod
-    def of(cls, runs: list[Results]) -> "SeedSpread":
-        validation, test = [run.validation for run in runs], [run.test for run in runs]
-        ranked = [f"{name}{suffix}" for suffix, scores in validation[0].items() for name in scores.scores]
-        return cls(_spread(validation), _spread(test), ranked)
-
-    def flat(self) -> dict[str, float]:
-        """The entries of metrics.json: eval_f1_mean, eval_f1_median, ..."""
-        return {
-            f"{split}_{name}_{statistic}": value
-            for split, spreads in (("eval", self.validation), ("test", self.test))
-            for name, spread in spreads.items()
-            for statistic, value in asdict(spread).items()
-        }
-
-
-def _spread(runs: list[ScoresBySet]) -> dict[str, Spread]:
-    spreads = {}
-    for suffix, scores in runs[0].items():
-        for name in [name for name in scores.overall if name != "predicted_classes"]:
-            spreads[f"{name}{suffix}"] = Spread.of([run[suffix].overall[name] for run in runs])
-    return spreads
+def read_results(record: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """The entries of a metrics.json for (training and its scores, seconds, numbers of examples)."""
+    scores = {name: value for name, value in record.items() if name not in RUN_KEYS}
+    seconds = {name: scores.pop(name) for name in record if RUNTIME.fullmatch(name)}
+    samples = {name: scores.pop(name) for name in SAMPLE_NAMES if name in record}
+    return scores, seconds, samples
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from accelerate import Accelerator, PartialState
@@ -18,22 +18,20 @@ from elmo_gpt_bert.training import hub
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id
 from elmo_gpt_bert.training.batches import worker_errors
 from elmo_gpt_bert.training.checksums import damage
-from elmo_gpt_bert.training.clock import Clock
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.ensembles import average, members, save_outputs
 from elmo_gpt_bert.training.errors import FileError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import write_bytes
-from elmo_gpt_bert.training.global_batch import forget_global_batch, keep_global_batch
 from elmo_gpt_bert.training.identity import read_finished, run_identity
 from elmo_gpt_bert.training.launching import lock_output_folder, remove_earlier_results, trackers_finished
 from elmo_gpt_bert.training.loop import Trained, train
+from elmo_gpt_bert.training.machine import choose_precision, forget_global_batch, keep_global_batch
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, SEED, matching_folders, record_result_files
-from elmo_gpt_bert.training.precision import choose_precision
 from elmo_gpt_bert.training.processes import join_processes, on_main
 from elmo_gpt_bert.training.reporting import write_results
-from elmo_gpt_bert.training.results import Results, read_record
+from elmo_gpt_bert.training.results import Clock, read_record, read_results
 from elmo_gpt_bert.training.seeds import Run, run_seeds
-from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate
+from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, results_of
 
 
 if TYPE_CHECKING:
@@ -77,7 +75,7 @@ def _repeat(run: Run, args: RunArguments) -> dict[str, float]:
     elif args.resume and on_main(lambda: bool(matching_folders(Path(args.output_dir), SEED))):
         raise InputError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
     else:
-        results = run(args).flat()
+        results = run(args)
     forget_global_batch(args)
     if args.push_to_hub and PartialState().is_main_process:
         hub.push(hub_model_id(args), Path(args.output_dir))
@@ -98,10 +96,10 @@ def carry_out(
     args: RunArguments,
     accelerator: Accelerator,
     clock: Clock,
-) -> Results:
+) -> dict[str, float]:
     """Trains, evaluates and predicts as `args` say; writes predictions, metrics.json and, after training, the model.
 
-    Every process must call it. `clock` has counted the time until now.
+    Returns the results as metrics.json has them. Every process must call it. `clock` has counted the time until now.
     """
     identity = on_main(partial(run_identity, args))
     with trackers_finished(accelerator):
@@ -109,22 +107,22 @@ def carry_out(
         if not args.do_train:  # otherwise `train` does, after its checks
             remove_earlier_results(args, accelerator)
         write_outputs = partial(_write_outputs, task=task, model=model, args=args, accelerator=accelerator)
-        results, evaluations, has_model = Results(), None, False
+        results, seconds, evaluations, has_model = {}, {}, None, False
         if args.do_train:
             trained = _trained_before(model, args, accelerator)
             has_model = trained is not None
             if not has_model:
                 trained = train(model, tokenizer, task, compute, args, accelerator, identity)
                 task.finish(model)
-            results, evaluations = trained.results, trained.evaluations
-            clock.include(results.seconds)
+            results, seconds, evaluations = trained.results, trained.seconds, trained.evaluations
+            clock.include(seconds)
         if args.do_eval and (not args.do_train or args.save_outputs or task.writes_validation):
             if evaluations is None:
                 evaluations = {
                     suffix: evaluate(task, split, compute) for suffix, split in task.evaluation_splits.items()
                 }
             if not args.do_train:
-                results.validation = {suffix: evaluation.scores for suffix, evaluation in evaluations.items()}
+                results |= results_of(evaluations)
             for suffix, split in task.evaluation_splits.items():
                 task.tune(evaluations[suffix])
                 write_outputs(split, evaluations[suffix], writes_predictions=task.writes_validation)
@@ -132,11 +130,10 @@ def carry_out(
         if args.do_predict:
             for suffix, split in task.test_splits.items():
                 evaluation = evaluate(task, split, compute)
-                if evaluation.scores is not None:
-                    results.test[suffix] = evaluation.scores
+                results |= results_of({suffix: evaluation}, "test")
                 write_outputs(split, evaluation)
             clock.lap("predict")
-        results.seconds, results.samples = results.seconds | clock.seconds, dict(task.samples)
+        results |= {f"{step}_runtime": value for step, value in (seconds | clock.seconds).items()} | task.samples
         write_results(model, tokenizer, results, task.description, args, accelerator, identity, has_model)
         return results
 
@@ -149,16 +146,17 @@ def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Acc
     output = Path(args.output_dir)
     if not args.resume:
         return None
-    results = on_main(partial(_read_finished, output, args))
-    if results is None:
+    record = on_main(partial(_read_finished, output, args))
+    if record is None:
         return None
     accelerator.print(f"{output} holds the model of this run, which has finished: it is not trained again")
     model.load_state_dict(type(model).from_pretrained(output).state_dict())
-    return Trained(results, evaluations=None)
+    results, seconds, _ = read_results(record)
+    return Trained(results, {name.removesuffix("_runtime"): value for name, value in seconds.items()}, None)
 
 
-def _read_finished(output: Path, args: RunArguments) -> Results | None:
-    """The results of the run with these arguments if it has finished in `output`, where its model is whole.
+def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
+    """The metrics.json of the run with these arguments if it has finished in `output`, where its model is whole.
 
     None if a checkpoint is of its end, or if it is of another run that left checkpoints: `train` compares those.
     Raises ValueError if another run has finished there and left none.
@@ -173,7 +171,7 @@ def _read_finished(output: Path, args: RunArguments) -> Results | None:
         if not updates:
             raise
         return None
-    return None if damage(output) else Results.read(record)
+    return None if damage(output) else record
 
 
 def _build_compute(task: Task, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:

@@ -29,10 +29,10 @@ from elmo_gpt_bert.training.output_folder import (
 )
 from elmo_gpt_bert.training.processes import on_main
 from elmo_gpt_bert.training.reporting import move_model, print_results
-from elmo_gpt_bert.training.results import Results, SeedSpread, goodness, read_record
+from elmo_gpt_bert.training.results import PREDICTED_CLASSES, goodness, read_record, read_results, spread_of_seeds
 
 
-Run = Callable[[RunArguments], Results]
+Run = Callable[[RunArguments], dict[str, float]]  # carries out one run; returns its results as metrics.json has them
 
 
 def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
@@ -44,7 +44,7 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
     finished, or were replaced, are not run again.
     """
     output, state = Path(args.output_dir), PartialState()
-    runs: dict[int, Results] = {}
+    runs: dict[int, dict[str, float]] = {}
     replaced: dict[int, dict[str, Any]] = {}
     seed = args.seed
     while len(runs) < args.seeds:
@@ -54,25 +54,25 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
             results, problem = _attempt(run, args, seed, may_fail=len(replaced) < args.max_restarts)
         if problem:
             state.print(f"seed {seed} {problem}: replaced by another seed")
-            replaced[seed] = {"error": problem} if results is None else results.flat()
+            replaced[seed] = {"error": problem} if results is None else results
         else:
             runs[seed] = results
         gc.collect()  # mixed precision makes a cycle of accelerate's, which would keep the seed's model
         metric = args.metric_for_best_model
-        best = max(runs, key=lambda other: goodness(runs[other].validation, metric), default=None)
+        best = max(runs, key=lambda other: goodness(runs[other], metric), default=None)
         if state.is_main_process:
             for other in (runs.keys() | replaced.keys()) - {best}:
                 remove_all_but_results(output / f"seed-{other}")
         state.wait_for_everyone()
         seed += 1
-    spread = SeedSpread.of(list(runs.values()))
+    spread = spread_of_seeds(list(runs.values()))
     if state.is_main_process:
         _move_best_run(output, best, runs, replaced, spread, args)
     state.wait_for_everyone()
-    return runs[best].flat() | spread.flat()
+    return runs[best] | spread
 
 
-def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[Results | None, str | None]:
+def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[dict[str, float] | None, str | None]:
     """Runs one seed; returns (results, problem), where `problem` says why the run must be replaced, or is None.
 
     Raises FloatingPointError if the run diverged and may not fail.
@@ -89,10 +89,11 @@ def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[R
         if PartialState().is_main_process:
             write_json(folder / DIVERGED, {"identity": run_identity(seed_args), "error": str(error)})
         return None, str(error)
-    return results, "predicts one class only" if may_fail and results.collapsed else None
+    has_collapsed = results.get(f"eval_{PREDICTED_CLASSES}") == 1
+    return results, "predicts one class only" if may_fail and has_collapsed else None
 
 
-def _run_seed(run: Run, args: RunArguments, seed_args: RunArguments) -> Results:
+def _run_seed(run: Run, args: RunArguments, seed_args: RunArguments) -> dict[str, float]:
     """Runs one seed or, with --resume, reads the results of one that has finished.
 
     Raises FloatingPointError if the seed diverges, or diverged in an earlier command and was replaced.
@@ -106,7 +107,7 @@ def _run_seed(run: Run, args: RunArguments, seed_args: RunArguments) -> Results:
         return run(seed_args)
 
 
-def _read_finished(folder: Path, args: RunArguments) -> Results | None:
+def _read_finished(folder: Path, args: RunArguments) -> dict[str, float] | None:
     """The results of a seed that has finished in `folder`, where its run has these arguments; None if none has.
 
     Raises ValueError if they are of another run, or lack what this one writes, and FloatingPointError if a run with
@@ -121,7 +122,8 @@ def _read_finished(folder: Path, args: RunArguments) -> Results | None:
     for flag, files in (("do_predict", "predictions"), ("save_outputs", "saved outputs")):
         if getattr(args, flag) and not record["args"].get(flag):
             raise InputError(f"{folder} has no {files}: --{flag} with --model_name_or_path {folder.parent}")
-    return Results.read(record)
+    scores, seconds, samples = read_results(record)
+    return scores | seconds | samples
 
 
 def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
@@ -142,9 +144,9 @@ def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
 def _move_best_run(
     output: Path,
     best: int,
-    runs: dict[int, Results],
+    runs: dict[int, dict[str, float]],
     replaced: dict[int, dict[str, Any]],
-    spread: SeedSpread,
+    spread: dict[str, float],
     args: RunArguments,
 ) -> None:
     """Moves the model and predictions of seed `best` from OUTPUT_DIR/seed-N to OUTPUT_DIR; writes metrics.json there.
@@ -171,9 +173,8 @@ def _move_best_run(
     for path in matching_folders(output, SEED):
         for checkpoint in matching_folders(path, CHECKPOINT):
             remove_folder(checkpoint)
-    entries = runs[best].flat() | spread.flat()
-    flat = {seed: results.flat() for seed, results in runs.items()}
-    record |= {**entries, "seed": best, "args": public_arguments(args), "runs": flat, "replaced_runs": replaced}
+    results = runs[best] | spread
+    record |= {**results, "seed": best, "args": public_arguments(args), "runs": runs, "replaced_runs": replaced}
     write_json(output / METRICS, record)
     (folder / "README.md").unlink(missing_ok=True)  # last: as long as it exists, the move is not complete
-    print_results(entries, output)
+    print_results(results, output)

@@ -14,8 +14,6 @@ from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Collate, count_workers
 from elmo_gpt_bert.training.plan import EpochPlan, Plan
 from elmo_gpt_bert.training.prediction import Outputs, predict
-from elmo_gpt_bert.training.results import Scores
-from elmo_gpt_bert.training.samples import Samples
 
 
 if TYPE_CHECKING:
@@ -43,19 +41,19 @@ class Description:
 class Task(ABC):
     """The data of a run and how to score and write predictions for it.
 
-    The keys of `data`, `features` and `samples` are the splits that the run needs: train, validation, validation_mm,
-    test, test_mm.
+    The keys of `data` and `features` are the splits that the run needs: train, validation, validation_mm, test,
+    test_mm.
 
     data: the examples as they were read
     features: the features made from them, limited to the number of examples that the run uses
     collate: makes a batch of a list of features
-    samples: how many examples the run uses
+    samples: the entries of metrics.json for the numbers of examples, as `count_samples` makes them
     """
 
     data: DatasetDict
     features: Mapping[str, Dataset]
     collate: Collate
-    samples: Mapping[str, Samples]
+    samples: Mapping[str, int]
     description: Description
 
     writes_validation: ClassVar[bool] = False  # whether predictions for the validation set are written, too
@@ -105,8 +103,11 @@ class Task(ABC):
         return outputs
 
     @abstractmethod
-    def score(self, split: str, outputs: Outputs, predictions: Any) -> Scores | None:
-        """Computes the scores of the predictions; None if the split has no labels."""
+    def score(self, split: str, outputs: Outputs, predictions: Any) -> dict[str, float]:
+        """The scores of the predictions, named as in metrics.json (training/results.py) without the split's prefix.
+
+        The main score, which chooses the best model, is the first. Without labels there are none.
+        """
 
     @abstractmethod
     def write(self, split: str, predictions: Any) -> dict[str, str | bytes]:
@@ -122,7 +123,7 @@ class Evaluation:
 
     outputs: Outputs
     predictions: Any
-    scores: Scores | None
+    scores: dict[str, float]
 
 
 def evaluate(task: Task, split: str, compute: Compute, first: int | None = None) -> Evaluation:
@@ -131,3 +132,12 @@ def evaluate(task: Task, split: str, compute: Compute, first: int | None = None)
     outputs = compute(features if first is None else features.select(range(min(first, len(features)))))
     predictions = task.decode(split, outputs)
     return Evaluation(outputs, predictions, task.score(split, outputs, predictions))
+
+
+def results_of(evaluations: Mapping[str, Evaluation], prefix: str = "eval") -> dict[str, float]:
+    """The entries of metrics.json for the scores of evaluations, whose keys are the suffixes of the names."""
+    return {
+        f"{prefix}_{name}{suffix}": value
+        for suffix, evaluation in evaluations.items()
+        for name, value in evaluation.scores.items()
+    }

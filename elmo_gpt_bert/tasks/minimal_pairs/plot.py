@@ -3,14 +3,12 @@
 import io
 from collections.abc import Mapping
 
-from elmo_gpt_bert.training.results import Scores
-
 
 CHANCE = 0.5
 COLUMN_COLORS = {"field": "tab:green", "linguistics_term": "tab:orange", "UID": "tab:blue"}
 
 
-def draw(scores: Scores, columns: Mapping[str, list[str]]) -> bytes:
+def draw(scores: Mapping[str, float], columns: Mapping[str, list[str]]) -> bytes:
     """A PNG with a bar for the accuracy of each phenomenon, grouped by column, under the one of all pairs.
 
     columns: a column of the data -> the phenomena in it. Raises ImportError without matplotlib.
@@ -18,9 +16,9 @@ def draw(scores: Scores, columns: Mapping[str, list[str]]) -> bytes:
     from matplotlib.figure import Figure  # not pyplot, which would choose a window system
     from matplotlib.patches import Patch
 
-    bars = [("all pairs", scores.values["accuracy"], "tab:gray")]
+    bars = [("all pairs", scores["accuracy"], "tab:gray")]
     bars += [
-        (name, scores.types[name]["accuracy"], COLUMN_COLORS[column])
+        (name, scores[f"accuracy_{name}"], COLUMN_COLORS[column])
         for column, names in columns.items()
         for name in sorted(names)
     ]

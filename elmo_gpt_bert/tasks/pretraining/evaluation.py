@@ -16,7 +16,6 @@ from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.batches import in_pieces, load_batches, with_packing
 from elmo_gpt_bert.training.errors import DivergedError, as_user_errors
 from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import Scores
 
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def compute_losses(
     return {"losses": [losses / np.maximum(counts, 1)], "counts": [counts]}
 
 
-def score(held_out: HeldOut, outputs: Outputs) -> Scores:
+def score(held_out: HeldOut, outputs: Outputs) -> dict[str, float]:
     """Perplexity, bits per byte of the text, and each loss if there are several.
 
     The perplexity is that of words: of BERT's masked ones, and of a biLM's in the mean of both directions, each of
@@ -102,4 +101,4 @@ def score(held_out: HeldOut, outputs: Outputs) -> Scores:
     if len(losses) > 1:
         values |= {f"{name}_loss": loss for name, loss in losses.items()}
     total = sum(loss * weight for loss, weight in zip(losses.values(), objective.weights, strict=True))
-    return Scores(values, loss=total)
+    return values | {"loss": total}

@@ -50,7 +50,7 @@ def read_pieces(texts: Mapping[str, Texts], share: float, size: int, work: str) 
             for documents in pieces(read(), size):
                 piece = {"train": [], "validation": []}
                 for text in documents:
-                    piece["validation" if is_held_out(text.strip(), share) else split].append(text)
+                    piece["validation" if is_held_out(text, share) else split].append(text)
                 yield piece
                 bar.update(sum(map(len, documents)))
 
