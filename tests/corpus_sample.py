@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from elmo_gpt_bert.tasks.pretraining.corpus import (
+    MANIFEST,
     Corpus,
     Manifest,
     SplitWriter,
@@ -39,6 +40,7 @@ def write_corpus(
     """Writes a corpus of one split, and opens it. With the rows of `characters`, its tokens are words."""
     kind = token_type(vocab_size if characters is None else len(characters))
     folder.mkdir(exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)  # of another corpus
     writer = SplitWriter(folder, split)
     for document in documents:
         ends = np.cumsum([len(sentence) for sentence in document])

@@ -319,7 +319,7 @@ def fit_tags(args, data_set: Dataset):
     model = load_model(args, transformers.AutoModelForTokenClassification, tokenizer)
     collate = transformers.DataCollatorForTokenClassification(tokenizer)
     task, compute = tiny_task(tagged(data_set), None, collate), computation(model, collate, args, accelerator)
-    return loop.train(model, tokenizer, task, compute, args, accelerator, run_identity(args)).results.flat(), model
+    return loop.train(model, tokenizer, task, compute, args, accelerator, run_identity(args)).results, model
 
 
 @pytest.mark.parametrize("size", [1, 2])

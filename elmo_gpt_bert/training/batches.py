@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -116,8 +117,10 @@ def worker_errors() -> Iterator[None]:
         if not text.startswith(f"Caught {kind.__name__} in DataLoader worker"):
             raise
         raise kind(text.rpartition(f"{kind.__name__}: ")[2].strip()) from error  # without the worker's traceback
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):
+    except (RuntimeError, OSError, EOFError) as error:
+        # The worker was killed before its last batch was received, which asks it for a file descriptor.
+        left_a_batch = "rebuild_storage_fd" in "".join(traceback.format_exception(error))
+        if not (left_a_batch or str(error).startswith("DataLoader worker")):
             raise
         for process in multiprocessing.active_children():  # they may wait for a lock that the killed one had
             process.kill()

@@ -186,13 +186,13 @@ def flatten_config(config: dict[str, Any], prefix: str = "config") -> dict[str, 
 def first_difference(identity: dict[str, Any], saved: dict[str, Any]) -> str | None:
     """The first name, in alphabetical order, whose values differ; None if both identities are of the same run.
 
-    The data that were read come last, because another flag may have changed them.
+    A flag comes before the data, whose names have spaces, because it may be what changed them.
     A field of the configuration that only one of them has comes from another version of transformers, and is ignored.
     """
     names = {name for name in identity.keys() ^ saved.keys() if not name.startswith("config.")}
     names |= identity.keys() & saved.keys()
     different = [name for name in names if not _is_same(name, identity.get(name), saved.get(name))]
-    return min(different, key=lambda name: (is_content(name), name), default=None)
+    return min(different, key=lambda name: (" " in name, name), default=None)
 
 
 def _is_same(name: str, value: Any, saved: Any) -> bool:
