@@ -431,6 +431,26 @@ def test_a_tokenizer_that_is_gone_is_made_anew(tmp_path, source, config):
     assert again.train.digest == former.train.digest and len(again.tokenizer) == len(former.tokenizer)
 
 
+def test_a_damaged_tokenizer_is_made_anew(folder, source):
+    before = files_of(folder)
+    damage(folder / "tokenizer" / "tokenizer.json", cut=True)
+    run(folder, source)
+    assert files_of(folder) == before
+
+
+def test_a_damaged_corpus_stays_one_until_all_of_it_is_gone(folder, source, monkeypatch):
+    """So a run that is killed meanwhile leaves nothing that the next run would refuse."""
+    damage(folder / "train.tokens", cut=True)
+    removed = []
+    monkeypatch.setattr(preparing, "remove_folder", lambda path: removed.append(path))
+    preparing._remove_damaged(folder)
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "tokenizer"}
+    assert removed == [folder / "tokenizer", folder]
+    monkeypatch.undo()
+    run(folder, source)
+    assert Corpus.open(folder).num_tokens > 0
+
+
 def test_a_damaged_table_of_words_is_made_anew(tmp_path, source):
     run(tmp_path / "out", source, ELMO)
     before = files_of(tmp_path / "out")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo_gpt_bert.training import launching
+from elmo_gpt_bert.training import launching, seeds
 from elmo_gpt_bert.training.cards import score_table
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
@@ -219,3 +219,23 @@ def test_what_fails_on_the_way_leaves_what_was_there(tmp_path, create):
     with pytest.raises(KeyboardInterrupt), create(path) as temporary:
         raise KeyboardInterrupt
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_spread_is_of_scores_that_all_seeds_have():
+    """A finished seed has those of a test set that --do_predict of another command read."""
+    runs = [{"eval_f1": 0.5, "test_f1": 0.25}, {"eval_f1": 1.0}]
+    assert spread_of_seeds(runs).keys() == spread_of_seeds([{"eval_f1": 0.5}]).keys()
+    assert spread_of_seeds(runs)["eval_f1_mean"] == 0.75
+
+
+def test_a_type_that_only_the_model_sees_chooses_no_model():
+    seen = {"eval_f1": 0.5, "eval_f1_PER": 0.5, "eval_number_PER": 2, "eval_f1_LOC": 0.0, "eval_number_LOC": 0}
+    assert goodness(seen, "f1_PER") == 0.5
+    with pytest.raises(InputError, match="f1_LOC is none of f1, f1_PER$"):
+        goodness(seen, "f1_LOC")
+
+
+def test_a_type_is_not_called_as_a_statistic_over_seeds_is():
+    seeds._check_names(ENTITIES)
+    with pytest.raises(InputError, match="^the type min has the name of a statistic over seeds"):
+        seeds._check_names(ENTITIES | {"test_f1_min": 0.5, "test_number_min": 1})

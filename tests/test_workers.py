@@ -85,6 +85,14 @@ def test_a_worker_that_was_killed_before_its_batch_was_received_is_the_same_erro
         raise error("another")
 
 
+def test_a_process_with_too_many_open_files_does_not_blame_a_worker():
+    def rebuild_storage_fd():
+        raise RuntimeError("received 0 items of ancdata")
+
+    with pytest.raises(RuntimeError, match="^received 0 items"), batches.worker_errors():
+        rebuild_storage_fd()
+
+
 # Of a run: an error in the middle of an update, whose traceback keeps the loader and so its workers.
 BROKEN = """
 import sys

@@ -15,7 +15,7 @@ from typing import Any
 from elmo_gpt_bert.training.errors import InputError, UserError
 from elmo_gpt_bert.training.files import read_json
 from elmo_gpt_bert.training.output_folder import METRICS
-from elmo_gpt_bert.training.results import RUN_KEYS, read_record
+from elmo_gpt_bert.training.results import RUN_KEYS, read_record, read_results
 
 from .steps import Step, content_digests, is_finished
 from .tables import MODELS, Flag, Place, Table, places
@@ -53,7 +53,7 @@ def finished_runs(steps: Sequence[Step]) -> Runs:
         numbers = {name: value for name, value in record.items() if name not in RUN_KEYS}
         runs[step.row.name, str(record["seed"])] = {
             "metrics": numbers,
-            "seconds": sum(value for name, value in numbers.items() if name.endswith("_runtime")),
+            "seconds": sum(read_results(record)[1].values()),
             "commit": read_json(step.mark)["commit"] if step.mark.is_file() else None,
             "digest": digests[step.row.name],
             "environment": {name: record[name] for name in ("versions", "hardware")},

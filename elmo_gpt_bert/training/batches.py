@@ -119,7 +119,8 @@ def worker_errors() -> Iterator[None]:
         raise kind(text.rpartition(f"{kind.__name__}: ")[2].strip()) from error  # without the worker's traceback
     except (RuntimeError, OSError, EOFError) as error:
         # The worker was killed before its last batch was received, which asks it for a file descriptor.
-        left_a_batch = "rebuild_storage_fd" in "".join(traceback.format_exception(error))
+        is_gone = isinstance(error, (EOFError, ConnectionError, FileNotFoundError))
+        left_a_batch = is_gone and "rebuild_storage_fd" in "".join(traceback.format_exception(error))
         if not (left_a_batch or str(error).startswith("DataLoader worker")):
             raise
         for process in multiprocessing.active_children():  # they may wait for a lock that the killed one had

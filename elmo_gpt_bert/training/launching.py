@@ -65,7 +65,7 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
     """Checks and locks the folder, in the main process."""
     with _output_dir_errors(output):
         is_file = output.exists() and not output.is_dir()
-        has_files = output.is_dir() and any(path.name not in (".lock", RESULTS, BATCH) for path in output.iterdir())
+        has_files = output.is_dir() and not all(map(_is_bookkeeping, output.iterdir()))
     if is_file:
         raise ExistingFileError(f"--output_dir {output} is a file")
     if has_files and not (args.overwrite_output_dir or args.resume):
@@ -78,11 +78,15 @@ def _locked(output: Path, args: RunArguments) -> Iterator[None]:
         with locked(output):
             yield
     finally:
-        failed = is_new and output.is_dir() and {path.name for path in output.iterdir()} <= {RESULTS, BATCH}
-        if failed:  # before it wrote anything else
-            for name in (RESULTS, BATCH):
-                (output / name).unlink(missing_ok=True)
+        if is_new and output.is_dir() and all(map(_is_bookkeeping, output.iterdir())):  # it failed early
+            for path in output.iterdir():
+                path.unlink()
             output.rmdir()
+
+
+def _is_bookkeeping(path: Path) -> bool:
+    """Whether a file in the output folder is of no use without others: a lock, as of a corpus, or a note of a run."""
+    return path.name in (RESULTS, BATCH) or path.name.endswith(".lock")
 
 
 @contextlib.contextmanager

@@ -89,12 +89,15 @@ def goodness(results: Mapping[str, float], metric: str | None) -> float:
     """A number that is greater for a better model: its score in `metric`, by default the main score.
 
     For metrics that are better when lower, like the loss, it is the negative value. Raises ValueError if there is no
-    such metric, and for a count or a threshold.
+    such metric, and for a count, a threshold, and a score of a type that the model alone sees: it may see none later.
     """
+    scores = scores_of(results)
+    absent = [kind for kind in types_of(scores) if not scores[f"{NUMBER}_{kind}"]]
+    others = {f"{score}_{kind}" for kind in absent for score in TYPE_SCORES}
     scores = {
         name: value
-        for name, value in scores_of(results).items()
-        if name.removesuffix(MISMATCHED) not in NOT_SCORES and not name.startswith(f"{NUMBER}_")
+        for name, value in scores.items()
+        if name.removesuffix(MISMATCHED) not in NOT_SCORES | others and not name.startswith(f"{NUMBER}_")
     }
     name = next(iter(scores)) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
@@ -108,12 +111,15 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def spread_of_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The spread of each score over the results of several seeds, without single types: eval_f1_mean, ..."""
+    """The spread of each score that all of several seeds have, without single types: eval_f1_mean, ...
+
+    Seeds that finished before --do_predict was added, or with it, have other scores of the test set.
+    """
     return {
         f"{prefix}_{name}_{statistic}": value
         for prefix in ("eval", "test")
         for name in without_types(scores_of(runs[0], prefix))
-        if name.removesuffix(MISMATCHED) != PREDICTED_CLASSES
+        if name.removesuffix(MISMATCHED) != PREDICTED_CLASSES and all(f"{prefix}_{name}" in run for run in runs)
         for statistic, value in spread([run[f"{prefix}_{name}"] for run in runs]).items()
     }
 

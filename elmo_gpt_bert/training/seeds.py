@@ -29,7 +29,16 @@ from elmo_gpt_bert.training.output_folder import (
 )
 from elmo_gpt_bert.training.processes import on_main
 from elmo_gpt_bert.training.reporting import move_model, print_results
-from elmo_gpt_bert.training.results import PREDICTED_CLASSES, goodness, read_record, read_results, spread_of_seeds
+from elmo_gpt_bert.training.results import (
+    PREDICTED_CLASSES,
+    STATISTICS,
+    goodness,
+    read_record,
+    read_results,
+    scores_of,
+    spread_of_seeds,
+    types_of,
+)
 
 
 Run = Callable[[RunArguments], dict[str, float]]  # carries out one run; returns its results as metrics.json has them
@@ -57,6 +66,7 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
             replaced[seed] = {"error": problem} if results is None else results
         else:
             runs[seed] = results
+            _check_names(results)
         gc.collect()  # mixed precision makes a cycle of accelerate's, which would keep the seed's model
         metric = args.metric_for_best_model
         best = max(runs, key=lambda other: goodness(runs[other], metric), default=None)
@@ -70,6 +80,15 @@ def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
         _move_best_run(output, best, runs, replaced, spread, args)
     state.wait_for_everyone()
     return runs[best] | spread
+
+
+def _check_names(results: dict[str, float]) -> None:
+    """Raises ValueError if a type is called as a statistic over seeds is: eval_f1_min would be both."""
+    if clash := sorted({*types_of(scores_of(results)), *types_of(scores_of(results, "test"))} & STATISTICS.keys()):
+        raise InputError(
+            f"the type {clash[0]} has the name of a statistic over seeds, such as eval_f1_{clash[0]}: give the type "
+            "another name, or start one run for each seed"
+        )
 
 
 def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[dict[str, float] | None, str | None]:

@@ -121,8 +121,11 @@ def read_files(files: Mapping[str, str | None], held_out: float | None = None) -
 
 
 def _context(row: dict) -> object:
-    """The first text of a row of the user's own file, which its questions share."""
-    return row[_recognise(row, "a row").context[0]]
+    """The first text of a row of the user's own file, which its questions share; None if its columns are wrong."""
+    try:
+        return row[_recognise(row, "").context[0]]
+    except InputError:  # which `_examples` raises again, with the place of the row
+        return None
 
 
 def _read_file(path: Path) -> Iterator[tuple[str, dict]]:

@@ -231,9 +231,9 @@ def write_words(folder: Path, words: Sequence[str], characters: np.ndarray) -> N
 def record_files(folder: Path) -> dict[str, dict]:
     """What `Manifest.files` says of all files in the folder, which are on the disk then."""
     records = {}
-    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         sync(path)
-        records[path.name] = {"size": path.stat().st_size, "sha256": sha256(path)}
+        records[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": sha256(path)}
     return records
 
 

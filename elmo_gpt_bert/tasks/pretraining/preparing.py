@@ -88,9 +88,17 @@ def prepare(
             if not preparation.is_complete(verify):  # as another process may have left it since
                 with new_folder(folder) as temporary:
                     preparation.write(temporary)
-                    if folder.is_dir():
-                        remove_folder(folder)  # a damaged corpus
+                    _remove_damaged(folder)
     return preparation.open()
+
+
+def _remove_damaged(folder: Path) -> None:
+    """Removes a damaged corpus, if there is one. Until nothing else is left, it stays one by its manifest."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name != MANIFEST:
+                remove_folder(path) if path.is_dir() else path.unlink()
+        remove_folder(folder)
 
 
 @contextlib.contextmanager
@@ -135,8 +143,6 @@ class _Preparation:
         files = self._files(manifest)
         self._compare(manifest, files)
         damage = manifest.damage(self.folder, verify)
-        if damage is None and self._makes_tokenizer and not (self.folder / TOKENIZER).is_dir():
-            damage = f"{self.folder / TOKENIZER} is missing"
         if damage and files is None:
             raise FileError(f"{damage}, and the text is gone: put it back, and start again")
         return damage is None
