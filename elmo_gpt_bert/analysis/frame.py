@@ -16,6 +16,7 @@ from elmo_gpt_bert.analysis.representations import Encoder, is_vectors, load_enc
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import make_folder, write_bytes, write_text
 from elmo_gpt_bert.training.launching import choose_implementation
+from elmo_gpt_bert.training.results import markdown_table
 
 
 if TYPE_CHECKING:
@@ -123,9 +124,7 @@ def png(figure: Figure) -> bytes:
 def table(rows: Sequence[Mapping[str, object]]) -> str:
     """Markdown: a header with the columns of all rows, and a line for each row, whose cells may be missing."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [columns, *([cell(row.get(name, "")) for name in columns] for row in rows)]
-    lines = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([lines[0], f"|{'---|' * len(columns)}", *lines[1:]])
+    return markdown_table(columns, ([cell(row.get(name, "")) for name in columns] for row in rows))
 
 
 def cell(value: object) -> str:

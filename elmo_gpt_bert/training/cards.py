@@ -32,6 +32,7 @@ from elmo_gpt_bert.training.results import (
     STATISTICS,
     TYPE_SCORES,
     main_scores,
+    markdown_table,
     part_used,
     scores_of,
     types_of,
@@ -147,14 +148,14 @@ def score_table(results: dict[str, float], data_set: str = "validation") -> str:
     rows = [[name, f"{value:.4f}"] for name, value in main_scores(scores).items()]
     if not rows:
         return "It was not evaluated."
-    tables = [_table([scored_on(results, data_set), "score"], rows)]
+    tables = [markdown_table([scored_on(results, data_set), "score"], rows)]
     if types := types_of(scores):
         columns = [name for name in TYPE_SCORES if any(f"{name}_{kind}" in scores for kind in types)]
         rows = [
             [escape(kind), *(f"{scores[f'{name}_{kind}']:.4f}" for name in columns), str(scores[f"{NUMBER}_{kind}"])]
             for kind in types
         ]
-        tables.append(_table(["type", *columns, "number"], rows))
+        tables.append(markdown_table(["type", *columns, "number"], rows))
     return "\n\n".join(tables)
 
 
@@ -167,7 +168,7 @@ def with_spread(card: str, best: int, spread: dict[str, float], results: dict[st
         [name, *(f"{spread[f'eval_{name}_{statistic}']:.4f}" for statistic in STATISTICS)]
         for name in main_scores(scores_of(results))
     ]
-    table = _table([scored_on(results), "mean", "median", "standard deviation", "min", "max"], rows)
+    table = markdown_table([scored_on(results), "mean", "median", "standard deviation", "min", "max"], rows)
     text = f"{best}, the best of {seeds} on the validation set. All seeds:\n\n{table}\n"
     return f"{card.partition(SEED_SHOWN)[0]}{SEED_SHOWN}{text}"
 
@@ -180,12 +181,6 @@ def scored_on(results: dict[str, float], data_set: str = "validation") -> str:
     if part := part_used(results, "validation_mm"):
         text += f"; of the mismatched part, {part}"
     return text
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    """Markdown of a table."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
-    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
 def recipe(args: RunArguments) -> str:

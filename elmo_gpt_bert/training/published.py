@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 
 from elmo_gpt_bert.training.files import read_text
+from elmo_gpt_bert.training.results import markdown_table
 
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first, in C, takes a ninth of the time
@@ -133,11 +134,9 @@ def comparison(scores: dict[str, float], data_set: str, configuration: str | Non
         return ""
     unit, factor = ("percent", 1) if table.percent else ("times 100", 100)
     rows = [
-        f"| {metric} | " + " | ".join(f"{score:.1f}" for score in (factor * scores[metric], *paper_scores)) + " |"
+        [metric, *(f"{score:.1f}" for score in (factor * scores[metric], *paper_scores))]
         for metric, paper_scores in table.scores.items()
         if metric in scores
     ]
-    names = "".join(f" | {name}" for name in table.systems)
-    head = f"| {unit} | this model, validation{names} |"
-    lines = [head, "|---" * (len(table.systems) + 2) + "|", *rows]
-    return f"\nCompared with the systems of {table.source}:\n\n" + "\n".join(lines) + "\n"
+    compared = markdown_table([unit, "this model, validation", *table.systems], rows)
+    return f"\nCompared with the systems of {table.source}:\n\n{compared}\n"

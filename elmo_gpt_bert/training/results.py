@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,9 +73,10 @@ def types_of(scores: Mapping[str, float]) -> list[str]:
     return [name.removeprefix(f"{NUMBER}_") for name in scores if name.startswith(f"{NUMBER}_")]
 
 
-def without_types(scores: Mapping[str, float]) -> dict[str, float]:
-    """The scores without those of single types."""
-    of_types = {f"{score}_{kind}" for kind in types_of(scores) for score in (*TYPE_SCORES, NUMBER)}
+def without_types(scores: Mapping[str, float], types: Iterable[str] | None = None) -> dict[str, float]:
+    """The scores without those of single types: of these or, by default, of any."""
+    types = types_of(scores) if types is None else types
+    of_types = {f"{score}_{kind}" for kind in types for score in (*TYPE_SCORES, NUMBER)}
     return {name: value for name, value in scores.items() if name not in of_types}
 
 
@@ -93,11 +94,10 @@ def goodness(results: Mapping[str, float], metric: str | None) -> float:
     """
     scores = scores_of(results)
     absent = [kind for kind in types_of(scores) if not scores[f"{NUMBER}_{kind}"]]
-    others = {f"{score}_{kind}" for kind in absent for score in TYPE_SCORES}
     scores = {
         name: value
-        for name, value in scores.items()
-        if name.removesuffix(MISMATCHED) not in NOT_SCORES | others and not name.startswith(f"{NUMBER}_")
+        for name, value in without_types(scores, absent).items()
+        if name.removesuffix(MISMATCHED) not in NOT_SCORES and not name.startswith(f"{NUMBER}_")
     }
     name = next(iter(scores)) if metric is None else metric.removeprefix("eval_")
     if name not in scores:
@@ -122,6 +122,12 @@ def spread_of_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
         if name.removesuffix(MISMATCHED) != PREDICTED_CLASSES and all(f"{prefix}_{name}" in run for run in runs)
         for statistic, value in spread([run[f"{prefix}_{name}"] for run in runs]).items()
     }
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, without a line break at its end."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
 # Numbers of examples

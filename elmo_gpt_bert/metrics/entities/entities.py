@@ -59,15 +59,7 @@ def starts(previous: str, tag: str) -> bool:
 
 
 def entity_scores(predictions: list[list[str]], references: list[list[str]]) -> dict[str, float]:
-    """What `scores_and_types` gives, flat: f1, ..., f1_TYPE, precision_TYPE, recall_TYPE and number_TYPE."""
-    scores, types = scores_and_types(predictions, references)
-    return scores | {f"{name}_{kind}": value for kind, values in types.items() for name, value in values.items()}
-
-
-def scores_and_types(
-    predictions: list[list[str]], references: list[list[str]]
-) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """f1, precision, recall and accuracy over all types; and f1, precision, recall and `number` of each type.
+    """f1, precision, recall and accuracy over all types; then f1_TYPE, precision_TYPE, recall_TYPE and number_TYPE.
 
     Raises ValueError if a sentence has more or fewer predictions than references, and for a string that is no tag.
     """
@@ -79,9 +71,11 @@ def scores_and_types(
     words = sum(map(len, references))
     equal = sum(map(str.__eq__, guess, gold)) - (len(gold) - words)
     scores = _ratios(sum(right), sum(predicted), sum(present)) | {"accuracy": equal / words if words else 0.0}
-    counts = zip(types, right, predicted, present, strict=True)
-    by_type = {name: _ratios(*count) | {"number": count[-1]} for name, *count in counts if name and any(count)}
-    return scores, by_type
+    for kind, *counts in zip(types, right, predicted, present, strict=True):
+        if kind and any(counts):
+            of_type = _ratios(*counts) | {"number": counts[-1]}
+            scores |= {f"{name}_{kind}": value for name, value in of_type.items()}
+    return scores
 
 
 def _concatenate(sentences: Iterable[list[str]]) -> list[str]:

@@ -191,11 +191,10 @@ def read_files(
 
     data, train_labels = DatasetDict(), []
     for split, path in needed_files(files):
-        examples = _read_file(path, text_columns, None if split == "test" else label_column or "label")
-        train_labels = examples["label"][:] if split == "train" else train_labels
-        texts = examples.select_columns([name for name in TEXT if name in examples.column_names])
-        part = part_of(enumerate(texts), split, held_out, path, key=lambda row: list(row.values()))
-        data[split] = examples.select([number for number, _ in part])
+        rows = _read_file(path, text_columns, None if split == "test" else label_column or "label")
+        train_labels = [row["label"] for row in rows] if split == "train" else train_labels
+        part = part_of(enumerate(rows), split, held_out, path, key=_texts)
+        data[split] = to_dataset([row for _, row in part], path)
     if len({"text_pair" in data[split].column_names for split in data}) > 1:
         raise InputError("some of the files have one text for each example, others two: give all of them the same")
     if label_names is not None:
@@ -222,7 +221,11 @@ def read_files(
     return task, data
 
 
-def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> Dataset:
+def _texts(row: dict[str, str]) -> list[str]:
+    return [row[name] for name in TEXT if name in row]
+
+
+def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> list[dict[str, str]]:
     """The columns `text` and `label` of a file, as strings, with the names text, text_pair if there are two, label."""
     readers = TABLES | dict.fromkeys((".json", ".jsonl"), read_json_lines)
     suffix = path.suffix.lower()
@@ -249,7 +252,7 @@ def _read_file(path: Path, text: tuple[str, ...] | None, label: str | None) -> D
         rows.append({name: str(value).strip() if name == "label" else str(value) for name, value in values.items()})
     if suffix == ".tsv" and rows and all(value[:1] == value[-1:] == '"' for row in rows for value in row.values()):
         raise InputError(f"{path}: all values stand in quotes, which tsv does not have: save it as csv")
-    return to_dataset(rows, path)
+    return rows
 
 
 def _find_labels(labels: list[str], problem_type: str | None, file: str) -> tuple[str, ...]:
