@@ -55,7 +55,7 @@ footer { display: none !important; }
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python app.py", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for family in ("elmo", "gpt", "bert"):
         column = f"model folder or Hub id of this column; default: checkpoints/{family}-books"
         parser.add_argument(f"--{family}", default=f"checkpoints/{family}-books", metavar="MODEL", help=column)

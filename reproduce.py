@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("reproduce.py", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("table", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--only", nargs="+", default=[], metavar="TASK", help="only the rows of these tasks")
     parser.add_argument("--model", nargs="+", default=[], metavar="FAMILY", help="only the rows of these models")

@@ -22,6 +22,11 @@ data), accuracy.png if matplotlib is installed, and README.md, a card with the s
 
 from __future__ import annotations
 
+import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, which take seconds
+
+
+# isort: split
+
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -25,6 +25,11 @@ model with its model card. For a whole test set of GLUE, it also receives the le
 
 from __future__ import annotations
 
+import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, which take seconds
+
+
+# isort: split
+
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

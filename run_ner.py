@@ -24,6 +24,11 @@ OUTPUT_DIR receives metrics.json, predictions.conll, and the trained model with 
 
 from __future__ import annotations
 
+import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, which take seconds
+
+
+# isort: split
+
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
@@ -86,6 +91,8 @@ class NerArguments(DataArguments):
         Pair(OWN_DATA, "data_dir dataset_name dataset_config_name", about=COLUMNS),
         OneWay("do_train", "tag_scheme", lambda args: not args.do_train),
     )
+
+    flags_of_reading: ClassVar[tuple[str, ...]] = (*DataArguments.flags_of_reading, "document_context")
 
     dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. lhoestq/conll2003")
     dataset_config_name: PathOrName | None = HfArg(default=None, help="its configuration, where it has several")

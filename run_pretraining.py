@@ -24,6 +24,11 @@ tokenizer and card.
 
 from __future__ import annotations
 
+import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, which take seconds
+
+
+# isort: split
+
 import inspect
 import os
 from collections.abc import Sequence
@@ -94,6 +99,9 @@ class PretrainingArguments(RunArguments):
     pairs: ClassVar[tuple[Pair, ...]] = (
         *PAIRS,
         Pair("train_file", "dataset_name dataset_config_name", about="text_column"),
+    )
+    next_command: ClassVar[str] = (
+        "{vectors} --model_name_or_path {output} --text_file FILE --output_dir {output}-vectors"
     )
 
     tokenizer_name: PathOrName | None = HfArg(

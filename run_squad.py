@@ -25,6 +25,11 @@ same files with _validation in their names for the validation set. Of a --predic
 
 from __future__ import annotations
 
+import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, which take seconds
+
+
+# isort: split
+
 import json
 import math
 import sys
@@ -85,6 +90,11 @@ class SquadArguments(DataArguments):
                 and (args.validation_file or args.validation_split_percentage or not args.do_eval)
             ),
         ),
+    )
+
+    flags_of_reading: ClassVar[tuple[str, ...]] = (
+        *DataArguments.flags_of_reading,
+        *("doc_stride", "max_query_length", "max_answer_length", "version_2_with_negative"),
     )
 
     dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. rajpurkar/squad")

@@ -26,6 +26,11 @@ format of SWAG's leaderboard), and the trained model with its model card.
 
 from __future__ import annotations
 
+import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, which take seconds
+
+
+# isort: split
+
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path

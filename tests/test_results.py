@@ -14,10 +14,12 @@ from elmo_gpt_bert.training.files import new_file, new_folder
 from elmo_gpt_bert.training.output_folder import ResultFiles, read_result_files, record_result_files
 from elmo_gpt_bert.training.results import (
     count_samples,
+    describe_results,
     goodness,
     main_scores,
     read_results,
     scores_of,
+    spread,
     spread_of_seeds,
     types_of,
     without_types,
@@ -239,3 +241,40 @@ def test_a_type_is_not_called_as_a_statistic_over_seeds_is():
     seeds._check_names(ENTITIES)
     with pytest.raises(InputError, match="^the type min has the name of a statistic over seeds"):
         seeds._check_names(ENTITIES | {"test_f1_min": 0.5, "test_number_min": 1})
+
+
+# What the console shows
+
+
+def test_types_and_seeds_are_shown_as_tables_and_all_other_results_line_by_line():
+    results = {"train_updates": 1200, "eval_f1": 0.5, "eval_precision": 0.25, "eval_f1_PER": 0.125}
+    results |= {"eval_precision_PER": 1.0, "eval_number_PER": 2345, "eval_f1_LOC": 0.0, "eval_number_LOC": 0}
+    seeds = {f"eval_f1_{name}": value for name, value in spread([0.5, 0.25]).items()}
+    assert describe_results(results | seeds).splitlines() == [
+        "  train_updates    1,200",
+        "  eval_f1         0.5000",
+        "  eval_precision  0.2500",
+        "",
+        "  eval     precision      f1  number",
+        "  PER         1.0000  0.1250   2,345",
+        "  LOC                 0.0000       0",
+        "  overall     0.2500  0.5000",
+        "",
+        "  seeds      mean  median     std     min     max",
+        "  eval_f1  0.3750  0.3750  0.1768  0.2500  0.5000",
+    ]
+
+
+@pytest.mark.parametrize("results", [ENTITIES, PHENOMENA, SQUAD, CLASSES])
+def test_each_result_has_a_line_or_a_cell_in_a_table(results):
+    lines, *tables = describe_results(results).split("\n\n")
+    assert lines.split()[::2] == [
+        f"{prefix}_{name}" for prefix in ("eval", "test") for name in without_types(scores_of(results, prefix))
+    ]
+    kinds = types_of(scores_of(results))
+    assert [[row.split()[0] for row in table.splitlines()] for table in tables] == [["eval", *kinds, "overall"]][
+        : len(kinds)
+    ]
+    assert sum(len(row.split()) - 1 for table in tables for row in table.splitlines()[1:-1]) == len(results) - len(
+        lines.splitlines()
+    )

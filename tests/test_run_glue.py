@@ -1,6 +1,9 @@
 """Whole runs of the script on GLUE's tasks and on files of one's own."""
 
 import json
+import re
+import shlex
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -178,6 +181,24 @@ def test_the_classes_have_the_checkpoints_order_and_the_tasks_spelling():
     assert names_for("ax", {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}) == ["entailment", "neutral", "contradiction"]
     assert names_for("stsb", {0: "LABEL_0"}) == []
     assert names_for("rte", upper, train=True) == ["entailment", "not_entailment"]
+
+
+def test_a_run_ends_with_a_command_that_uses_the_model(tmp_path, flags, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/zoo-run-glue"])
+    for name, labels in OWN.items():
+        write_csv(tmp_path / name, labels)
+    run_glue.main(
+        [*flags, "--train_file", str(tmp_path / "a.csv"), "--validation_file", str(tmp_path / "b.csv")]
+        + ["--do_train", "--do_eval", "--output_dir", str(tmp_path / "my model")]
+    )
+    seconds, written, following = capsys.readouterr().out.splitlines()[-3:]
+    assert re.fullmatch(r"seconds: start [\d.]+, .*train [\d.]+, .*save [\d.]+; [\d.]+ in all", seconds)
+    assert written == f"written to {tmp_path / 'my model'}: metrics.json (scores), README.md (model card), ..."
+    introduction, command, *words = shlex.split(following)
+    assert (introduction, command) == ("next:", "zoo-run-glue")
+    run_glue.main([str(tmp_path / "c.csv") if word == "FILE" else word for word in words])
+    assert len(predictions(tmp_path / "my model-predictions")) == len(OWN["c.csv"])
+    assert "next:" not in capsys.readouterr().out  # it has trained nothing
 
 
 def test_an_order_of_the_classes_that_is_only_assumed_is_said(capsys):

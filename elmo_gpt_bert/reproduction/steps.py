@@ -18,6 +18,7 @@ import yaml
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.checksums import SHA256SUMS, write_checksums
+from elmo_gpt_bert.training.command_line import COMMAND, start_of_script
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import file_digest, make_folder, read_json, remove_folder, write_json
 from elmo_gpt_bert.training.flags import find_config, parse_arguments
@@ -99,8 +100,12 @@ class Step:
 
     @property
     def command(self) -> list[str]:
-        """As a user types it."""
-        return self.command_with("python", f"{self.row.script}.py")
+        """As a user types it, in a checkout or, if the table was started as `zoo-reproduce`, in an installation."""
+        start = start_of_script(self.row.script)
+        if not start.startswith(COMMAND) or not self.row.is_run:
+            return self.command_with("python", f"{self.row.script}.py")
+        start = [*self.launcher, "-m", f"{SCRIPTS}.{self.row.script}"] if self.launcher else [start]
+        return [*start, *self.arguments]
 
     def command_with(self, python: str, script: str) -> list[str]:
         """With this interpreter, unless a launcher starts it, and this file of the script if it is a run."""

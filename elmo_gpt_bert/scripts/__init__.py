@@ -4,12 +4,12 @@ In a checkout the scripts are at its root, where a reader looks for them, and `w
 table of reproduce.py, is among the examples. A wheel has them in this folder.
 """
 
-import runpy
+import importlib
 import sys
 from pathlib import Path
 
+from elmo_gpt_bert.training.command_line import COMMAND, run_command
 
-COMMAND = "zoo-"  # zoo-run-glue is run_glue.py
 
 _ROOT = Path(__file__).resolve().parents[2]
 if (_ROOT / "setup.py").is_file():
@@ -17,6 +17,8 @@ if (_ROOT / "setup.py").is_file():
 
 
 def run() -> None:
-    """Runs the script of the command in `sys.argv`, as `python SCRIPT.py` does."""
+    """Runs the script of the command in `sys.argv`, as `python SCRIPT.py` does. Errors and help name the command."""
     name = Path(sys.argv[0]).stem.removeprefix(COMMAND).replace("-", "_")
-    runpy.run_module(f"{__name__}.{name}", run_name="__main__", alter_sys=True)
+    main = importlib.import_module(f"{__name__}.{name}").main
+    start = importlib.import_module("elmo_gpt_bert.training.runs").command if name.startswith("run_") else run_command
+    start(main)

@@ -151,12 +151,17 @@ class RunArguments:
     without_flag: other fields that mean nothing to the script, so that it lacks their flags; a field without a flag
         keeps its default
     pairs: flags that exclude each other
+    next_command: what to do with a trained model, shown at the end of its run; `script` and `vectors` stand for the
+        start of this script and of extract_vectors.py, `output` for the output folder, and `flags` for the values of
+    flags_of_reading: the flags by which a use of the model has to read texts as its training has
     """
 
     makes_tokenizer: ClassVar[bool] = False
     only_evaluates: ClassVar[bool] = False
     without_flag: ClassVar[frozenset[str]] = frozenset()
     pairs: ClassVar[tuple[Pair, ...]] = PAIRS
+    next_command: ClassVar[str | None] = None
+    flags_of_reading: ClassVar[tuple[str, ...]] = ()
 
     model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
     config_overrides: str | None = HfArg(
@@ -449,6 +454,11 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
 @dataclass(frozen=True, kw_only=True)
 class DataArguments(RunArguments):
     """The arguments of scripts whose data have the splits train, validation and test."""
+
+    next_command: ClassVar[str] = (
+        "{script} --model_name_or_path {output} --test_file FILE --do_predict --output_dir {output}-predictions{flags}"
+    )
+    flags_of_reading: ClassVar[tuple[str, ...]] = ("max_seq_length",)
 
     data_dir: PathOrName | None = HfArg(default=None, help="folder of the data in its published format")
     train_file: PathOrName | None = HfArg(default=None, help="your own file to train on")

@@ -5,6 +5,7 @@ This module imports only the standard library and errors.py, so that scripts wit
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any, TextIO
 from elmo_gpt_bert.training.errors import UserError, flags_in_errors
 
 
+COMMAND = "zoo-"  # zoo-run-glue is run_glue.py, where the package is installed
 TRACEBACK = "ZOO_TRACEBACK"  # this environment variable, set to 1, shows tracebacks for user errors, too
 
 
@@ -40,6 +42,14 @@ def _call(main: Callable[[], object], interrupted: str) -> None:
             raise
         sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
         sys.exit(1)
+
+
+def start_of_script(name: str | None = None) -> str:
+    """How to start this script, or the one of that name beside it: "python run_glue.py", or "zoo-run-glue"."""
+    this = Path(sys.argv[0])
+    if this.name.startswith(COMMAND):
+        return this.name if name is None else f"{COMMAND}{name.replace('_', '-')}"
+    return f"python {shlex.quote(str(this if name is None else this.with_name(f'{name}.py')))}"
 
 
 # Signals

@@ -408,6 +408,7 @@ class _Training:
         self.clock.lap("train")
         values |= self.speed.values(self.clock.seconds["train"])
         parts = [f"{name} {value:{LOG_FORMATS.get(name, '.4f')}}" for name, value in values.items()]
+        self.bar.set_postfix(loss=f"{values['train_loss']:.4f}", refresh=False)
         self.print(f"{self.position}: {', '.join([*parts, self.time_left()])}")
         self.accelerator.log(values, step=progress.update)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,14 @@ from safetensors import SafetensorError
 from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
 from elmo_gpt_bert.training.cards import model_card
 from elmo_gpt_bert.training.checksums import SHA256SUMS, superseded_files, write_checksums
+from elmo_gpt_bert.training.command_line import start_of_script
 from elmo_gpt_bert.training.environment import hardware, versions
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
 from elmo_gpt_bert.training.launching import finish_trackers
 from elmo_gpt_bert.training.layers import gather_weights
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
+from elmo_gpt_bert.training.results import describe_results, read_results
 from elmo_gpt_bert.training.task import Description
 
 
@@ -69,7 +73,7 @@ def write_results(
         write_json(output / METRICS, record)
     finish_trackers(accelerator)  # now that the model is safe
     if accelerator.is_main_process:
-        print_results(results, output)
+        print_results(results, args)
     accelerator.wait_for_everyone()
 
 
@@ -118,9 +122,25 @@ def move_model(files: list[Path], output: Path) -> None:
         os.replace(path, output / path.name)
 
 
-def print_results(results: dict[str, float], output: Path) -> None:
-    """Prints results, and the names of the files in `output`."""
-    for name, value in results.items():
-        print(f"  {name:32}{value:12,d}" if isinstance(value, int) else f"  {name:32}{value:12.4f}")
-    names = sorted(path.name for path in output.iterdir() if not path.name.startswith("."))
-    print(f"written to {output}: {', '.join(names)}")
+def print_results(results: Mapping[str, float], args: RunArguments) -> None:
+    """Prints scores, seconds, the output folder and, after training, a command that uses the model."""
+    output = Path(args.output_dir)
+    scores, seconds, _ = read_results(results)
+    if scores:  # predictions alone have none
+        print(describe_results(scores))
+    if seconds:
+        steps = ", ".join(f"{name.removesuffix('_runtime')} {value:,.1f}" for name, value in seconds.items())
+        print(f"seconds: {steps}; {sum(seconds.values()):,.1f} in all")
+    card = " (scores), README.md (model card)" if (output / "README.md").is_file() else ""
+    print(f"written to {output}: {METRICS}{card}, ...")
+    if args.do_train and args.next_command:
+        scripts = {"script": start_of_script(), "vectors": start_of_script("extract_vectors")}
+        flags = _flags_of_reading(args)
+        print("next:", args.next_command.format(output=shlex.quote(str(output)), flags=flags, **scripts))
+
+
+def _flags_of_reading(args: RunArguments) -> str:
+    """The flags by which a use of the model reads texts as its training has, where they are not the defaults."""
+    flags = {field.name: field for field in args.flags() if field.name in args.flags_of_reading}
+    values = {name: getattr(args, name) for name, field in flags.items() if getattr(args, name) != field.default}
+    return "".join(f" --{name} {value}" for name, value in values.items())

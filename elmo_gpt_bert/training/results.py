@@ -130,6 +130,39 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
 
 
+def describe_results(results: Mapping[str, float]) -> str:
+    """For the console: the values, then a table of the types (of entities, of phenomena), then one of the seeds."""
+    values, tables = dict(results), []
+    for prefix in ("eval", "test"):
+        kinds = types_of(scores_of(results, prefix))
+        columns = [
+            score for score in (*TYPE_SCORES, NUMBER) if any(f"{prefix}_{score}_{kind}" in results for kind in kinds)
+        ]
+        rows = [[kind, *(values.pop(f"{prefix}_{score}_{kind}", None) for score in columns)] for kind in kinds]
+        if rows:
+            overall = ["overall", *(results.get(f"{prefix}_{score}") for score in columns)]
+            tables.append([[prefix, *columns], *rows, overall])
+    spreads = [name.removesuffix("_mean") for name in values if name.endswith("_mean")]
+    rows = [[name, *(values.pop(f"{name}_{statistic}") for statistic in STATISTICS)] for name in spreads]
+    if rows:
+        tables.append([["seeds", *STATISTICS], *rows])
+    return "\n\n".join(_aligned(table) for table in [[*values.items()], *tables] if table)
+
+
+def _aligned(rows: Sequence[Sequence[str | float | None]]) -> str:
+    """The lines of a table, whose first column holds names. None is an empty cell."""
+    names, *columns = zip(*([_cell(value) for value in row] for row in rows), strict=True)
+    padded = [[name.ljust(max(map(len, names))) for name in names]]
+    padded += [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]
+    return "\n".join(f"  {'  '.join(cells)}".rstrip() for cells in zip(*padded, strict=True))
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:,d}" if isinstance(value, int) else f"{value:.4f}"
+
+
 # Numbers of examples
 
 

@@ -133,7 +133,7 @@ def carry_out(
                 results |= results_of({suffix: evaluation}, "test")
                 write_outputs(split, evaluation)
             clock.lap("predict")
-        results |= {f"{step}_runtime": value for step, value in (seconds | clock.seconds).items()} | task.samples
+        results |= {f"{step}_runtime": value for step, value in clock.seconds.items()} | task.samples
         write_results(model, tokenizer, results, task.description, args, accelerator, identity, has_model)
         return results
 

@@ -134,7 +134,16 @@ def test_vectors_of_a_text_are_written(work, language_model):
 
 def test_a_table_of_runs_is_planned_with_the_recipes_of_the_package(work):
     planned = call(work, "reproduce", "pretraining_pays", "--dry_run", "--only", "sst2", "--seeds", "1")
-    assert "run_glue.py configs/bert/sst2_small.yaml" in planned
+    assert "zoo-run-glue configs/bert/sst2_small.yaml" in planned  # there is no run_glue.py
+
+
+def test_errors_and_help_name_the_command(work):
+    assert call(work, "run-glue", status=2).splitlines()[-1].startswith("zoo-run-glue: error: ")
+    wrong = call(
+        work, "run-glue", *TINY, *SHORT, "--data_dir", ".", "--output_dir", "x", "--task_name", "rte", status=1
+    )
+    assert wrong.splitlines()[-1].startswith("zoo-run-glue: error: ")
+    assert call(work, "reproduce", "--help").startswith("usage: zoo-reproduce ")
 
 
 def test_a_command_whose_extra_is_missing_says_how_to_install_it(work):
