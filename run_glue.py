@@ -4,14 +4,14 @@
 # ///
 """Fine-tunes and evaluates a sequence classifier on GLUE (Wang et al. 2018), SNLI, SciTail or your own texts.
 
-    python run_glue.py configs/bert/mrpc.yaml                               # the paper's recipe, data from the Hub
+    python run_glue.py configs/bert/glue.yaml --task_name mrpc  # the paper's recipe, data from the Hub
     python run_glue.py configs/bert/sst2_scratch.yaml --data_dir glue_data  # random weights, the GLUE zip's folders
-    python run_glue.py configs/gpt/snli.yaml --data_dir snli_1.0            # the unpacked release
+    python run_glue.py configs/gpt/glue.yaml --task_name snli --data_dir snli_1.0  # the unpacked release
     python run_glue.py --model_name_or_path CHECKPOINT --train_file a.csv --validation_file b.csv \\
         --do_train --do_eval --output_dir runs/mine
     python run_glue.py --model_name_or_path runs/mine --test_file c.csv --do_predict --output_dir runs/predictions
-    python run_glue.py --model_name_or_path runs/bert/mnli --task_name ax --do_predict --output_dir runs/bert/ax
-    python run_glue.py --model_name_or_path runs/bert/mnli --task_name hans --do_eval --output_dir runs/bert/hans
+    python run_glue.py --model_name_or_path runs/bert/glue/mnli --task_name ax --do_predict --output_dir runs/bert/glue/ax
+    python run_glue.py --model_name_or_path runs/bert/glue/mnli --task_name hans --do_eval --output_dir runs/bert/glue/hans
 
 Your own files are csv, tsv (without quoting) or json (one object a line). Their columns are `label` and `sentence`,
 `text`, or `sentence1` and `sentence2`; `--text_column_names` and `--label_column_name` choose other columns. The task

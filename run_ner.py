@@ -4,9 +4,9 @@
 # ///
 """Fine-tunes and evaluates a tagger of named entities on CoNLL-2003 (Tjong Kim Sang and De Meulder) or your own data.
 
-    python run_ner.py configs/bert/conll2003.yaml --data_dir conll2003       # the paper's recipe: whole documents
-    python run_ner.py configs/bert/conll2003_features_last.yaml --state_cache /tmp/states   # BERT stays frozen
-    python run_ner.py configs/elmo/wnut17.yaml --data_dir wnut17             # ELMo's tagger with a CRF
+    python run_ner.py configs/bert/conll2003.yaml --data_dir conll2003  # the paper's recipe: whole documents
+    python run_ner.py configs/bert/conll2003_features.yaml --features last  # BERT stays frozen
+    python run_ner.py configs/elmo/wnut17.yaml --data_dir wnut17  # ELMo's tagger with a CRF
     python run_ner.py --model_name_or_path CHECKPOINT --dataset_name lhoestq/conll2003 --do_train --do_eval \\
         --output_dir runs/mine
     python run_ner.py --model_name_or_path runs/mine --test_file c.conll --do_predict --output_dir runs/predictions

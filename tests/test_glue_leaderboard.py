@@ -111,17 +111,17 @@ def test_an_upload_replaces_these_files_of_an_earlier_model_like_its_other_predi
 @pytest.mark.skipif(shutil.which("zip") is None, reason="there is no zip here")
 def test_the_guides_command_packs_the_eleven_files_and_names_one_that_is_missing(tmp_path):
     for task, _, file in FILES:
-        folder = tmp_path / "runs" / "bert" / task.folder
+        folder = tmp_path / "runs" / "bert" / "glue" / task.folder
         folder.mkdir(parents=True, exist_ok=True)
         for name in (file.name, "predictions.tsv"):
             (folder / name).write_text(name, encoding="utf-8")
     (command,) = [block for block in blocks("docs/glue.md", "bash") if "zip --junk-paths" in block]
     command = command[command.index("zip --junk-paths") :]
-    (tmp_path / "runs/bert/WNLI/WNLI.tsv").rename(tmp_path / "WNLI.tsv")
+    (tmp_path / "runs/bert/glue/WNLI/WNLI.tsv").rename(tmp_path / "WNLI.tsv")
     lacking = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
-    assert "name not matched: runs/bert/*/WNLI.tsv" in lacking.stdout + lacking.stderr
+    assert "name not matched: runs/bert/glue/*/WNLI.tsv" in lacking.stdout + lacking.stderr
     (tmp_path / "submission.zip").unlink()
-    (tmp_path / "WNLI.tsv").rename(tmp_path / "runs/bert/WNLI/WNLI.tsv")
+    (tmp_path / "WNLI.tsv").rename(tmp_path / "runs/bert/glue/WNLI/WNLI.tsv")
     subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=True)
     with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
         assert {name: archive.read(name).decode() for name in archive.namelist()} == {name: name for name in SIZES}

@@ -149,7 +149,7 @@ def test_each_command_of_a_guide_is_accepted(guide):
 
 
 def test_a_command_with_a_flag_that_does_not_exist_is_noticed():
-    for command in (["run_glue.py", "configs/bert/rte.yaml", "--sedes", "5"], ["extract_vectors.py", "--dat", "a"]):
+    for command in (["run_glue.py", "configs/bert/glue.yaml", "--sedes", "5"], ["extract_vectors.py", "--dat", "a"]):
         with pytest.raises(SystemExit):
             check_words(*run_by(["python", *command]))
 
@@ -197,7 +197,7 @@ def checkpoints(tmp_path, monkeypatch) -> None:
         (ZooBertForPreTraining, "google-bert/bert-base-chinese"),
         (ZooBertForPreTraining, "runs/bert/pretraining_books"),
         (ZooBertForQuestionAnswering, "runs/bert/squad"),
-        (ZooBertForSequenceClassification, "runs/bert/mrpc"),
+        (ZooBertForSequenceClassification, "runs/bert/glue/mrpc"),
     ]:
         model_class(config).save_pretrained(name)
         tokenizer.save_pretrained(name)

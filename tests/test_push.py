@@ -200,7 +200,7 @@ def test_the_guides_upload_of_a_named_run_is_what_the_run_would_push(hub, flags,
     assert not hub.repos
     out = tmp_path / "out"
     (words,) = [words for words in commands("docs/hub.md") if words[:2] == ["hf", "upload"]]
-    hf([str(out) if word == "runs/bert/rte" else word for word in words], hub, tmp_path)
+    hf([str(out) if word == "runs/bert/glue/rte" else word for word in words], hub, tmp_path)
     files = hub.files("me/bert-rte")
     assert files.keys() == pushed_files(out).keys() and {"model.safetensors", "predictions.tsv"} <= files.keys()
     assert hub.repos["me/bert-rte"].private and {path.name for path in out.iterdir()} > {"seed-42", "seed-43"}

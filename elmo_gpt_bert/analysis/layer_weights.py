@@ -2,7 +2,7 @@
 
     python -m elmo_gpt_bert.analysis.layer_weights runs/elmo/conll2003 runs/elmo/squad --output_dir runs/elmo_weights
     python -m elmo_gpt_bert.analysis.layer_weights --output_dir runs/bert_weights \\
-        runs/bert/conll2003_features_weighted_sum_all
+        runs/bert/conll2003_features/weighted_sum_all
 
 A mix is gamma * sum_j s_j h_j over the layers h_j, where s is the softmax of learned weights. ELMo's task networks
 have one at their input, at their output, or at both; BERT's feature-based tagger has one with `--features

@@ -3,8 +3,10 @@
 A recipe is a YAML file whose keys are a script's flags. Its words, --key=value, are read like those of the command
 line, which override them:
 
-    python run_glue.py configs/bert/sst2.yaml --learning_rate 5e-5
+    python run_glue.py configs/bert/glue.yaml --task_name sst2 --learning_rate 5e-5
 
+A run with a recipe trains and evaluates unless a word says otherwise, and its --output_dir is by default named after
+the recipe and the task: runs/bert/glue/sst2.
 Paths, also in recipes, are relative to the directory in which the command runs. Those that begin with configs/ are
 found in every directory.
 """
@@ -15,7 +17,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -44,6 +46,7 @@ GROUPS = {
     "logging_steps": "reports",
 }
 CHECKPOINT_PATH = "resume_from_checkpoint"
+CHOICES_OF_OUTPUT = ("task_name", "features")  # flags that name a part of what a recipe is for
 LISTS = {"report_to"}  # flags that take several values, separated by spaces or commas, or a YAML list
 NO_VALUE = ("", "~", "null", "Null", "NULL")  # how YAML writes that there is none
 
@@ -72,8 +75,13 @@ def _number_or_share(text: str) -> int | float:
         raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from error
 
 
+def _task_name(text: str) -> str:
+    """The name of a task as the scripts write it: MRPC, SST-2 and STS-B are mrpc, sst2 and stsb."""
+    return text.lower().replace("-", "")
+
+
 # Flags whose values the type of their field does not say. The model may be a configuration JSON of this project.
-TYPES = {"model_name_or_path": find_config, "warmup_steps": _number_or_share}
+TYPES = {"model_name_or_path": find_config, "task_name": _task_name, "warmup_steps": _number_or_share}
 
 
 class _Parser(HfArgumentParser):
@@ -121,6 +129,8 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
         if path is not None:
             recipe = parser.read(_read_recipe(path, parser.optional), path)
         flags = parser.read(words)
+        if path is not None:
+            recipe = parser.defaults_with(path, flags) | recipe
         recipe = switch_off(arguments_class, recipe, flags)
         given = recipe | flags
         if given.keys() & {"bf16", "fp16"}:  # --bf16 false, alone, means float32, not auto
@@ -267,6 +277,13 @@ class _RunParser(_Parser):
             self._refuse(unknown[0][:100])
         self.recipe = None
         return vars(namespace)
+
+    def defaults_with(self, recipe: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a run with a recipe where neither it nor the `flags` of the command line say another."""
+        choices = [str(flags[name]) for name in CHOICES_OF_OUTPUT if flags.get(name) is not None]
+        folder = Path("runs", recipe.resolve().parent.name, recipe.stem, *choices)
+        defaults = {"do_train": True, "do_eval": True, "output_dir": str(folder)}
+        return {name: value for name, value in defaults.items() if name in self.names}
 
     def _refuse(self, word: str) -> None:
         """Ends with the error for a word that is no flag or an unknown one, and with the most similar name."""
