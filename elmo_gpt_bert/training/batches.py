@@ -206,6 +206,9 @@ Update = Sequence[Sequence[int]]  # micro-batches -> the indices of the examples
 Batch = Mapping[str, torch.Tensor]
 
 
+# Plans
+
+
 @dataclass(frozen=True)
 class Stretch:
     """Updates whose examples one data loader reads: an epoch, or the rest of it.

@@ -52,6 +52,8 @@ from elmo_gpt_bert.training.output_folder import (
 from elmo_gpt_bert.training.processes import check_shared, on_main
 
 
+Arguments = TypeVar("Arguments", bound=RunArguments)
+
 # The folder above that of the first of several seeds. Its earlier files go when that seed begins.
 _folder_of_seeds: ContextVar[Path | None] = ContextVar("_folder_of_seeds", default=None)
 
@@ -217,7 +219,9 @@ def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None
         remove_results(output, *(kinds if args.do_train and not args.resume else ()))
 
 
-Arguments = TypeVar("Arguments", bound=RunArguments)
+# Precision
+
+
 Precision = dict[str, str]  # by the names of the flags
 
 FLOAT32: Precision = {"mixed_precision": "no", "matmul_precision": "highest"}
@@ -225,10 +229,6 @@ BFLOAT16: Precision = {"mixed_precision": "bf16", "matmul_precision": "high"}
 # The files with a run's identity, seen from its output folder or from a checkpoint of it.
 RECORDS = (METRICS, "progress.json", "checkpoint-*/progress.json")
 RECORDS += (f"seed-*/{METRICS}", f"seed-*/{DIVERGED}", "seed-*/checkpoint-*/progress.json")
-SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
-
-
-# Precision
 
 
 def choose_precision(args: Arguments) -> Arguments:
@@ -287,6 +287,9 @@ def _is_elmo(name: str) -> bool:
 
 
 # Batches
+
+
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 def keep_global_batch(args: Arguments) -> Arguments:

@@ -165,6 +165,9 @@ def group_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Cu
     return {panel: names for panel, names in panels.items() if names}
 
 
+# Speed
+
+
 Result = TypeVar("Result")
 
 DTYPES = {"no": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}  # of matrix products, by precision

@@ -137,6 +137,9 @@ def together(function: Callable[[], Value]) -> Value:
     return value
 
 
+# Versions and hardware
+
+
 PACKAGES = ("transformers", "accelerate", "datasets")
 
 
@@ -189,6 +192,9 @@ def one_thread_beside(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+# Memory
 
 
 UPDATES = 20  # between two calls of `release` in training: often enough to stop the growth, and too rare to take time

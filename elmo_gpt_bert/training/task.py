@@ -127,6 +127,9 @@ def _batches_of_process(order: list[int], size: int, one_shape: bool, accelerato
 Compute = Callable[["Dataset"], Outputs]  # computes the outputs for a data set, with one model or as a mean over runs
 
 
+# Tasks
+
+
 @dataclass(frozen=True)
 class Description:
     """The data that the scores were measured on, for the model card. Fields are named as in EvalResult."""
