@@ -96,10 +96,10 @@ def model_digest(model: PreTrainedModel, leave_out: Container[str] = ()) -> str:
     return content.hexdigest()
 
 
-SHA256SUMS = "SHA256SUMS"
 # SHA256SUMS
 
 
+SHA256SUMS = "SHA256SUMS"
 MAX_SIZE = 1 << 24  # bytes of SHA256SUMS, enough for 100,000 files
 # The names of files that transformers, tokenizers, peft and --resume load from a folder. The other files of a run, and
 # a user's notes and scripts, have other names.
