@@ -48,16 +48,14 @@ from elmo_gpt_bert.training.arguments import PathOrName, PositiveInt, RunArgumen
 from elmo_gpt_bert.training.batches import count_workers
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
-from elmo_gpt_bert.training.prediction import Outputs, predict
-from elmo_gpt_bert.training.results import NUMBER, Clock, count_samples, describe_samples, first_examples
-from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.task import Compute, Description, Task
+from elmo_gpt_bert.training.results import NUMBER, count_samples, first_examples
+from elmo_gpt_bert.training.runs import command, repeat, run_task
+from elmo_gpt_bert.training.task import Compute, Description, Outputs, Task, predict
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,15 +91,20 @@ class MinimalPairs(Task):
     """Pairs of a good and a bad sentence.
 
     scorer: gives the log-probabilities of sentences
-    rows: (pairs, 2) the numbers of the features of each pair's sentences
     columns: a column of the data -> the phenomena in it
+    rows: (pairs, 2) the numbers of the features of each pair's sentences
     """
 
     scorer: Scorer
-    rows: np.ndarray
     columns: Mapping[str, list[str]]
+    rows: np.ndarray | None = None
 
     writes_validation: ClassVar[bool] = True
+    unit: ClassVar[str] = "pairs"
+
+    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: BlimpArguments) -> None:
+        features, self.rows = make_features(self.data["validation"], self.scorer, positions(model))
+        self.features = {"validation": features}
 
     def build_compute(self, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
         """The function that computes the log-likelihoods of sentences."""
@@ -164,16 +167,12 @@ def load_data(args: BlimpArguments) -> DatasetDict:
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
-    return repeat(run, parse_arguments(BlimpArguments, argv))
+    return repeat(partial(run_task, load), parse_arguments(BlimpArguments, argv))
 
 
-def run(args: BlimpArguments) -> dict[str, float]:
-    """One run: loads model and pairs, scores all sentences, and compares those of each pair."""
-    clock = Clock()
-    accelerator = make_accelerator(args)
-    clock.lap("start")
-    config = load_config(args.source)
-    tokenizer = load_tokenizer(args.source, for_task=False)
+def load(args: BlimpArguments) -> tuple[MinimalPairs, PreTrainedModel, PreTrainedTokenizerBase]:
+    """The task, and a model with the head that scores sentences."""
+    config, tokenizer = load_config(args.source), load_tokenizer(args.source, for_task=False)
     data = load_data(args)
     limits = {"validation": args.max_eval_samples}
     samples = count_samples(data, limits)
@@ -184,14 +183,8 @@ def run(args: BlimpArguments) -> dict[str, float]:
         raise InputError(f"--pll {args.pll} is for masked models, not {type(config).__name__}: leave it out")
     model = load_model(head, args.source, config, tokenizer, train=False, remedy=REMEDY)
     scorer = make_scorer(head, model, tokenizer, args.pll)
-    size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} pairs"
-    accelerator.print(f"load: {type(model).__name__}, {size}")
-    clock.lap("load")
-    features, rows = make_features(data["validation"], scorer, positions(model))
-    clock.lap("tokenize")
-    description = describe_data(of_blimp, scorer)
-    task = MinimalPairs(data, {"validation": features}, scorer.collate, samples, description, scorer, rows, columns)
-    return carry_out(task, model, tokenizer, args, accelerator, clock)
+    task = MinimalPairs(data, {}, scorer.collate, samples, describe_data(of_blimp, scorer), scorer, columns)
+    return task, model, tokenizer
 
 
 def describe_data(of_blimp: bool, scorer: Scorer) -> Description:

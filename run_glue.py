@@ -10,8 +10,8 @@
     python run_glue.py --model_name_or_path CHECKPOINT --train_file a.csv --validation_file b.csv \\
         --do_train --do_eval --output_dir runs/mine
     python run_glue.py --model_name_or_path runs/mine --test_file c.csv --do_predict --output_dir runs/predictions
-    python run_glue.py --model_name_or_path runs/bert/glue/mnli --task_name ax --do_predict --output_dir runs/bert/glue/ax
-    python run_glue.py --model_name_or_path runs/bert/glue/mnli --task_name hans --do_eval --output_dir runs/bert/glue/hans
+    python run_glue.py --model_name_or_path runs/bert/glue/mnli --task_name ax --do_predict --output_dir runs/ax
+    python run_glue.py --model_name_or_path runs/bert/glue/mnli --task_name hans --do_eval --output_dir runs/hans
 
 Your own files are csv, tsv (without quoting) or json (one object a line). Their columns are `label` and `sentence`,
 `text`, or `sentence1` and `sentence2`; `--text_column_names` and `--label_column_name` choose other columns. The task
@@ -33,6 +33,7 @@ import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -49,17 +50,15 @@ from elmo_gpt_bert.tasks.rows import hub_version, listed
 from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
-from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import PREDICTED_CLASSES, Clock, count_samples, describe_samples
-from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.task import Description, Task
+from elmo_gpt_bert.training.results import PREDICTED_CLASSES, count_samples
+from elmo_gpt_bert.training.runs import command, repeat, run_task
+from elmo_gpt_bert.training.task import Description, Outputs, Task
 
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +169,15 @@ class Classification(Task):
     glue_task: GlueTask
     names: list[str]
 
+    def describe(self) -> str:
+        classes = f"{len(self.names)} classes: {listed(self.names)}"
+        return f"{super().describe()}\n{classes if self.names else 'a regression: labels are numbers'}"
+
+    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: GlueArguments) -> None:
+        labels = [self.glue_task.label_of(name) for name in self.names]
+        self.features = make_features(self.data, tokenizer, labels, length=args.max_seq_length, limits=args.limits)
+        self.collate = DataCollatorWithPadding(tokenizer, **args.padding)
+
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
         """The task's metrics and the mean loss.
 
@@ -220,32 +228,19 @@ def numbered_lines(values: Iterable[str]) -> str:
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
-    return repeat(run, parse_arguments(GlueArguments, argv))
+    return repeat(partial(run_task, load), parse_arguments(GlueArguments, argv))
 
 
-def run(args: GlueArguments) -> dict[str, float]:
-    """One run: loads model and data, makes features, then trains, evaluates and predicts."""
-    clock = Clock()
-    accelerator = make_accelerator(args)
-    clock.lap("start")
-    config = load_config(args.source)
-    tokenizer = load_tokenizer(args.source)
+def load(args: GlueArguments) -> tuple[Classification, PreTrainedModel, PreTrainedTokenizerBase]:
+    """The task, whose classes are those of the data or of the model, and a model with a head for them."""
+    config, tokenizer = load_config(args.source), load_tokenizer(args.source)
     glue_task, data = load_data(args, config)
     names = class_names(glue_task, config, train=args.do_train, model_name=args.model_name_or_path)
     config.update(classifier_fields(names))
     model = load_model(AutoModelForSequenceClassification, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=len(glue_task.text) == 2)
     samples = count_samples(data, args.limits)
-    size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} examples"
-    accelerator.print(f"load: {type(model).__name__}, {size}")
-    accelerator.print(f"{len(names)} classes: {listed(names)}" if names else "a regression: labels are numbers")
-    clock.lap("load")
-    labels = [glue_task.label_of(name) for name in names]
-    features = make_features(data, tokenizer, labels, length=args.max_seq_length, limits=args.limits)
-    clock.lap("tokenize")
-    collator = DataCollatorWithPadding(tokenizer, **args.padding)
-    task = Classification(data, features, collator, samples, describe_data(glue_task, args), glue_task, names)
-    return carry_out(task, model, tokenizer, args, accelerator, clock)
+    return Classification(data, {}, None, samples, describe_data(glue_task, args), glue_task, names), model, tokenizer
 
 
 def classifier_fields(names: list[str]) -> dict[str, object]:

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
+from accelerate import Accelerator, PartialState
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModel, AutoModelForTokenClassification
 from transformers.hf_argparser import HfArg
@@ -46,6 +47,7 @@ from elmo_gpt_bert.metrics.entities.entities import entity_scores
 from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
+from elmo_gpt_bert.tasks.ner.states import cache_states
 from elmo_gpt_bert.tasks.rows import hub_version, listed, total
 from elmo_gpt_bert.training.arguments import (
     DATA_PAIRS,
@@ -60,13 +62,10 @@ from elmo_gpt_bert.training.arguments import (
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
-from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import PREDICTED_CLASSES, Clock, count_samples, describe_samples
-from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.state_cache import cache_states
-from elmo_gpt_bert.training.task import Description, Task
+from elmo_gpt_bert.training.results import PREDICTED_CLASSES, count_samples
+from elmo_gpt_bert.training.runs import command, repeat, run_task
+from elmo_gpt_bert.training.task import Description, Outputs, Task
 
 
 if TYPE_CHECKING:
@@ -174,10 +173,31 @@ class Tagging(Task):
 
     names: the tags in the order of the model's outputs
     scheme: the scheme of the data's tags, to which predictions are converted
+    model_scheme: the scheme of the model's tags
     """
 
     names: list[str]
     scheme: str
+    model_scheme: str
+
+    unit: ClassVar[str] = "sentences"
+
+    def describe(self) -> str:
+        return f"{super().describe()}\n{len(self.names)} tags: {listed(self.names)}"
+
+    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: NerArguments) -> None:
+        options = {"length": args.max_seq_length, "limits": args.limits, "document_context": args.document_context}
+        self.features = make_features(self.data, tokenizer, model, self.names, self.model_scheme, **options)
+        for split, rows in self.features.items():
+            PartialState().print(f"{split}: {describe_words(self.data[split], rows)}")
+        self.collate = partial(collate, tokenizer=tokenizer, **args.padding)
+
+    def keep_states(self, model: PreTrainedModel, args: NerArguments, accelerator: Accelerator) -> bool:
+        if args.state_cache is not None:
+            folder, batch_size = Path(args.state_cache), args.per_device_eval_batch_size
+            kept = cache_states(model, self.features, self.collate, folder, batch_size, accelerator)
+            self.features, self.collate = kept
+        return args.state_cache is not None
 
     def decode(self, split: str, outputs: Outputs) -> list[list[str]]:
         """The tags of all words of each sentence."""
@@ -206,16 +226,12 @@ class Tagging(Task):
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
-    return repeat(run, parse_arguments(NerArguments, argv))
+    return repeat(partial(run_task, load), parse_arguments(NerArguments, argv))
 
 
-def run(args: NerArguments) -> dict[str, float]:
-    """One run: loads model and data, makes features, then trains, evaluates and predicts."""
-    clock = Clock()
-    accelerator = make_accelerator(args)
-    clock.lap("start")
-    config = load_config(split_overrides(args)[0])
-    tokenizer = load_tokenizer(args.source)
+def load(args: NerArguments) -> tuple[Tagging, PreTrainedModel, PreTrainedTokenizerBase]:
+    """The task, whose tags are those of the data or of the model, and a tagger for them."""
+    config, tokenizer = load_config(split_overrides(args)[0]), load_tokenizer(args.source)
     data_scheme, data = load_data(args)
     names, scheme = class_names(
         data, config, train=args.do_train, tag_scheme=args.tag_scheme, model_name=args.model_name_or_path
@@ -223,22 +239,8 @@ def run(args: NerArguments) -> dict[str, float]:
     model = build_model(config, names, tokenizer, args)
     check_length(args.max_seq_length, model, tokenizer)
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
-    size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} sentences"
-    accelerator.print(f"load: {type(model).__name__}, {size}")
-    accelerator.print(f"{len(names)} tags: {listed(names)}")
-    clock.lap("load")
-    options = {"length": args.max_seq_length, "limits": args.limits, "document_context": args.document_context}
-    features = make_features(data, tokenizer, model, names, scheme, **options)
-    for split, rows in features.items():
-        accelerator.print(f"{split}: {describe_words(data[split], rows)}")
-    clock.lap("tokenize")
-    collator = partial(collate, tokenizer=tokenizer, **args.padding)
-    if args.state_cache is not None:
-        folder, batch_size = Path(args.state_cache), args.per_device_eval_batch_size
-        features, collator = cache_states(model, features, collator, folder, batch_size, accelerator)
-        clock.lap("features")
-    task = Tagging(data, features, collator, samples, describe_data(args), names, data_scheme or scheme)
-    return carry_out(task, model, tokenizer, args, accelerator, clock)
+    task = Tagging(data, {}, None, samples, describe_data(args), names, data_scheme or scheme, scheme)
+    return task, model, tokenizer
 
 
 def describe_words(examples: Dataset, rows: Dataset) -> str:

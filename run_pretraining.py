@@ -69,10 +69,9 @@ from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, has_head, load_config, load_model, load_tokenizer, positions
 from elmo_gpt_bert.training.optimization import samples_of_update
-from elmo_gpt_bert.training.prediction import Outputs
 from elmo_gpt_bert.training.results import Clock
 from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.task import Compute, Description, Task
+from elmo_gpt_bert.training.task import Compute, Description, Outputs, Task
 
 
 if TYPE_CHECKING:

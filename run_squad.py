@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from accelerate import PartialState
 from datasets import DatasetDict
 from transformers import AutoModelForQuestionAnswering
 from transformers.hf_argparser import HfArg
@@ -60,16 +61,15 @@ from elmo_gpt_bert.training.arguments import (
 )
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
-from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import Clock, count_samples, describe_number
-from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.task import Description, Evaluation, Task
+from elmo_gpt_bert.training.results import count_samples, describe_number
+from elmo_gpt_bert.training.runs import command, repeat, run_task
+from elmo_gpt_bert.training.task import Description, Evaluation, Outputs, Task
 
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +187,19 @@ class Answering(Task):
 
     writes_validation = True
 
+    def describe(self) -> str:
+        return ""  # `featurize` prints the numbers of questions, with those of their windows
+
+    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: SquadArguments) -> None:
+        self.windows = make_features(self.data, tokenizer, **args.window_shape)
+        for split, windows in self.windows.items():
+            questions = describe_number(self.samples, split)
+            PartialState().print(f"{split}: {questions} questions, {describe_windows(windows)}")
+        if "test" in self.data and "answers" not in self.data["test"].column_names:
+            PartialState().print(f"test: {args.test_file} has no answers to score against: predictions only")
+        self.features = {split: windows.features for split, windows in self.windows.items()}
+        self.collate = partial(collate, tokenizer=tokenizer, **args.padding)
+
     def decode(self, split: str, outputs: Outputs) -> Answers:
         """The answers to all questions whose windows are in `outputs`."""
         windows = self.windows[split].head(len(outputs["start_logits"]))
@@ -235,30 +248,16 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     words = sys.argv[1:] if argv is None else argv
     if any(word.partition("=")[0] in ("--predictions_file", "--predictions-file") for word in words):
         return scoring.main(words)
-    return repeat(run, parse_arguments(SquadArguments, argv))
+    return repeat(partial(run_task, load), parse_arguments(SquadArguments, argv))
 
 
-def run(args: SquadArguments) -> dict[str, float]:
-    """One run: loads model and data, makes features, then trains, evaluates and predicts."""
-    clock = Clock()
-    accelerator = make_accelerator(args)
-    clock.lap("start")
-    config = load_config(args.source)
-    tokenizer = load_tokenizer(args.source)
+def load(args: SquadArguments) -> tuple[Answering, PreTrainedModel, PreTrainedTokenizerBase]:
+    """The task with its way to decode answers, and a model that scores their first and last tokens."""
+    config, tokenizer = load_config(args.source), load_tokenizer(args.source)
     data = load_data(args)
     model = load_model(AutoModelForQuestionAnswering, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
-    accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters")
-    clock.lap("load")
-    windows = make_features(data, tokenizer, **args.window_shape)
-    for split in data:
-        accelerator.print(f"{split}: {describe_number(samples, split)} questions, {describe_windows(windows[split])}")
-    clock.lap("tokenize")
-    if "test" in data and "answers" not in data["test"].column_names:
-        accelerator.print(f"test: {args.test_file} has no answers to score against: predictions only")
-    features = {split: of_split.features for split, of_split in windows.items()}
-    collator = partial(collate, tokenizer=tokenizer, **args.padding)
     decoding = {
         "version_2": args.version_2_with_negative,
         "metric": args.metric,
@@ -266,8 +265,7 @@ def run(args: SquadArguments) -> dict[str, float]:
         "max_answer_length": args.max_answer_length,
         "threshold": args.null_score_diff_threshold,
     }
-    task = Answering(data, features, collator, samples, describe_data(args), windows, **decoding)
-    return carry_out(task, model, tokenizer, args, accelerator, clock)
+    return Answering(data, {}, None, samples, describe_data(args), {}, **decoding), model, tokenizer
 
 
 def describe_windows(windows: Windows) -> str:

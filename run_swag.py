@@ -49,16 +49,15 @@ from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.launching import make_accelerator
 from elmo_gpt_bert.training.loading import check_length, load_config, load_model, load_tokenizer
-from elmo_gpt_bert.training.prediction import Outputs
-from elmo_gpt_bert.training.results import PREDICTED_CLASSES, Clock, count_samples, describe_samples
-from elmo_gpt_bert.training.runs import carry_out, command, repeat
-from elmo_gpt_bert.training.task import Description, Task
+from elmo_gpt_bert.training.results import PREDICTED_CLASSES, count_samples
+from elmo_gpt_bert.training.runs import command, repeat, run_task
+from elmo_gpt_bert.training.task import Description, Outputs, Task
 
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +107,10 @@ def load_data(args: SwagArguments) -> DatasetDict:
 class MultipleChoice(Task):
     """Contexts with several choices each, of which one is right."""
 
+    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: SwagArguments) -> None:
+        self.features = make_features(self.data, tokenizer, length=args.max_seq_length, limits=args.limits)
+        self.collate = partial(collate, tokenizer=tokenizer, **args.padding)
+
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
         """The accuracy, overall and for each part of the data, and the mean loss."""
         if "labels" not in self.features[split].column_names:
@@ -131,28 +134,16 @@ class MultipleChoice(Task):
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Carries out what `argv`, by default the command line, asks for; returns metrics.json's numbers."""
-    return repeat(run, parse_arguments(SwagArguments, argv))
+    return repeat(partial(run_task, load), parse_arguments(SwagArguments, argv))
 
 
-def run(args: SwagArguments) -> dict[str, float]:
-    """One run: loads model and data, makes features, then trains, evaluates and predicts."""
-    clock = Clock()
-    accelerator = make_accelerator(args)
-    clock.lap("start")
-    config = load_config(args.source)
-    tokenizer = load_tokenizer(args.source)
+def load(args: SwagArguments) -> tuple[MultipleChoice, PreTrainedModel, PreTrainedTokenizerBase]:
+    """The task, and a model that scores one choice at a time."""
+    config, tokenizer = load_config(args.source), load_tokenizer(args.source)
     data = load_data(args)
     model = load_model(AutoModelForMultipleChoice, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
-    samples = count_samples(data, args.limits)
-    size = f"{model.num_parameters():,} parameters; {describe_samples(samples)} examples"
-    accelerator.print(f"load: {type(model).__name__}, {size}")
-    clock.lap("load")
-    features = make_features(data, tokenizer, length=args.max_seq_length, limits=args.limits)
-    clock.lap("tokenize")
-    collator = partial(collate, tokenizer=tokenizer, **args.padding)
-    task = MultipleChoice(data, features, collator, samples, describe_data(args))
-    return carry_out(task, model, tokenizer, args, accelerator, clock)
+    return MultipleChoice(data, {}, None, count_samples(data, args.limits), describe_data(args)), model, tokenizer
 
 
 def describe_data(args: SwagArguments) -> Description:

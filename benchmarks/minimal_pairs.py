@@ -26,7 +26,7 @@ from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.launching import choose_implementation
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer
-from elmo_gpt_bert.training.prediction import predict
+from elmo_gpt_bert.training.task import predict
 
 from .measure import Contest, Side, assert_equal, take_turns
 from .reporting import describe_machine, markdown, print_head, print_machine

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from elmo_gpt_bert.training import files
-from elmo_gpt_bert.training.environment import device_name
+from elmo_gpt_bert.training.processes import device_name
 
 from .limits import launch_time, matrix_peak, read_bandwidth
 from .measure import CPU

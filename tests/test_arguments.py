@@ -12,9 +12,8 @@ import run_ner
 import run_pretraining
 import run_squad
 import run_swag
-from elmo_gpt_bert.training import aliases
 from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
-from elmo_gpt_bert.training.flags import parse_arguments, parse_fields
+from elmo_gpt_bert.training.flags import CHOICES, HINTS, NAMES, VALUES, parse_arguments, parse_fields
 from elmo_gpt_bert.training.identity import FREE
 from tests.tiny_run import Arguments, recipe
 
@@ -549,9 +548,9 @@ def test_what_may_change_when_a_run_is_resumed_is_a_flag_by_its_present_name():
 def test_a_flag_that_is_translated_is_none_of_ours_and_sets_some_of_ours():
     ours = {field.name for field in dataclasses.fields(RunArguments)}
     of_scripts = {field.name for each in CLASSES for field in dataclasses.fields(each)}
-    assert not ours & (aliases.NAMES.keys() | aliases.VALUES.keys() | aliases.HINTS.keys())
-    assert {*aliases.NAMES.values()} | aliases.CHOICES.keys() <= of_scripts
-    settings = {name for values in aliases.VALUES.values() for flags in values.values() for name in flags}
+    assert not ours & (NAMES.keys() | VALUES.keys() | HINTS.keys())
+    assert {*NAMES.values()} | CHOICES.keys() <= of_scripts
+    settings = {name for values in VALUES.values() for flags in values.values() for name in flags}
     assert settings <= ours | {"bf16", "fp16"}
 
 

@@ -16,7 +16,7 @@ from benchmarks.overhead import as_on_a_gpu
 from elmo_gpt_bert.training import launching, layers
 from elmo_gpt_bert.training.errors import flags_in_errors
 from elmo_gpt_bert.training.identity import run_identity
-from elmo_gpt_bert.training.speed import Throughput
+from elmo_gpt_bert.training.log import Throughput
 from tests import bert_cases, elmo_pair_cases, gpt_cases
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.tiny_run import Arguments

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from elmo_gpt_bert.training.history import draw_curves, group_curves
+from elmo_gpt_bert.training.log import draw_curves, group_curves
 
 
 RECORDS = [

@@ -20,9 +20,8 @@ import modeling
 from elmo_gpt_bert.convert.elmo import convert
 from elmo_gpt_bert.scripts import COMMAND
 from elmo_gpt_bert.tasks.squad import scoring
-from elmo_gpt_bert.training.aliases import NAMES
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.flags import NAMES, parse_arguments
 from modeling import (
     ZooBertConfig,
     ZooBertForPreTraining,

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from accelerate import PartialState
 
-from elmo_gpt_bert.training import files, history
+from elmo_gpt_bert.training import files, log
 from elmo_gpt_bert.training.errors import FileError
-from elmo_gpt_bert.training.history import History, draw_curves
+from elmo_gpt_bert.training.log import History, draw_curves
 
 
 @pytest.fixture(autouse=True)
 def no_picture(monkeypatch):
     PartialState()
-    monkeypatch.setattr(history, "draw_curves", lambda records, path: path.write_text(str(len(records))))
+    monkeypatch.setattr(log, "draw_curves", lambda records, path: path.write_text(str(len(records))))
 
 
 def write_log(folder: Path, updates: list[int], resumes: bool, loss: float) -> list[tuple[int, float]]:
@@ -45,7 +45,7 @@ def test_another_run_begins_another_log(tmp_path):
 
 def test_without_matplotlib_a_line_says_that_there_is_no_picture(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr(history, "draw_curves", draw_curves)
+    monkeypatch.setattr(log, "draw_curves", draw_curves)
     write_log(tmp_path, [2], resumes=False, loss=5.0)
     assert capsys.readouterr().out == "no curves.png, which needs matplotlib: pip install matplotlib\n"
 
@@ -62,7 +62,7 @@ def test_a_disk_that_is_full_for_a_while_ends_no_run_and_costs_no_line(tmp_path,
     warning = capsys.readouterr().err
     assert warning.count("No space left on device") == 1 and "The run goes on" in warning
     tracker.log({"train_loss": 5.0}, step=6)
-    assert [line["update"] for line in history.read_log(tmp_path)] == [2, 4, 6]
+    assert [line["update"] for line in log.read_log(tmp_path)] == [2, 4, 6]
 
 
 def test_a_damaged_log_is_one_error(tmp_path):

@@ -32,12 +32,9 @@ LONGEST_FILE = 500
 LONGER_FILES = {"modeling/bert/modeling_bert.py": 594, "tests/test_convert_elmo.py": 548}
 
 # The modules of elmo_gpt_bert/training, each of which imports only from those before it.
-ROOMS = ("errors", "files", "checksums", "digests", "memory", "environment")
-ROOMS += ("aliases", "output_folder", "arguments", "flags", "command_line", "results", "layers")
-ROOMS += ("optimization", "history", "processes", "identity", "machine", "launching", "loading", "hub")
-ROOMS += ("published", "batches", "plan", "prediction")
-ROOMS += ("speed", "task", "state_cache", "ensembles", "checkpoints", "loop", "cards", "reporting")
-ROOMS += ("seeds", "runs")
+ROOMS = ("errors", "files", "digests", "processes", "output_folder", "arguments", "flags", "command_line", "results")
+ROOMS += ("layers", "optimization", "identity", "batches", "log", "launching", "loading", "hub")
+ROOMS += ("published", "task", "ensembles", "checkpoints", "loop", "cards", "reporting", "runs")
 
 SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
 

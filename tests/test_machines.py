@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import run_glue
-from elmo_gpt_bert.training import loop, machine
+from elmo_gpt_bert.training import launching, loop
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.identity import SAMPLES, first_difference, run_identity
 from tests.glue_sample import write_model, write_task, write_vocabulary
@@ -123,7 +123,7 @@ def test_a_run_that_begins_before_all_processes_are_there_keeps_its_smaller_upda
 @pytest.mark.parametrize("size", [1, 6, 12, 35])
 def test_an_update_has_the_fewest_equal_batches_that_are_not_too_large(size):
     for largest in range(1, 40):
-        batch, steps = machine.share(size, largest)
+        batch, steps = launching.share(size, largest)
         possible = [each for each in range(1, largest + 1) if size % each == 0]
         assert batch * steps == size and batch == max(possible)
 
@@ -135,7 +135,7 @@ def test_a_run_that_is_restarted_by_its_launcher_keeps_its_batch(run, tmp_path, 
         (tmp_path / "out" / ".batch.json").write_text(json.dumps(values | sizes), encoding="utf-8")
 
     def sizes(**changes: object) -> tuple[int, int]:
-        args = machine.keep_global_batch(run(**changes))
+        args = launching.keep_global_batch(run(**changes))
         return args.per_device_train_batch_size, args.gradient_accumulation_steps
 
     began(processes=3)
@@ -151,10 +151,10 @@ def test_a_run_that_is_restarted_by_its_launcher_keeps_its_batch(run, tmp_path, 
 
 def test_processes_that_cannot_share_an_update_are_refused(run, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
-    machine.write_batch(tmp_path / "out", run(), processes=2)  # of four examples each
-    monkeypatch.setattr(machine, "PartialState", lambda: SimpleNamespace(num_processes=3, is_main_process=True))
+    launching.write_batch(tmp_path / "out", run(), processes=2)  # of four examples each
+    monkeypatch.setattr(launching, "PartialState", lambda: SimpleNamespace(num_processes=3, is_main_process=True))
     with pytest.raises(InputError, match="2 processes and 8 examples in an update, which 3 processes cannot share"):
-        machine.keep_global_batch(run(resume=True))
+        launching.keep_global_batch(run(resume=True))
 
 
 def test_a_finished_seed_is_the_same_run_whatever_its_number_of_processes(run):

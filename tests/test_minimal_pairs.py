@@ -20,7 +20,7 @@ from elmo_gpt_bert.tasks.minimal_pairs.scoring import Scorer, choose_head, make_
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer
-from elmo_gpt_bert.training.prediction import predict
+from elmo_gpt_bert.training.task import predict
 from tests.pairs_sample import PAIRS, WORD_PIECES, write_bert, write_bilm, write_gpt, write_gpt2, write_pairs
 
 

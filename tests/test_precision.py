@@ -12,7 +12,7 @@ from accelerate import PartialState
 from accelerate.state import AcceleratorState
 
 import run_glue
-from elmo_gpt_bert.training import loop, machine
+from elmo_gpt_bert.training import launching, loop
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.identity import read_finished, run_identity
@@ -34,7 +34,7 @@ def on_gpu(monkeypatch) -> Callable:
     """Makes this process's device a GPU of that capability for the choice of the precision, and only for it."""
 
     def put(capability: tuple[int, int] = A100, device: str = "cuda") -> None:
-        choose = machine._choose
+        choose = launching._choose
         AcceleratorState._reset_state(True)  # a process keeps the precision of its first run
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tensor 9000")
@@ -44,7 +44,7 @@ def on_gpu(monkeypatch) -> Callable:
                 patch.setattr(PartialState(), "device", torch.device(device))
                 return choose(args)
 
-        monkeypatch.setattr(machine, "_choose", choose_there)
+        monkeypatch.setattr(launching, "_choose", choose_there)
 
     return put
 
@@ -216,7 +216,7 @@ def test_only_a_run_that_goes_on_takes_what_its_folder_records_and_the_launcher_
     (out / "metrics.json").write_text(json.dumps({"identity": identity}), encoding="utf-8")
 
     def choice(**changes: bool) -> tuple[str, str]:
-        args = machine.choose_precision(run(**AUTO, resume=True, **changes))
+        args = launching.choose_precision(run(**AUTO, resume=True, **changes))
         return args.mixed_precision, args.matmul_precision
 
     assert choice() == ("bf16", "medium")

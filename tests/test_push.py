@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard, constants, hf_api
 
 import run_glue
 from elmo_gpt_bert.training import runs
-from elmo_gpt_bert.training.checksums import write_checksums
+from elmo_gpt_bert.training.digests import write_checksums
 from elmo_gpt_bert.training.hub import create_repository, push, pushed_files
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.hub_server import HubServer

@@ -16,7 +16,7 @@ from huggingface_hub.utils import filter_repo_objects
 from elmo_gpt_bert.training import launching, reporting, runs
 from elmo_gpt_bert.training.arguments import hub_model_id
 from elmo_gpt_bert.training.cards import model_card
-from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
+from elmo_gpt_bert.training.digests import verify_checksums, write_checksums
 from elmo_gpt_bert.training.files import write_text
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.output_folder import record_result_files

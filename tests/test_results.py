@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from elmo_gpt_bert.training import launching, seeds
+from elmo_gpt_bert.training import launching, runs
 from elmo_gpt_bert.training.cards import score_table
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
@@ -238,9 +238,9 @@ def test_a_type_that_only_the_model_sees_chooses_no_model():
 
 
 def test_a_type_is_not_called_as_a_statistic_over_seeds_is():
-    seeds._check_names(ENTITIES)
+    runs._check_names(ENTITIES)
     with pytest.raises(InputError, match="^the type min has the name of a statistic over seeds"):
-        seeds._check_names(ENTITIES | {"test_f1_min": 0.5, "test_number_min": 1})
+        runs._check_names(ENTITIES | {"test_f1_min": 0.5, "test_number_min": 1})
 
 
 # What the console shows

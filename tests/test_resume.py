@@ -18,8 +18,8 @@ import transformers
 from datasets import Dataset
 
 import run_glue
-from elmo_gpt_bert.training import checkpoints, files, loop, reporting, results, seeds
-from elmo_gpt_bert.training.checksums import write_checksums
+from elmo_gpt_bert.training import checkpoints, files, loop, reporting, results, runs
+from elmo_gpt_bert.training.digests import write_checksums
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.identity import run_identity
 from tests.glue_sample import write_model, write_task, write_vocabulary
@@ -355,8 +355,8 @@ def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(tmp_
         "2",
     ]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(seeds, "remove_all_but_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
-        patch.setattr(seeds, "goodness", lambda scores, metric: 0.0)
+        patch.setattr(runs, "remove_all_but_results", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(runs, "goodness", lambda scores, metric: 0.0)
         run_glue.main(argv)
     shutil.rmtree(tmp_path / "out" / "seed-43")
     again = shutil.copytree(tmp_path / "out", tmp_path / "again")

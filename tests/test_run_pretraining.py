@@ -19,7 +19,7 @@ import run_blimp
 import run_glue
 import run_pretraining
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
-from elmo_gpt_bert.training import history, loop
+from elmo_gpt_bert.training import log, loop
 from elmo_gpt_bert.training.loading import positions
 from modeling import ElmoTokenizer
 from tests.glue_sample import write_task
@@ -44,7 +44,7 @@ WITHOUT_DROPOUT = {
 @pytest.fixture(autouse=True)
 def _no_curves(monkeypatch):
     """Drawing takes longer than these runs do, so that only the first test draws."""
-    monkeypatch.setattr(history, "draw_curves", lambda *_: False)
+    monkeypatch.setattr(log, "draw_curves", lambda *_: False)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -268,11 +268,11 @@ def test_curves_that_cannot_be_drawn_cost_no_model(tmp_path, monkeypatch):
     argv = [*flags(tmp_path, "causal_lm"), "--max_steps", "1", "--do_eval", "false"]
     argv += ["--output_dir", str(tmp_path / "out")]
     drawn = []
-    monkeypatch.setattr(history, "draw_curves", lambda records, path: path.joinpath("x").touch())
+    monkeypatch.setattr(log, "draw_curves", lambda records, path: path.joinpath("x").touch())
     with pytest.raises(OSError):
         run_pretraining.main(argv)
     assert (tmp_path / "out" / "model.safetensors").is_file() and (tmp_path / "out" / "metrics.json").is_file()
-    monkeypatch.setattr(history, "draw_curves", lambda records, path: drawn.extend(records))
+    monkeypatch.setattr(log, "draw_curves", lambda records, path: drawn.extend(records))
     run_pretraining.main([*argv, "--resume"])
     assert [record["update"] for record in drawn] == [1]
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import run_glue
 from elmo_gpt_bert.metrics.entities.entities import split_tag
 from elmo_gpt_bert.training import command_line, files, launching, loop, reporting, runs
-from elmo_gpt_bert.training.checksums import verify_checksums, write_checksums
+from elmo_gpt_bert.training.digests import verify_checksums, write_checksums
 from elmo_gpt_bert.training.errors import DivergedError, InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.identity import run_identity
@@ -560,7 +560,7 @@ def test_the_curves_of_a_seed_that_diverges_are_drawn_before_the_next_begins(fla
         update(self, losses * float("nan") if self.args.seed == 42 and self.progress.update == 2 else losses, items)
 
     monkeypatch.setattr(loop._Training, "update", diverging)
-    monkeypatch.setattr("elmo_gpt_bert.training.history.draw_curves", lambda records, path: path.touch() or True)
+    monkeypatch.setattr("elmo_gpt_bert.training.log.draw_curves", lambda records, path: path.touch() or True)
     argv = [*flags, "--max_restarts", "1", "--max_steps", "3", "--logging_steps", "1", "--report_to", "curves"]
     run_glue.main(argv)
     assert all((tmp_path / "out" / f"seed-{seed}" / "curves.png").exists() for seed in (42, 43))

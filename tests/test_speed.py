@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.flop_counter import FlopCounterMode
 
 import modeling
-from elmo_gpt_bert.training import speed
-from elmo_gpt_bert.training.speed import Speed, Throughput, _matrix_peak
+from elmo_gpt_bert.training import log
+from elmo_gpt_bert.training.log import Speed, Throughput, _matrix_peak
 from tests import bert_cases, gpt_cases
 from tests.elmo_reference import small_config
 
@@ -148,7 +148,7 @@ def test_torchs_counter_finds_the_same_products_whichever_library_computes_them(
 
 
 def test_the_limit_is_measured_once_for_each_precision_and_leaves_the_random_numbers_alone(monkeypatch):
-    monkeypatch.setattr("elmo_gpt_bert.training.speed.SECONDS", 0.01)
+    monkeypatch.setattr("elmo_gpt_bert.training.log.SECONDS", 0.01)
     _matrix_peak.cache_clear()
     before = torch.get_rng_state()
     limits = [Throughput(CPU, precision).peak for precision in ("no", "bf16", "no")]
@@ -163,11 +163,11 @@ def test_the_limit_of_a_gpu_is_that_of_the_largest_product_even_if_another_proce
     make_generator, make_numbers = torch.Generator, torch.rand
     monkeypatch.setattr(torch, "Generator", lambda device: make_generator(CPU))
     monkeypatch.setattr(torch, "rand", lambda *sizes, device, **options: make_numbers(*sizes, **options))
-    monkeypatch.setattr(speed, "SIZES", (2, 4, 8))
+    monkeypatch.setattr(log, "SIZES", (2, 4, 8))
     for seconds, size in ((1.0, 2), (0.0, 8)):
-        monkeypatch.setattr(speed, "_time_product", lambda factors, seconds=seconds: seconds)
-        assert len(speed._large_matrix(CPU, torch.float32)) == size
-        assert len(speed._large_matrix(torch.device("cuda"), torch.float32)) == 8
+        monkeypatch.setattr(log, "_time_product", lambda factors, seconds=seconds: seconds)
+        assert len(log._large_matrix(CPU, torch.float32)) == size
+        assert len(log._large_matrix(torch.device("cuda"), torch.float32)) == 8
 
 
 # The values of the log

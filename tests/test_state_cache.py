@@ -23,9 +23,10 @@ from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification,
 
 import modeling
 from elmo_gpt_bert.tasks.ner import features as ner
+from elmo_gpt_bert.tasks.ner import states as state_cache
+from elmo_gpt_bert.tasks.ner.states import cache_states
 from elmo_gpt_bert.training import files as writing
-from elmo_gpt_bert.training import launching, state_cache
-from elmo_gpt_bert.training.state_cache import cache_states
+from elmo_gpt_bert.training import launching
 from modeling import FeatureTaggerConfig, FeatureTaggerForTokenClassification
 from tests.processes import fork, wait
 

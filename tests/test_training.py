@@ -36,7 +36,7 @@ from elmo_gpt_bert.training import batches, checkpoints, launching, loop, optimi
 from elmo_gpt_bert.training.batches import load_batches
 from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.identity import run_identity
-from elmo_gpt_bert.training.prediction import predict
+from elmo_gpt_bert.training.task import predict
 from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tests.glue_sample import VOCABULARY, write_model
 from tests.gpt_sample import write_gpt_tokenizer

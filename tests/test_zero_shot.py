@@ -155,7 +155,7 @@ def test_the_threshold_is_the_best_of_all():
 
 
 def test_every_checkpoint_of_a_real_run_is_a_row_with_its_place_in_pre_training(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("elmo_gpt_bert.training.history.draw_curves", lambda *_: True)
+    monkeypatch.setattr("elmo_gpt_bert.training.log.draw_curves", lambda *_: True)
     monkeypatch.setattr("elmo_gpt_bert.analysis.frame.write_picture", lambda *_: None)
     run = tmp_path / "gpt"
     steps = ["--max_steps", "5", "--save_strategy", "steps", "--save_steps", "2", "--save_total_limit", "3"]

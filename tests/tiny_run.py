@@ -20,8 +20,7 @@ from elmo_gpt_bert.training import launching, loading, loop
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Collate
 from elmo_gpt_bert.training.identity import run_identity
-from elmo_gpt_bert.training.prediction import Outputs, predict
-from elmo_gpt_bert.training.task import Compute, Description, Task
+from elmo_gpt_bert.training.task import Compute, Description, Outputs, Task, predict
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,11 +43,11 @@ from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import read_json_object, shown
-from elmo_gpt_bert.training.history import read_log
 from elmo_gpt_bert.training.identity import FINAL_LENGTH
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
+from elmo_gpt_bert.training.log import read_log
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
-from elmo_gpt_bert.training.prediction import predict
+from elmo_gpt_bert.training.task import predict
 
 
 BATCH = 32  # sentences

@@ -28,15 +28,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from elmo_gpt_bert.training.arguments import RunArguments
-from elmo_gpt_bert.training.checksums import damage, write_checksums
-from elmo_gpt_bert.training.digests import digest
+from elmo_gpt_bert.training.batches import Plan
+from elmo_gpt_bert.training.digests import damage, digest, write_checksums
 from elmo_gpt_bert.training.errors import DivergedError, FileError
 from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder
 from elmo_gpt_bert.training.identity import PREDICTIONS, allowed_differences, check_same, flatten_config
 from elmo_gpt_bert.training.layers import gather_weights, load_weights, saved_class, saved_name
 from elmo_gpt_bert.training.optimization import gather_state, load_state
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, matching_folders
-from elmo_gpt_bert.training.plan import Plan
 from elmo_gpt_bert.training.processes import on_main, together
 from elmo_gpt_bert.training.results import goodness
 

@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from elmo_gpt_bert.training.digests import digest
-from elmo_gpt_bert.training.environment import versions
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import load_tensors, save_tensors
 from elmo_gpt_bert.training.output_folder import METRICS, SEED, record_result_files
-from elmo_gpt_bert.training.prediction import Outputs
+from elmo_gpt_bert.training.processes import versions
 from elmo_gpt_bert.training.results import read_record
+from elmo_gpt_bert.training.task import Outputs
 
 
 if TYPE_CHECKING:

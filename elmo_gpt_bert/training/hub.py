@@ -10,7 +10,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import filter_repo_objects
 
-from elmo_gpt_bert.training.checksums import SHA256SUMS, loaded_names
+from elmo_gpt_bert.training.digests import SHA256SUMS, loaded_names
 from elmo_gpt_bert.training.errors import FileError
 
 
@@ -36,7 +36,9 @@ def create_repository(name: str, private: bool) -> str:
         name = api.create_repo(name, private=private or None, exist_ok=True).repo_id
         api.auth_check(name, write=True)
     except (OSError, HTTPError, ValueError) as error:
-        raise FileError(f"cannot push to {name} on {constants.ENDPOINT}: {_reason(error)}") from error
+        raise FileError(
+            f"cannot push to {name} on {constants.ENDPOINT}: {_reason(error)}, or leave --push_to_hub out"
+        ) from error
     return name
 
 

@@ -20,7 +20,7 @@ from accelerate import PartialState
 from huggingface_hub import try_to_load_from_cache
 
 from elmo_gpt_bert.training.arguments import AUTO, RunArguments, default_strategy
-from elmo_gpt_bert.training.checksums import loadable_files
+from elmo_gpt_bert.training.digests import loadable_files
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import file_digest
 from elmo_gpt_bert.training.optimization import samples_of_update
@@ -69,13 +69,17 @@ def run_identity(args: RunArguments, processes: int | None = None, absent: bool 
     values = {name: value for name, value in dataclasses.asdict(args).items() if name not in free}
     values["eval_strategy"] = args.eval_strategy or default_strategy(args.eval_steps)
     values[SAMPLES] = samples_of_update(args, processes or PartialState().num_processes)
-    values |= {MODEL: model_content(args.model_name_or_path), TOKENIZER: tokenizer_content(args)}
+    values[MODEL] = _content_of(args.model_name_or_path, of_tokenizer=False)
+    name = args.tokenizer_name or args.model_name_or_path
+    is_made = args.tokenizer_name is None and name.endswith(".json")
+    values[TOKENIZER] = "made of the text" if is_made else _content_of(name, of_tokenizer=True)
     if args.ensemble is not None:
         folders = [Path(path) for name in args.ensemble.split(",") for path in sorted(glob.glob(name))]
         files = [file for folder in folders for file in sorted(folder.rglob("outputs-*.safetensors"))]
         values[OUTPUTS] = files_digest(files)
     try:
-        values |= {data_name(split): _data_content(source) for split, source in args.data_sources().items()}
+        for split, source in args.data_sources().items():
+            values[data_name(split)] = source if isinstance(source, str) else files_digest(source)
     except MissingFileError:
         if not absent:
             raise
@@ -98,37 +102,16 @@ def files_digest(files: Iterable[Path]) -> str:
     return hashlib.sha256("".join(map(file_digest, files)).encode()).hexdigest()[:16]
 
 
-def _data_content(source: list[Path] | str) -> str:
-    """The digest of the files of a split, or of the name of a data set on the Hub with its version."""
-    return source if isinstance(source, str) else files_digest(source)
+def _content_of(name: str, of_tokenizer: bool) -> str | None:
+    """A digest of what `from_pretrained` reads of a tokenizer, or of a model without it; None if there is nothing.
 
-
-def model_content(name: str) -> str | None:
-    """A digest of what `from_pretrained` reads of a model, without the tokenizer; None if there is no such path."""
-    if not Path(name).is_dir():
-        return _content_of(name)
-    files = [path for path in loadable_files(Path(name)) if not TOKENIZER_FILES.fullmatch(path.name)]
-    return _named_digest([path for path in files if not TRAINING_STATE.fullmatch(path.name)])
-
-
-def tokenizer_content(args: RunArguments) -> str | None:
-    """A digest of the tokenizer's files, those of the model without --tokenizer_name; None if there are none."""
-    name = args.tokenizer_name or args.model_name_or_path
-    if args.tokenizer_name is None and name.endswith(".json"):
-        return "made of the text"
-    if not Path(name).is_dir():
-        return _content_of(name)
-    return _named_digest([path for path in loadable_files(Path(name)) if TOKENIZER_FILES.fullmatch(path.name)])
-
-
-def _named_digest(files: list[Path]) -> str | None:
-    """A digest of the names and contents of files; None if there are none."""
-    content = json.dumps([[path.name, file_digest(path)] for path in files])
-    return hashlib.sha256(content.encode()).hexdigest()[:16] if files else None
-
-
-def _content_of(name: str) -> str | None:
-    """The digest of a file, or a name on the Hub with the commit that is in the cache, if one is."""
+    A name on the Hub stands for itself, with the commit that is in the cache, if one is.
+    """
+    if Path(name).is_dir():
+        files = [path for path in loadable_files(Path(name)) if not TRAINING_STATE.fullmatch(path.name)]
+        files = [path for path in files if bool(TOKENIZER_FILES.fullmatch(path.name)) == of_tokenizer]
+        content = json.dumps([[path.name, file_digest(path)] for path in files])
+        return hashlib.sha256(content.encode()).hexdigest()[:16] if files else None
     if Path(name).is_file():
         return files_digest([Path(name)])
     if name.endswith((".json", ".txt")) or name.startswith((".", "/", "~")) or name.count("/") > 1:

@@ -1,45 +1,58 @@
-"""Prepares a run: locks its output folder, makes the Accelerator and starts trackers."""
+"""Prepares a run on this machine: output folder, Accelerator, precision, and the batches when a run goes on there.
+
+`auto` in --mixed_precision and --matmul_precision stands for what the GPU can do. And an update keeps its number of
+samples when a run goes on with another number of processes:
+
+OUTPUT_DIR/.batch.json    --per_device_train_batch_size and --gradient_accumulation_steps as they were when the run
+                          began, and the number of processes that it had then; until the run is complete
+"""
 
 import contextlib
+import dataclasses
 import gc
 import importlib
+import math
 import os
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import transformers
-from accelerate import Accelerator, DistributedType
-from accelerate.tracking import GeneralTracker, TensorBoardTracker, get_available_trackers
+from accelerate import Accelerator, DistributedType, PartialState
 from accelerate.utils import set_seed
+from transformers import PreTrainedConfig
 
-from elmo_gpt_bert.training.arguments import CURVES, TRACKERS, RunArguments, public_arguments
+from elmo_gpt_bert.training.arguments import AUTO, RunArguments
 from elmo_gpt_bert.training.errors import (
     ExistingFileError,
     FileError,
     FolderInUseError,
     InputError,
-    LaunchError,
-    PackageError,
     Parameter,
 )
-from elmo_gpt_bert.training.files import acquire_lock
-from elmo_gpt_bert.training.history import History
+from elmo_gpt_bert.training.files import acquire_lock, read_json_object, write_json
+from elmo_gpt_bert.training.log import trackers_of
+from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.output_folder import (
     BATCH,
     CHECKPOINT,
+    DIVERGED,
     HALF_WRITTEN,
+    METRICS,
     RESULTS,
     SEED,
+    matching_folders,
     remove_curves,
     remove_results,
 )
 from elmo_gpt_bert.training.processes import check_shared, on_main
 
+
+Arguments = TypeVar("Arguments", bound=RunArguments)
 
 # The folder above that of the first of several seeds. Its earlier files go when that seed begins.
 _folder_of_seeds: ContextVar[Path | None] = ContextVar("_folder_of_seeds", default=None)
@@ -142,7 +155,7 @@ def make_accelerator(args: RunArguments) -> Accelerator:
     _import_libraries()
     transformers.utils.logging.set_verbosity_error()
     torch.set_float32_matmul_precision(args.matmul_precision)
-    accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=_trackers(args) or None)
+    accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=trackers_of(args) or None)
     _check_launcher(args, accelerator)
     if args.mixed_precision == "fp16" and accelerator.device.type == "cpu":  # accelerate would compute in float32
         raise InputError("--mixed_precision fp16 needs a GPU: on CPU use bf16 or no")
@@ -159,22 +172,6 @@ def choose_implementation(name: Literal["zoo", "transformers"]) -> None:
         modeling.register()
     elif "modeling" in sys.modules:
         sys.modules["modeling"].unregister()
-
-
-def _trackers(args: RunArguments) -> list[str | GeneralTracker]:
-    """The trackers of --report_to, for Accelerator. Raises ImportError for one that is not installed."""
-    installed = [*map(str, get_available_trackers()), CURVES]
-    names = {"none": [], "all": [name for name in TRACKERS if name in installed]}
-    names = names.get(args.report_to, args.report_to.split(","))
-    for name in names:
-        if name not in installed:  # accelerate would ignore it
-            raise PackageError(f"--report_to {name} needs a package that is not installed: pip install {name}")
-    # By its name, TensorBoard would write to a folder named after the project.
-    own = {
-        "tensorboard": partial(TensorBoardTracker, "runs", args.output_dir),
-        CURVES: partial(History, Path(args.output_dir), resumes=args.resume),
-    }
-    return [own[name]() if name in own else name for name in names]
 
 
 def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
@@ -195,42 +192,6 @@ def _check_launcher(args: RunArguments, accelerator: Accelerator) -> None:
             f"the launcher was told gradient_accumulation_steps {accelerator.gradient_accumulation_steps}: give "
             "--gradient_accumulation_steps to the run instead, which weighs every example of an update equally"
         )
-
-
-def start_trackers(args: RunArguments, accelerator: Accelerator) -> None:
-    """Starts the trackers of --report_to. TensorBoard writes to OUTPUT_DIR/runs; others name the run after OUTPUT_DIR.
-
-    The curves of an earlier run go, unless this one may go on from it: the tracker would show them as its own.
-    Raises RuntimeError if a tracker cannot start, for example without a login or network.
-    """
-    names = {"wandb": {"name": args.output_dir, "dir": args.output_dir}, "trackio": {"name": args.output_dir}}
-    config = {name: str(value) for name, value in public_arguments(args).items()}  # TensorBoard does not accept None
-    if accelerator.is_main_process and not args.resume:
-        remove_curves(Path(args.output_dir))
-    try:
-        accelerator.init_trackers("elmo-gpt-bert", config, init_kwargs=names)
-    except Exception as error:  # each tracker raises its own
-        problem = " ".join(str(error).split())
-        remedy = "WANDB_MODE=offline keeps wandb's curves here"
-        raise LaunchError(f"--report_to {args.report_to}: {problem} {remedy}") from error
-
-
-def finish_trackers(accelerator: Accelerator) -> None:
-    """Finishes the trackers that have been started; a second call does nothing."""
-    trackers, accelerator.trackers = accelerator.trackers, []
-    for tracker in trackers:
-        tracker.finish()
-
-
-@contextlib.contextmanager
-def trackers_finished(accelerator: Accelerator) -> Iterator[None]:
-    """Finishes the trackers after an error within the context, because another seed may follow in this process."""
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(FileError):  # the first error says more
-            finish_trackers(accelerator)
-        raise
 
 
 @contextlib.contextmanager
@@ -256,3 +217,137 @@ def remove_earlier_results(args: RunArguments, accelerator: Accelerator) -> None
             remove_results(above, *kinds, keep=output)
             remove_curves(above)
         remove_results(output, *(kinds if args.do_train and not args.resume else ()))
+
+
+# Precision
+
+
+Precision = dict[str, str]  # by the names of the flags
+
+FLOAT32: Precision = {"mixed_precision": "no", "matmul_precision": "highest"}
+BFLOAT16: Precision = {"mixed_precision": "bf16", "matmul_precision": "high"}
+# The files with a run's identity, seen from its output folder or from a checkpoint of it.
+RECORDS = (METRICS, "progress.json", "checkpoint-*/progress.json")
+RECORDS += (f"seed-*/{METRICS}", f"seed-*/{DIVERGED}", "seed-*/checkpoint-*/progress.json")
+
+
+def choose_precision(args: Arguments) -> Arguments:
+    """The arguments with a precision in place of `auto`; a line on the console says where it is not float32.
+
+    A run that --resume continues keeps its precision, unless the launcher was told one. On a GPU that computes in
+    bfloat16, a run that trains takes bf16, and one that only evaluates takes what the run of its model recorded. ELMo
+    stays in float32, because its scores in bf16 have not been measured. Every process must call it.
+    """
+    precision, reason = on_main(partial(_choose, args))
+    changes = {name: value for name, value in precision.items() if getattr(args, name) == AUTO}
+    name = changes.get("mixed_precision", "no")
+    if name != "no":
+        PartialState().print(f"--mixed_precision auto: {name}, as {reason}; --mixed_precision no computes in float32")
+    return dataclasses.replace(args, **changes)
+
+
+def _choose(args: RunArguments) -> tuple[Precision, str]:
+    """The precision that `auto` stands for, and a reason."""
+    saved = _recorded(Path(args.output_dir)) if args.resume and args.do_train else {}
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
+    if launched in ("fp16", "bf16"):
+        return FLOAT32 | saved | {"mixed_precision": launched}, "the launcher was told"
+    if saved:
+        return FLOAT32 | saved, f"the run in {args.output_dir} began"
+    gpu = _gpu_with_bfloat16()
+    if gpu is None or args.mixed_precision != AUTO:
+        return FLOAT32, ""
+    if not args.do_train:
+        return FLOAT32 | _recorded(Path(args.model_name_or_path)), f"the run of {args.model_name_or_path} computed"
+    return (FLOAT32, "") if _is_elmo(args.model_name_or_path) else (BFLOAT16, f"the GPU {gpu} has it")
+
+
+def _recorded(folder: Path) -> Precision:
+    """The precision of the run that wrote to a folder; empty where no record of it can be read."""
+    for path in (path for name in RECORDS for path in folder.glob(name)):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # damaged: others report it
+            identity = read_json_object(path)["identity"]
+            return {name: identity[name] for name in FLOAT32}
+    return {}
+
+
+def _gpu_with_bfloat16() -> str | None:
+    """The name of this process's GPU if it computes in bfloat16; None on other devices."""
+    device = PartialState().device
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    return torch.cuda.get_device_name(device)
+
+
+def _is_elmo(name: str) -> bool:
+    """Whether a model is of the family of ELMo, by its configuration alone."""
+    with contextlib.suppress(Exception):  # `load_config` reports what is wrong with it
+        return PreTrainedConfig.get_config_dict(name)[0]["model_type"] == "elmo"
+    return False
+
+
+# Batches
+
+
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+
+
+def keep_global_batch(args: Arguments) -> Arguments:
+    """The arguments with which this number of processes makes the same updates as the run that --resume continues.
+
+    A launcher that restarts a run on fewer machines, or on more, repeats its flags. If they are those that the run
+    began with, batch size and accumulation are adapted to the processes. Other flags are left as they are, and
+    --resume compares the samples of an update. Every process must call it. Raises ValueError if the processes cannot
+    share the samples equally.
+    """
+    state, path = PartialState(), Path(args.output_dir, BATCH)
+    sizes = {name: getattr(args, name) for name in SIZES}
+    began = on_main(lambda: read_json_object(path) if args.resume and path.is_file() else {})
+    if {name: began.get(name) for name in SIZES} == sizes and began["processes"] != state.num_processes:
+        return _adapted(args, began["processes"], state)
+    if state.is_main_process and args.do_train and not (args.resume and _has_progress(path.parent)):
+        write_batch(path.parent, args, state.num_processes)
+    return args
+
+
+def write_batch(output: Path, args: RunArguments, processes: int = 1) -> None:
+    """Writes to the folder that its run began with these arguments in so many processes.
+
+    A run that then starts there with --resume and other processes makes the same updates.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    write_json(output / BATCH, {name: getattr(args, name) for name in SIZES} | {"processes": processes})
+
+
+def forget_global_batch(args: RunArguments) -> None:
+    """Removes what `keep_global_batch` wrote: the run is complete."""
+    if PartialState().is_main_process:
+        Path(args.output_dir, BATCH).unlink(missing_ok=True)
+
+
+def _has_progress(output: Path) -> bool:
+    return bool(matching_folders(output, CHECKPOINT) or matching_folders(output, SEED))
+
+
+def _adapted(args: Arguments, began: int, state: PartialState) -> Arguments:
+    """The arguments of a run that `began` with another number of processes. Prints what was adapted."""
+    samples, processes = samples_of_update(args, began), state.num_processes
+    if samples % processes:
+        raise InputError(
+            f"the run began with {began} processes and {samples} examples in an update, which {processes} processes "
+            "cannot share equally: start another number of processes"
+        )
+    batch, accumulation = share(samples // processes, args.per_device_train_batch_size)
+    changes: dict[str, Any] = dict(zip(SIZES, (batch, accumulation), strict=True))
+    flags = " ".join(f"--{name} {value}" for name, value in changes.items())
+    state.print(f"the run began with {began} processes, now {processes}: {flags} keep {samples} examples in an update")
+    return dataclasses.replace(args, **changes)
+
+
+def share(samples: int, largest: int) -> tuple[int, int]:
+    """(batch size, accumulation steps) for so many samples of one process, in batches of at most the `largest` size.
+
+    Of the possible batches it is the largest, so that an update has as few of them as possible.
+    """
+    steps = next(steps for steps in range(math.ceil(samples / largest), samples + 1) if samples % steps == 0)
+    return samples // steps, steps

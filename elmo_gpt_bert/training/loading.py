@@ -26,7 +26,7 @@ from huggingface_hub import constants
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 
 from elmo_gpt_bert.training.arguments import ModelSource
-from elmo_gpt_bert.training.checksums import verify_checksums
+from elmo_gpt_bert.training.digests import verify_checksums
 from elmo_gpt_bert.training.errors import (
     FileError,
     InputError,

@@ -22,14 +22,21 @@ import torch
 from accelerate import Accelerator, DistributedType
 from accelerate.utils import send_to_device, tqdm
 
-from elmo_gpt_bert.training import memory
+from elmo_gpt_bert.training import processes
 from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
-from elmo_gpt_bert.training.batches import count_workers, load_batches, padding_options, with_packing
+from elmo_gpt_bert.training.batches import (
+    Batch,
+    Counts,
+    Stretch,
+    count_workers,
+    load_batches,
+    padding_options,
+    with_packing,
+)
 from elmo_gpt_bert.training.checkpoints import BATCH_SIZE, Checkpoints, Mean, Progress
 from elmo_gpt_bert.training.command_line import Interrupted, stop_signals
-from elmo_gpt_bert.training.environment import hardware, one_thread_beside, versions
 from elmo_gpt_bert.training.errors import DivergedError, InputError, as_user_errors, flags_in_errors
-from elmo_gpt_bert.training.launching import remove_earlier_results, start_trackers
+from elmo_gpt_bert.training.launching import remove_earlier_results
 from elmo_gpt_bert.training.layers import (
     check_ties,
     compiled_layers,
@@ -39,10 +46,10 @@ from elmo_gpt_bert.training.layers import (
     recompute_activations,
     reinitialize_layers,
 )
+from elmo_gpt_bert.training.log import Speed, start_trackers
 from elmo_gpt_bert.training.optimization import build_optimizer, build_schedule, move_schedule
-from elmo_gpt_bert.training.plan import Batch, Counts, Stretch
+from elmo_gpt_bert.training.processes import hardware, one_thread_beside, versions
 from elmo_gpt_bert.training.results import Clock, goodness, scores_of, without_types
-from elmo_gpt_bert.training.speed import Speed
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, results_of
 
 
@@ -100,11 +107,11 @@ def train(
     if task.evaluation_splits and args.metric_for_best_model:  # a wrong name fails before training
         _check_metric(task, compute, args.metric_for_best_model)
     if accelerator.device.type == "cpu":
-        memory.keep_blocks()
+        processes.keep_blocks()
     compiled = compiled_layers(model, args.torch_compile_mode) if args.torch_compile else contextlib.nullcontext()
     with compiled:
         trained = _Training(model, tokenizer, task, compute, args, accelerator, identity).run()
-    memory.release()
+    processes.release()
     return trained
 
 
@@ -332,8 +339,8 @@ class _Training:
         """Does what is due after an update: logs, evaluates, saves a checkpoint, or stops."""
         args, update, is_last = self.args, self.progress.update, self.is_last
         ends = self.plan.ends_epoch(update) or is_last
-        if update % memory.UPDATES == 0:
-            memory.release()
+        if update % processes.UPDATES == 0:
+            processes.release()
         if update % args.logging_steps == 0 or is_last:
             self.log()
         evaluates = is_last if args.eval_strategy == "no" else self.is_due(args.eval_strategy, args.eval_steps, ends)

@@ -17,14 +17,14 @@ from safetensors import SafetensorError
 
 from elmo_gpt_bert.training.arguments import RunArguments, public_arguments
 from elmo_gpt_bert.training.cards import model_card
-from elmo_gpt_bert.training.checksums import SHA256SUMS, superseded_files, write_checksums
 from elmo_gpt_bert.training.command_line import start_of_script
-from elmo_gpt_bert.training.environment import hardware, versions
+from elmo_gpt_bert.training.digests import SHA256SUMS, superseded_files, write_checksums
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
-from elmo_gpt_bert.training.launching import finish_trackers
 from elmo_gpt_bert.training.layers import gather_weights
+from elmo_gpt_bert.training.log import finish_trackers
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
+from elmo_gpt_bert.training.processes import hardware, versions
 from elmo_gpt_bert.training.results import describe_results, read_results
 from elmo_gpt_bert.training.task import Description
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elmo_gpt_bert.training.errors import InputError, Parameter
-from elmo_gpt_bert.training.files import parse_json, read_text
+from elmo_gpt_bert.training.files import read_json_object
 
 
 if TYPE_CHECKING:
@@ -262,11 +262,10 @@ def read_results(record: Mapping[str, Any]) -> tuple[dict[str, float], dict[str,
 def read_record(path: Path) -> dict[str, Any]:
     """Reads a metrics.json. Raises ValueError if it is damaged, or its seed or one of its parts has the wrong type."""
     try:
-        record = parse_json(read_text(path))
+        record = read_json_object(path)
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}): copy it again, or repeat its run") from error
-    has_seed = isinstance(record, dict) and type(record.get("seed")) is int
     parts = ("args", "identity", "runs", "replaced_runs")
-    if not (has_seed and all(isinstance(record.get(name, {}), dict) for name in parts)):
+    if type(record.get("seed")) is not int or not all(isinstance(record.get(name, {}), dict) for name in parts):
         raise InputError(f"{path} is not what a run writes: copy it again, or repeat its run")
     return record

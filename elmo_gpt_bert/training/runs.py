@@ -1,8 +1,10 @@
-"""Runs a script: `command` calls its `main`, `repeat` its `run`, and `carry_out` trains, evaluates and predicts."""
+"""Runs a script: once or with several seeds, of which it keeps the best model; trains, evaluates and predicts."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import importlib
 import sys
 import time
@@ -15,27 +17,62 @@ import psutil
 from accelerate import Accelerator, PartialState
 
 from elmo_gpt_bert.training import hub
-from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id
+from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
 from elmo_gpt_bert.training.batches import worker_errors
-from elmo_gpt_bert.training.checksums import damage
+from elmo_gpt_bert.training.cards import with_spread
 from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.digests import damage
 from elmo_gpt_bert.training.ensembles import average, members, save_outputs
-from elmo_gpt_bert.training.errors import FileError, InputError, flags_in_errors
-from elmo_gpt_bert.training.files import write_bytes
-from elmo_gpt_bert.training.identity import read_finished, run_identity
-from elmo_gpt_bert.training.launching import lock_output_folder, remove_earlier_results, trackers_finished
+from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_errors
+from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_bytes, write_json, write_text
+from elmo_gpt_bert.training.identity import first_difference, read_finished, run_identity
+from elmo_gpt_bert.training.launching import (
+    choose_precision,
+    first_of_seeds,
+    forget_global_batch,
+    keep_global_batch,
+    lock_output_folder,
+    locked,
+    make_accelerator,
+    remove_earlier_results,
+)
+from elmo_gpt_bert.training.log import trackers_finished
 from elmo_gpt_bert.training.loop import Trained, train
-from elmo_gpt_bert.training.machine import choose_precision, forget_global_batch, keep_global_batch
-from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, SEED, matching_folders, record_result_files
+from elmo_gpt_bert.training.output_folder import (
+    CHECKPOINT,
+    CURVES,
+    DIVERGED,
+    LOG,
+    METRICS,
+    RESULTS,
+    SEED,
+    matching_folders,
+    read_result_files,
+    record_result_files,
+)
 from elmo_gpt_bert.training.processes import join_processes, on_main
-from elmo_gpt_bert.training.reporting import write_results
-from elmo_gpt_bert.training.results import Clock, read_record, read_results
-from elmo_gpt_bert.training.seeds import Run, run_seeds
+from elmo_gpt_bert.training.reporting import move_model, print_results, write_results
+from elmo_gpt_bert.training.results import (
+    PREDICTED_CLASSES,
+    STATISTICS,
+    Clock,
+    goodness,
+    read_record,
+    read_results,
+    scores_of,
+    spread_of_seeds,
+    types_of,
+)
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, results_of
 
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+Run = Callable[[RunArguments], dict[str, float]]  # carries out one run; returns its results as metrics.json has them
+# What a script loads: its task, still without features, the model and the tokenizer.
+Load = Callable[[RunArguments], tuple[Task, "PreTrainedModel", "PreTrainedTokenizerBase"]]
 
 
 def command(main: Callable[[], object] | None = None) -> None:
@@ -58,35 +95,44 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
     Returns the results as metrics.json has them.
     """
     join_processes(args.ddp_timeout)
-    with worker_errors():
-        if args.ensemble is not None:  # a missing folder is an error before the work
-            names = ", ".join(map(str, members(args.ensemble, args.output_dir)))
-            PartialState().print(f"ensemble: the mean of {names}")
-        with lock_output_folder(args):
-            return _repeat(run, args)
-
-
-def _repeat(run: Run, args: RunArguments) -> dict[str, float]:
-    args = keep_global_batch(choose_precision(args))
-    if args.push_to_hub:  # a missing token is an error before the work
-        args = dataclasses.replace(args, hub_model_id=on_main(partial(_create_repository, args)))
-    if args.seeds > 1 or args.max_restarts:
-        results = run_seeds(run, args)
-    elif args.resume and on_main(lambda: bool(matching_folders(Path(args.output_dir), SEED))):
-        raise InputError(f"{args.output_dir} holds runs of several seeds: --resume them with --seeds")
-    else:
-        results = run(args)
-    forget_global_batch(args)
-    if args.push_to_hub and PartialState().is_main_process:
-        hub.push(hub_model_id(args), Path(args.output_dir))
+    if args.ensemble is not None:  # a missing folder is an error before the work
+        names = ", ".join(map(str, members(args.ensemble, args.output_dir)))
+        PartialState().print(f"ensemble: the mean of {names}")
+    output = Path(args.output_dir)
+    with worker_errors(), lock_output_folder(args):
+        args = keep_global_batch(choose_precision(args))
+        if args.push_to_hub:  # a missing token is an error before the work
+            repository = on_main(lambda: hub.create_repository(hub_model_id(args), args.hub_private_repo))
+            args = dataclasses.replace(args, hub_model_id=repository)
+        if args.seeds > 1 or args.max_restarts:
+            results = run_seeds(run, args)
+        elif args.resume and on_main(lambda: bool(matching_folders(output, SEED))):
+            raise InputError(f"{output} holds runs of several seeds: --resume them with --seeds")
+        else:
+            results = run(args)
+        forget_global_batch(args)
+        if args.push_to_hub and PartialState().is_main_process:
+            hub.push(hub_model_id(args), output)
     return results
 
 
-def _create_repository(args: RunArguments) -> str:
-    try:
-        return hub.create_repository(hub_model_id(args), args.hub_private_repo)
-    except FileError as error:
-        raise FileError(*error.pieces, ", or leave --push_to_hub out") from error
+def run_task(load: Load, args: RunArguments) -> dict[str, float]:
+    """One run of a script: loads data and model, makes features, then trains, evaluates and predicts.
+
+    Returns the results as metrics.json has them.
+    """
+    clock = Clock()
+    accelerator = make_accelerator(args)
+    clock.lap("start")
+    task, model, tokenizer = load(args)
+    size = f"{model.num_parameters():,} parameters"
+    accelerator.print(f"load: {type(model).__name__}, {size}{task.describe()}")
+    clock.lap("load")
+    task.featurize(model, tokenizer, args)
+    clock.lap("tokenize")
+    if task.keep_states(model, args, accelerator):
+        clock.lap("features")
+    return carry_out(task, model, tokenizer, args, accelerator, clock)
 
 
 def carry_out(
@@ -128,7 +174,7 @@ def carry_out(
                 write_outputs(split, evaluations[suffix], writes_predictions=task.writes_validation)
             clock.lap("eval")
         if args.do_predict:
-            for suffix, split in task.test_splits.items():
+            for suffix, split in task.splits("test").items():
                 evaluation = evaluate(task, split, compute)
                 results |= results_of({suffix: evaluation}, "test")
                 write_outputs(split, evaluation)
@@ -144,9 +190,7 @@ def _trained_before(model: PreTrainedModel, args: RunArguments, accelerator: Acc
     None if there is no such run. Every process must call it.
     """
     output = Path(args.output_dir)
-    if not args.resume:
-        return None
-    record = on_main(partial(_read_finished, output, args))
+    record = on_main(partial(_read_finished, output, args)) if args.resume else None
     if record is None:
         return None
     accelerator.print(f"{output} holds the model of this run, which has finished: it is not trained again")
@@ -211,3 +255,151 @@ def _write_outputs(
     record_result_files(output, predictions=files)
     for name, content in files.items():
         write_bytes(output / name, content if isinstance(content, bytes) else content.encode())
+
+
+# Several seeds
+
+
+def run_seeds(run: Run, args: RunArguments) -> dict[str, float]:
+    """Runs each seed in OUTPUT_DIR/seed-N, moves the best model to OUTPUT_DIR, and writes the scores of all seeds.
+
+    Returns the entries of metrics.json: the results of the best seed and, for each score, its mean, median, standard
+    deviation, minimum and maximum over the seeds. A run that diverged, or that predicts one class for the whole
+    validation set, is replaced by one with another seed, at most --max_restarts times. With --resume, seeds that have
+    finished, or were replaced, are not run again.
+    """
+    output, state = Path(args.output_dir), PartialState()
+    runs: dict[int, dict[str, float]] = {}
+    replaced: dict[int, dict[str, Any]] = {}
+    seed = args.seed
+    while len(runs) < args.seeds:
+        state.print(f"seed {seed}")
+        begins = seed == args.seed and not args.resume
+        with first_of_seeds(output) if begins else contextlib.nullcontext():
+            results, problem = _attempt(run, args, seed, may_fail=len(replaced) < args.max_restarts)
+        if problem:
+            state.print(f"seed {seed} {problem}: replaced by another seed")
+            replaced[seed] = {"error": problem} if results is None else results
+        else:
+            runs[seed] = results
+            _check_names(results)
+        gc.collect()  # mixed precision makes a cycle of accelerate's, which would keep the seed's model
+        metric = args.metric_for_best_model
+        best = max(runs, key=lambda other: goodness(runs[other], metric), default=None)
+        if state.is_main_process:
+            for other in (runs.keys() | replaced.keys()) - {best}:
+                remove_all_but_results(output / f"seed-{other}")
+        state.wait_for_everyone()
+        seed += 1
+    spread = spread_of_seeds(list(runs.values()))
+    if state.is_main_process:
+        _move_best_run(output, best, runs, replaced, spread, args)
+    state.wait_for_everyone()
+    return runs[best] | spread
+
+
+def _check_names(results: dict[str, float]) -> None:
+    """Raises ValueError if a type is called as a statistic over seeds is: eval_f1_min would be both."""
+    if clash := sorted({*types_of(scores_of(results)), *types_of(scores_of(results, "test"))} & STATISTICS.keys()):
+        raise InputError(
+            f"the type {clash[0]} has the name of a statistic over seeds, such as eval_f1_{clash[0]}: give the type "
+            "another name, or start one run for each seed"
+        )
+
+
+def _attempt(run: Run, args: RunArguments, seed: int, may_fail: bool) -> tuple[dict[str, float] | None, str | None]:
+    """Runs one seed or, with --resume, reads what it left; returns (results, why it must be replaced or None).
+
+    Raises FloatingPointError if the run diverged, also in an earlier command, and may not fail.
+    """
+    folder = Path(args.output_dir, f"seed-{seed}")
+    changes = {"seed": seed, "seeds": 1, "max_restarts": 0, "output_dir": str(folder), "push_to_hub": False}
+    seed_args = dataclasses.replace(args, **changes, hub_model_id=hub_model_id(args))
+    try:
+        with flags_in_errors():
+            results = on_main(lambda: _finished_seed(folder, seed_args)) if args.resume else None
+            if results is None:
+                with contextlib.ExitStack() as lock:  # another command may name the seed's folder as its --output_dir
+                    on_main(lambda: lock.enter_context(locked(folder)))
+                    results = run(seed_args)
+    except DivergedError as error:
+        if not may_fail:
+            raise DivergedError(f"seed {seed}: {error}; --max_restarts lets other seeds replace it") from error
+        if PartialState().is_main_process:
+            write_json(folder / DIVERGED, {"identity": run_identity(seed_args), "error": str(error)})
+        return None, str(error)
+    has_collapsed = results.get(f"eval_{PREDICTED_CLASSES}") == 1
+    return results, "predicts one class only" if may_fail and has_collapsed else None
+
+
+def _finished_seed(folder: Path, args: RunArguments) -> dict[str, float] | None:
+    """The results of a seed that has finished in `folder`, where its run has these arguments; None if none has.
+
+    Raises ValueError if they are of another run, or lack what this one writes, and FloatingPointError if a run with
+    these arguments diverged there and was replaced.
+    """
+    record = read_finished(folder, args)
+    if record is None:
+        diverged = read_json_object(folder / DIVERGED) if (folder / DIVERGED).is_file() else {}
+        if diverged and first_difference(run_identity(args), diverged["identity"]) is None:
+            raise DivergedError(diverged["error"])
+        return None
+    for flag, files in (("do_predict", "predictions"), ("save_outputs", "saved outputs")):
+        if getattr(args, flag) and not record["args"].get(flag):
+            raise InputError(f"{folder} has no {files}: --{flag} with --model_name_or_path {folder.parent}")
+    scores, seconds, samples = read_results(record)
+    return scores | seconds | samples
+
+
+def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
+    """Removes the weights and checkpoints of a run, such as one that is not the best of its seeds.
+
+    Its scores, outputs and curves stay, and with `keep_card` the model card. Of seeds, only the best has one.
+    """
+    files = read_result_files(folder)
+    kept = {METRICS, RESULTS, DIVERGED, LOG, CURVES, *files.predictions, *files.outputs}
+    kept |= {"README.md"} if keep_card else set()
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in ("runs", "wandb"):
+            remove_folder(path)
+        elif path.is_file() and path.name not in kept:
+            path.unlink()
+
+
+def _move_best_run(
+    output: Path,
+    best: int,
+    runs: dict[int, dict[str, float]],
+    replaced: dict[int, dict[str, Any]],
+    spread: dict[str, float],
+    args: RunArguments,
+) -> None:
+    """Moves the model and predictions of seed `best` from OUTPUT_DIR/seed-N to OUTPUT_DIR; writes metrics.json there.
+
+    Outputs written by --save_outputs stay in the seed's folder. Raises ValueError if the model of `best` was removed.
+    """
+    folder, earlier = output / f"seed-{best}", output / METRICS
+    was_moved = not (folder / "README.md").is_file()  # by an earlier call
+    if was_moved and not (earlier.is_file() and read_record(earlier)["seed"] == best):
+        raise InputError(
+            f"{folder} was not the best of the seeds of an earlier command, and its model was removed: choose another "
+            "--output_dir, or repeat the earlier command"
+        )
+    record = read_record(folder / METRICS)
+    card = (output if was_moved else folder) / "README.md"
+    text = card.read_text(encoding="utf-8") if card.is_file() else None
+    if not was_moved:
+        files = read_result_files(folder)
+        record_result_files(output, predictions=files.predictions)
+        staying = {METRICS, RESULTS, "README.md", ".lock", LOG, CURVES, *files.outputs}
+        move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
+    if text is not None:  # the user may have removed it
+        write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))
+    for path in matching_folders(output, SEED):
+        for checkpoint in matching_folders(path, CHECKPOINT):
+            remove_folder(checkpoint)
+    results = runs[best] | spread
+    record |= {**results, "seed": best, "args": public_arguments(args), "runs": runs, "replaced_runs": replaced}
+    write_json(output / METRICS, record)
+    (folder / "README.md").unlink(missing_ok=True)  # last: as long as it exists, the move is not complete
+    print_results(results, args)

@@ -21,7 +21,7 @@ from elmo_gpt_bert.tasks.minimal_pairs.data import read_file
 from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
 from elmo_gpt_bert.tasks.minimal_pairs.scoring import make_scorer
 from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.prediction import predict
+from elmo_gpt_bert.training.task import predict
 from modeling import ZooBertForMaskedLM, ZooGPTTokenizer
 from tests.clients.tiny_models import gpt_pair
 from tests.gpt_sample import merges, vocabulary

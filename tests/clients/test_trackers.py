@@ -11,7 +11,7 @@ import pytest
 from accelerate.tracking import WandBTracker
 from wandb.errors import UsageError
 
-from elmo_gpt_bert.training import launching
+from elmo_gpt_bert.training import launching, log
 from elmo_gpt_bert.training.arguments import TRACKERS
 from tests.conftest import ROOT
 from tests.glue_sample import write_model, write_task, write_vocabulary
@@ -20,10 +20,10 @@ from tests.test_trackers import RATES
 
 def test_all_trackers_are_those_that_are_installed(run, monkeypatch):
     def names() -> list[str]:
-        return [getattr(tracker, "name", tracker) for tracker in launching._trackers(run(report_to="all"))]
+        return [getattr(tracker, "name", tracker) for tracker in log.trackers_of(run(report_to="all"))]
 
     assert names() == list(TRACKERS)
-    monkeypatch.setattr(launching, "get_available_trackers", lambda: ["mlflow", "trackio"])
+    monkeypatch.setattr(log, "get_available_trackers", lambda: ["mlflow", "trackio"])
     assert names() == ["trackio", "curves"]
 
 
@@ -31,7 +31,7 @@ def test_a_tracker_that_cannot_begin_is_one_line_with_a_remedy(run, monkeypatch)
     accelerator = launching.make_accelerator(run(report_to="wandb"))
     monkeypatch.setattr(WandBTracker, "start", lambda _: (_ for _ in ()).throw(UsageError("No API key.")))
     with pytest.raises(RuntimeError, match="--report_to wandb: No API key. WANDB_MODE=offline keeps"):
-        launching.start_trackers(run(report_to="wandb"), accelerator)
+        log.start_trackers(run(report_to="wandb"), accelerator)
 
 
 @pytest.fixture

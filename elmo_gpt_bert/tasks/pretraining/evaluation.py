@@ -15,7 +15,7 @@ from accelerate.utils import send_to_device
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.batches import in_pieces, load_batches, with_packing
 from elmo_gpt_bert.training.errors import DivergedError, as_user_errors
-from elmo_gpt_bert.training.prediction import Outputs
+from elmo_gpt_bert.training.task import Outputs
 
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from accelerate import Accelerator
 
 from elmo_gpt_bert.tasks.pretraining.objective import Objective
 from elmo_gpt_bert.training.arguments import RunArguments
+from elmo_gpt_bert.training.batches import Batch, Counts, Plan, Stretch, Update
 from elmo_gpt_bert.training.identity import FINAL_LENGTH, SAMPLES
 from elmo_gpt_bert.training.optimization import samples_of_update, schedule
-from elmo_gpt_bert.training.plan import Batch, Counts, Plan, Stretch, Update
 from elmo_gpt_bert.training.processes import from_all
 
 
