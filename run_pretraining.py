@@ -36,7 +36,7 @@ from accelerate import Accelerator, PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.tasks.language_models import candidate_heads, reads_words
+from elmo_gpt_bert.tasks.features import candidate_heads, reads_words
 from elmo_gpt_bert.tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.evaluation import HeldOut, compute_losses, score

@@ -9,9 +9,8 @@ from transformers import BertTokenizer
 import run_ner
 from elmo_gpt_bert.metrics.entities.entities import entity_scores
 from elmo_gpt_bert.tasks.columns import look_tagged
-from elmo_gpt_bert.tasks.ner.data import read_files, read_folder
+from elmo_gpt_bert.tasks.ner.data import count_entities, entity_types, label_names, read_files, read_folder
 from elmo_gpt_bert.tasks.ner.features import make_features
-from elmo_gpt_bert.tasks.ner.tags import count_entities, entity_types, label_names
 from modeling import ElmoTokenizer
 from tests.chinese_sample import SENTENCES, characters, parse, tag, write_columns, write_entities
 from tests.glue_sample import write_model

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elmo_gpt_bert.tasks.language_models import reads_words
+from elmo_gpt_bert.tasks.features import reads_words
 from elmo_gpt_bert.tasks.pretraining import vocabulary
 from elmo_gpt_bert.tasks.pretraining.corpus import (
     MANIFEST,

@@ -19,8 +19,7 @@ from typing import Literal
 import pyarrow
 from pyarrow import parquet
 
-from elmo_gpt_bert.tasks.compressed import COMPRESSED
-from elmo_gpt_bert.tasks.rows import TABLES, read_json_lines, read_lines, unbroken
+from elmo_gpt_bert.tasks.rows import READERS, ending, read_lines
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import plain
 
@@ -30,7 +29,6 @@ Sentences = Literal["split", "lines"]
 
 TEXT_COLUMN = Parameter("text_column")
 PARQUET = (".parquet",)
-ROWS = TABLES | dict.fromkeys((".json", ".jsonl", ".ndjson"), read_json_lines)  # the reader of each kind of file
 BLANK = " \t\n\r\v\f"
 
 # A document of lines is cut at the end of a line once it has this many bytes, so that a file without blank lines needs
@@ -66,12 +64,11 @@ def read_documents(path: Path, documents: Documents = "blank_lines", column: str
     Raises ValueError, which names the place, for text that is not UTF-8, a row that is broken, and a value of `column`
     that is missing or no string; OSError for a file that cannot be read, or is damaged or cut short.
     """
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    kind = suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in COMPRESSED else (suffixes or [""])[-1]
+    kind = ending(path)
     if kind in PARQUET:
         texts = _parquet_texts(path, column)
-    elif kind in ROWS:
-        texts = (text_of(row, column, f"{path}:{line}") for line, row in unbroken(ROWS[kind](path), path))
+    elif kind in READERS:
+        texts = (text_of(row, column, f"{path}:{line}") for line, row in READERS[kind](path))
     else:
         texts = _plain_texts(path, documents == "blank_lines")
     return (text for text in texts if text and not text.isspace())

@@ -28,7 +28,7 @@ from transformers.hf_argparser import HfArg
 from elmo_gpt_bert.metrics.squad.cmrc2018 import cmrc2018_scores
 from elmo_gpt_bert.metrics.squad.scores import best_thresholds, mark, squad1_scores, squad2_scores
 from elmo_gpt_bert.tasks.rows import read_json
-from elmo_gpt_bert.tasks.squad.files import read_questions
+from elmo_gpt_bert.tasks.squad.data import read_questions
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.flags import parse_fields
