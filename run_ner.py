@@ -37,7 +37,7 @@ from transformers import AutoModel, AutoModelForTokenClassification
 from transformers.hf_argparser import HfArg
 
 import modeling
-from elmo_gpt_bert.metrics.entities.entities import entity_scores
+from elmo_gpt_bert.metrics.entities import entity_scores
 from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.ner.features import class_names, collate, conll_text, make_features, predicted_tags
 from elmo_gpt_bert.tasks.rows import hub_version, listed, total

@@ -7,7 +7,7 @@ import torch
 from transformers import BertTokenizer
 
 import run_ner
-from elmo_gpt_bert.metrics.entities.entities import entity_scores
+from elmo_gpt_bert.metrics.entities import entity_scores
 from elmo_gpt_bert.tasks.columns import look_tagged
 from elmo_gpt_bert.tasks.ner.data import count_entities, entity_types, label_names, read_files, read_folder
 from elmo_gpt_bert.tasks.ner.features import make_features

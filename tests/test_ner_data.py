@@ -9,7 +9,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Sequence as ListOf
 
-from elmo_gpt_bert.metrics.entities.entities import entity_scores
+from elmo_gpt_bert.metrics.entities import entity_scores
 from elmo_gpt_bert.tasks.ner.data import (
     convert_tags,
     count_entities,

@@ -21,7 +21,7 @@ from typing import Any
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
 
-from elmo_gpt_bert.metrics.entities.entities import OUTSIDE, ends, split_tag, starts
+from elmo_gpt_bert.metrics.entities import OUTSIDE, ends, split_tag, starts
 from elmo_gpt_bert.tasks.columns import DOCUMENT, LABEL_COLUMN, TEXT_COLUMN, Sentence, read_columns
 from elmo_gpt_bert.tasks.rows import (
     DATA_DIR,
