@@ -83,23 +83,6 @@ def read_hub(
     return _check(data, scheme)
 
 
-def read_folder(
-    data_dir: Path,
-    splits: Collection[str],
-    text_column: str | None = None,
-    label_column: str | None = None,
-    scheme: str | None = None,
-    limits: Mapping[str, int | None] | None = None,
-    whole_documents: bool = False,
-) -> tuple[str | None, DatasetDict]:
-    """The scheme of the tags, and the splits from a folder whose files have the names of one of `FOLDERS`.
-
-    Other parameters are those of `read_files`. Raises FileNotFoundError when the file of a split is missing.
-    """
-    files = find_folder_files(data_dir, splits)
-    return read_files(files, text_column, label_column, scheme, limits, whole_documents)
-
-
 def find_folder_files(data_dir: Path, splits: Collection[str]) -> dict[str, str]:
     """The file of each split in the folder. Raises FileNotFoundError if one is missing."""
     check_folder(data_dir)
