@@ -401,13 +401,9 @@ def _glue_label(label: str, task: GlueTask, where: str) -> str | float | None:
 
 def _number(label: object, where: str) -> float:
     """The label of a regression. Raises ValueError unless it is a finite number."""
-    try:
-        number = float(label)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not math.isfinite(number):
+    if not _is_number(label):
         raise InputError(f"{where}: the label {shown(label)} is not a number")
-    return number
+    return float(label)
 
 
 # Readers of the user's own files
@@ -504,7 +500,7 @@ def _find_labels(labels: list[str], problem_type: str | None, file: str) -> tupl
     names = set(labels)
     whole = all(map(_is_whole, names))
     decimals = any(_is_number(name) and not _is_whole(name) for name in names)
-    if problem_type is None and (decimals or (not whole and all(map(_is_float, names)))):
+    if problem_type is None and (decimals or (not whole and all(_parse(name) is not None for name in names))):
         for number, label in enumerate(labels, start=1):
             if not _is_number(label):
                 raise InputError(
@@ -543,18 +539,18 @@ def _read_label(label: str, task: GlueTask, where: str, of_numbers: tuple[str, .
     raise InputError(f"{where}: unknown label {shown(label)}, known are {listed(task.labels)}")
 
 
-def _is_float(label: str) -> bool:
-    """Whether it is a number, finite or not: nan and 1e400 are floats too."""
+def _parse(label: object) -> float | None:
+    """The number that a label is, finite or not: nan and 1e400 are numbers too. None: it is no number."""
     try:
-        float(label)
-    except ValueError:
-        return False
-    return True
+        return float(label)
+    except (TypeError, ValueError):
+        return None
 
 
-def _is_number(label: str) -> bool:
+def _is_number(label: object) -> bool:
     """Whether it is a finite number."""
-    return _is_float(label) and math.isfinite(float(label))
+    number = _parse(label)
+    return number is not None and math.isfinite(number)
 
 
 def _is_whole(label: str) -> bool:

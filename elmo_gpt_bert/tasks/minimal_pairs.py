@@ -189,17 +189,15 @@ class CausalScorer(Scorer):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Batch:
         """Scores rows (B, T)."""
-        size = _rows_at_once(input_ids)
-        pieces = zip(input_ids.split(size), attention_mask.split(size), strict=True)
-        return {"log_likelihoods": torch.cat([self._score(*piece) for piece in pieces])}
+        sums = []
+        for ids, mask in _pieces(input_ids, attention_mask):
+            rows, losses = self._token_losses(ids, mask)
+            sums.append(losses.new_zeros(len(ids)).index_add(0, rows, -losses))
+        return {"log_likelihoods": torch.cat(sums)}
 
     def score_tokens(self, row: Row) -> dict[str, np.ndarray]:
         _, losses = self._token_losses(**self.collate([row]))
         return {"log_likelihoods": np.append(np.nan, -losses.numpy())}
-
-    def _score(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        rows, losses = self._token_losses(input_ids, attention_mask)
-        return losses.new_zeros(len(input_ids)).index_add(0, rows, -losses)
 
     def _token_losses(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The row of each token that is scored, and its -log p: (N,) each."""
@@ -283,18 +281,13 @@ class MaskedScorer(Scorer):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, places: torch.Tensor, targets: torch.Tensor
     ) -> torch.Tensor:
         """(C,): -log p of the token of each copy."""
-        size = _rows_at_once(input_ids)
-        pieces = zip(*(each.split(size) for each in (input_ids, attention_mask, places, targets)), strict=True)
-        return torch.cat([self._score(*piece) for piece in pieces])
-
-    def _score(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, places: torch.Tensor, targets: torch.Tensor
-    ) -> torch.Tensor:
-        """(C,): -log p of each target."""
-        rows = torch.arange(len(places), device=places.device)
-        with only_states(self.model, rows, places):
-            logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-        return _losses(logits, targets)
+        losses = []
+        for ids, mask, columns, tokens in _pieces(input_ids, attention_mask, places, targets):
+            rows = torch.arange(len(columns), device=columns.device)
+            with only_states(self.model, rows, columns):
+                logits = self.model(input_ids=ids, attention_mask=mask).logits
+            losses.append(_losses(logits, tokens))
+        return torch.cat(losses)
 
 
 class BidirectionalScorer(Scorer):
@@ -394,8 +387,10 @@ def _padded(rows: list[list[int]] | list[np.ndarray], value: int) -> Batch:
     return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
 
 
-def _rows_at_once(input_ids: torch.Tensor) -> int:
-    return max(1, AT_ONCE // input_ids.shape[1])
+def _pieces(input_ids: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Parts of a batch's tensors, of so many rows that the model reads about `AT_ONCE` tokens in one call."""
+    size = max(1, AT_ONCE // input_ids.shape[1])
+    return zip(*(tensor.split(size) for tensor in (input_ids, *others)), strict=True)
 
 
 # Features
