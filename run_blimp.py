@@ -35,10 +35,10 @@ from datasets import DatasetDict
 from transformers import AutoModelForMaskedLM
 from transformers.hf_argparser import HfArg
 
+from elmo_gpt_bert.tasks.features import choose_head
 from elmo_gpt_bert.tasks.minimal_pairs import (
     REMEDY,
     Scorer,
-    choose_head,
     draw,
     find_files,
     is_blimp,

@@ -17,7 +17,8 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-from elmo_gpt_bert.tasks.minimal_pairs import SENTENCES, Scorer, choose_head, make_features, make_scorer, read_file
+from elmo_gpt_bert.tasks.features import choose_head
+from elmo_gpt_bert.tasks.minimal_pairs import SENTENCES, Scorer, make_features, make_scorer, read_file
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.batches import in_pieces
 from elmo_gpt_bert.training.command_line import run_command

@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM,
 
 import modeling
 from elmo_gpt_bert.tasks import minimal_pairs
+from elmo_gpt_bert.tasks.features import choose_head
 from elmo_gpt_bert.tasks.minimal_pairs import (
     Scorer,
-    choose_head,
     is_blimp,
     make_features,
     make_scorer,

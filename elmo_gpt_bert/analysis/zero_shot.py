@@ -24,7 +24,7 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from elmo_gpt_bert.analysis import frame
 from elmo_gpt_bert.analysis.curves import draw
-from elmo_gpt_bert.tasks.features import reads_words
+from elmo_gpt_bert.tasks.features import choose_head, reads_words
 from elmo_gpt_bert.tasks.glue import EVERY_TASK
 from elmo_gpt_bert.tasks.glue import read_folder as read_glue
 from elmo_gpt_bert.tasks.minimal_pairs import (
@@ -33,7 +33,6 @@ from elmo_gpt_bert.tasks.minimal_pairs import (
     MaskedScorer,
     Row,
     Scorer,
-    choose_head,
     make_features,
     make_scorer,
     read_file,

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
+from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.loading import has_head
 from elmo_gpt_bert.training.results import first_examples
 
 
@@ -55,3 +58,13 @@ def candidate_heads(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
         return [AutoModelForPreTraining]
     heads = [AutoModelForMaskedLM, AutoModelForCausalLM]
     return heads[::-1] if getattr(config, "is_decoder", False) else heads
+
+
+def choose_head(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: ModelSource) -> type:
+    """The Auto class of the model: the first of `candidate_heads` that it has. Raises ValueError if it has none."""
+    heads = candidate_heads(config, tokenizer)
+    for head in heads:
+        if has_head(head, config, source):
+            return head
+    names = " or ".join(head.__name__ for head in heads)
+    raise InputError(f"{source.model_name_or_path}: {type(config).__name__} is no language model, it has no {names}")

@@ -27,7 +27,6 @@ from datasets import Dataset
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from elmo_gpt_bert.tasks.features import candidate_heads
 from elmo_gpt_bert.tasks.rows import (
     COMPRESSED,
     DATA_DIR,
@@ -38,15 +37,13 @@ from elmo_gpt_bert.tasks.rows import (
     read_json_lines,
     to_dataset,
 )
-from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import shown
-from elmo_gpt_bert.training.loading import has_head
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.utils import ModelOutput
 
 
@@ -282,9 +279,9 @@ class MaskedScorer(Scorer):
     ) -> torch.Tensor:
         """(C,): -log p of the token of each copy."""
         losses = []
-        for ids, mask, columns, tokens in _pieces(input_ids, attention_mask, places, targets):
-            rows = torch.arange(len(columns), device=columns.device)
-            with only_states(self.model, rows, columns):
+        for ids, mask, masked, tokens in _pieces(input_ids, attention_mask, places, targets):
+            rows = torch.arange(len(masked), device=masked.device)
+            with only_states(self.model, rows, masked):
                 logits = self.model(input_ids=ids, attention_mask=mask).logits
             losses.append(_losses(logits, tokens))
         return torch.cat(losses)
@@ -331,16 +328,6 @@ class BidirectionalScorer(Scorer):
         outputs = self.model(**batch)
         losses = [_losses(logits, targets) for logits in (outputs.logits, outputs.reverse_logits)]
         return {f"{name}_log_likelihoods": -of.numpy() for name, of in zip(DIRECTIONS, losses, strict=True)}
-
-
-def choose_head(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: ModelSource) -> type:
-    """The Auto class of the model: the first of `candidate_heads` that it has. Raises ValueError if it has none."""
-    heads = candidate_heads(config, tokenizer)
-    for head in heads:
-        if has_head(head, config, source):
-            return head
-    names = " or ".join(head.__name__ for head in heads)
-    raise InputError(f"{source.model_name_or_path}: {type(config).__name__} is no language model, it has no {names}")
 
 
 def make_scorer(
