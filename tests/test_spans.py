@@ -205,8 +205,8 @@ def score32(entry: dict) -> float:
 def test_the_files_are_to_the_byte_those_of_answers_that_are_all_ranked_first(sample, threshold, monkeypatch):
     examples, windows, outputs = sample
     ranked = []
-    rank = answering.Candidates.rank
-    monkeypatch.setattr(answering.Candidates, "rank", lambda self: ranked.append(self) or rank(self))
+    rank = answering.Answers.rank
+    monkeypatch.setattr(answering.Answers, "rank", lambda self: ranked.append(self) or rank(self))
     answers = find_answers(examples, windows, outputs, 20, 30, threshold)
     assert not ranked  # nothing is ranked before the n best are written
     task = Answering(None, None, None, None, None, windows, False, "squad", 20, 30, threshold)
@@ -328,7 +328,7 @@ def test_an_answer_has_no_space_around_it_though_the_tokens_do():
     nbest = find_answers(examples, windows, random_outputs(windows), 1000).nbest
     texts = [entry["text"] for entry in nbest["q0"]]
     assert all(text == text.strip() != "" for text in texts) and len(set(texts)) == len(texts) and "film" in texts
-    entries, _ = next(answering.find_candidates([context], windows, random_outputs(windows), 1000, 30).rank())
+    entries, _ = next(find_answers(examples, windows, random_outputs(windows), 1000).rank())
     assert [context[entry.begin : entry.end] for entry in entries] == texts
 
 

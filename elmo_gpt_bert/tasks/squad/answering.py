@@ -141,35 +141,27 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """The possible answers to all questions.
+class Answers:
+    """The answers to questions.
 
     Attributes:
-        contexts: the context of each question.
+        predictions: the text of the predicted answer, by the questions' ids; "" for no answer.
+        best: the text of the best answer, even if "no answer" scores more.
+        null_odds: the score of "no answer" less that of the best answer; empty if every question has an answer.
+        questions, contexts: the id and the context of each question.
         spans: the `n` best spans of each window, in no order.
         nulls: the span of "no answer" of each question, in their order.
         n: how many answers to a question are wanted.
     """
 
-    contexts: list[str]
-    spans: np.recarray
-    nulls: np.recarray
+    predictions: dict[str, str]
+    best: dict[str, str]
+    null_odds: dict[str, float]
+    questions: list[str] = field(repr=False)
+    contexts: list[str] = field(repr=False)
+    spans: np.recarray = field(compare=False, repr=False)
+    nulls: np.recarray = field(compare=False, repr=False)
     n: int
-
-    def best(self) -> tuple[list[str], list[float]]:
-        """The text and the score of the first answer that `rank` yields for each question. Others are not ranked."""
-        highest = np.full(len(self.contexts), -np.inf, dtype=self.spans.score.dtype)
-        np.maximum.at(highest, self.spans.question, self.spans.score)
-        spans = sort_spans(self.spans[self.spans.score == highest[self.spans.question]])
-        spans = spans[np.unique(spans.question, return_index=True)[1]]
-        places = zip(self.contexts, spans.begin.tolist(), spans.end.tolist(), strict=True)
-        texts, scores = [context[begin:end].strip() for context, begin, end in places], spans.score.tolist()
-        for question, text in enumerate(texts):
-            if not text:  # a token may have no character
-                of_question = sort_spans(self.spans[self.spans.question == question])
-                (first, *_) = _entries(self.contexts[question], of_question.tolist())
-                texts[question], scores[question] = first.text, first.score
-        return texts, scores
 
     def rank(self) -> Iterator[tuple[list[Entry], Entry]]:
         """Yields for each question up to `n` different answers, the best first, and the entry of "no answer"."""
@@ -179,38 +171,6 @@ class Candidates:
         for context, null, first, last in zip(self.contexts, nulls, [0, *ends[:-1]], ends, strict=True):
             yield _entries(context, rows[first:last])[: self.n], Entry("", *null[1:])
 
-
-def _entries(context: str, rows: Iterable[tuple]) -> list[Entry]:
-    """The entries of ranked spans as tuples; of equal texts only the best."""
-    best: dict[str, Entry] = {}
-    for _, begin, end, *scores in rows:
-        text = context[begin:end]
-        begin += len(text) - len(text.lstrip())  # some tokenizers join a space to the word after it
-        text = text.strip()
-        if text not in best:
-            best[text] = Entry(text, begin, begin + len(text), *scores)
-    # A token may have no character, but a question without any other answer needs this one.
-    return [entry for entry in best.values() if entry.text or len(best) == 1]
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The answers to questions, by the questions' ids.
-
-    Attributes:
-        predictions: the text of the predicted answer; "" for no answer.
-        best: the text of the best answer, even if "no answer" scores more.
-        null_odds: the score of "no answer" less that of the best answer; empty if every question has an answer.
-        questions: the ids of all questions, in their order.
-        candidates: what the n best are made of.
-    """
-
-    predictions: dict[str, str]
-    best: dict[str, str]
-    null_odds: dict[str, float]
-    questions: list[str] = field(repr=False)
-    candidates: Candidates = field(compare=False, repr=False)
-
     @cached_property
     def nbest(self) -> dict[str, list[dict[str, str | float]]]:
         """Different texts with probability, start_logit and end_logit, the best first.
@@ -219,9 +179,9 @@ class Answers:
         one of them.
         """
         nbest = {}
-        for question, (entries, null) in zip(self.questions, self.candidates.rank(), strict=True):
+        for question, (entries, null) in zip(self.questions, self.rank(), strict=True):
             if self.null_odds:
-                entries = with_null(entries, null, self.candidates.n)
+                entries = with_null(entries, null, self.n)
             nbest[question] = [
                 {
                     "text": entry.text,
@@ -244,34 +204,50 @@ def find_answers(
 ) -> Answers:
     """The answers to all `examples`, from start_logits and end_logits, which have one array for each of the `windows`.
 
-    `n_best_size` and `max_answer_length` are those of `find_candidates`. With a `null_threshold` (SQuAD 2.0) a
-    question may have no answer: "" is predicted if "no answer" scores more than the threshold above the best answer.
+    Of each window, the `n_best_size` best spans of at most `max_answer_length` tokens are looked at. With a
+    `null_threshold` (SQuAD 2.0) a question may have no answer: "" is predicted if "no answer" scores more than the
+    threshold above the best answer.
     """
-    candidates = find_candidates(examples["context"][:], windows, outputs, n_best_size, max_answer_length)
-    questions, (texts, scores) = examples["id"][:], candidates.best()
-    best = dict(zip(questions, texts, strict=True))
-    if null_threshold is None:
-        return Answers(dict(best), best, {}, questions, candidates)
-    nulls = candidates.nulls.score.tolist()
-    odds = {name: null - score for name, null, score in zip(questions, nulls, scores, strict=True)}
-    predictions = {name: "" if odds[name] > null_threshold else text for name, text in best.items()}
-    return Answers(predictions, best, odds, questions, candidates)
-
-
-def find_candidates(
-    contexts: Iterable[str],
-    windows: Windows,
-    outputs: dict[str, list[np.ndarray]],
-    n_best_size: int,
-    max_answer_length: int,
-) -> Candidates:
-    """The `n_best_size` best spans of each window, of at most `max_answer_length` tokens.
-
-    `contexts` has the context of each question.
-    """
+    questions, contexts = examples["id"][:], examples["context"][:]
     logits = outputs["start_logits"], outputs["end_logits"]
     spans = best_spans(*logits, windows, n_best_size, max_answer_length)
-    return Candidates(list(contexts), spans, null_spans(*logits, windows), n_best_size)
+    nulls = null_spans(*logits, windows)
+    texts, scores = _best(contexts, spans)
+    best, odds = dict(zip(questions, texts, strict=True)), {}
+    predictions = dict(best)
+    if null_threshold is not None:
+        odds = dict(zip(questions, map(float.__sub__, nulls.score.tolist(), scores), strict=True))
+        predictions = {name: "" if odds[name] > null_threshold else text for name, text in best.items()}
+    return Answers(predictions, best, odds, questions, contexts, spans, nulls, n_best_size)
+
+
+def _best(contexts: list[str], spans: np.recarray) -> tuple[list[str], list[float]]:
+    """The text and the score of the first answer that `Answers.rank` yields for each question; no other is ranked."""
+    highest = np.full(len(contexts), -np.inf, dtype=spans.score.dtype)
+    np.maximum.at(highest, spans.question, spans.score)
+    first = sort_spans(spans[spans.score == highest[spans.question]])
+    first = first[np.unique(first.question, return_index=True)[1]]
+    places = zip(contexts, first.begin.tolist(), first.end.tolist(), strict=True)
+    texts, scores = [context[begin:end].strip() for context, begin, end in places], first.score.tolist()
+    for question, text in enumerate(texts):
+        if not text:  # a token may have no character
+            of_question = sort_spans(spans[spans.question == question])
+            (entry, *_) = _entries(contexts[question], of_question.tolist())
+            texts[question], scores[question] = entry.text, entry.score
+    return texts, scores
+
+
+def _entries(context: str, rows: Iterable[tuple]) -> list[Entry]:
+    """The entries of ranked spans as tuples; of equal texts only the best."""
+    best: dict[str, Entry] = {}
+    for _, begin, end, *scores in rows:
+        text = context[begin:end]
+        begin += len(text) - len(text.lstrip())  # some tokenizers join a space to the word after it
+        text = text.strip()
+        if text not in best:
+            best[text] = Entry(text, begin, begin + len(text), *scores)
+    # A token may have no character, but a question without any other answer needs this one.
+    return [entry for entry in best.values() if entry.text or len(best) == 1]
 
 
 def with_null(entries: list[Entry], null: Entry, n: int) -> list[Entry]:
@@ -353,7 +329,7 @@ class QuestionAnswerer:
         windows = make_windows(
             examples, self.tokenizer, self.max_seq_length, self.doc_stride, min(64, self.max_seq_length // 4)
         )
-        return find_candidates(contexts, windows, self.read(windows), n, self.max_answer_length).rank()
+        return find_answers(examples, windows, self.read(windows), n, self.max_answer_length).rank()
 
     def examples(self, questions: list[str], contexts: list[str]) -> Dataset:
         """The questions and contexts as a data set.
