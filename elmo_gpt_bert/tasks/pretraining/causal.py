@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus, ends_within
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use, skip_logits
 from elmo_gpt_bert.training.batches import IGNORED
@@ -87,7 +87,7 @@ class CausalLM(Objective):
     def _begins(self, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
         """(B, length + 1) whether a document begins at the token, or padding."""
         begins = np.zeros((len(starts), self.length + 1), dtype=bool)
-        rows, ends = self.corpus.documents.within(starts, stops)
+        rows, ends = ends_within(self.corpus.documents, starts, stops)
         begins[rows, ends - starts[rows]] = True
         padded = np.flatnonzero(stops - starts <= self.length)
         begins[padded, (stops - starts)[padded]] = True

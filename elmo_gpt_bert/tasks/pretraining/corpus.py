@@ -87,12 +87,13 @@ class Ends(FileArray):
         low, high = self.find([start, stop])
         return self.values[low:high]
 
-    def within(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For N runs of tokens: the ends e with start < e < stop, in ascending order, and the run of each."""
-        first, last = self.find(np.stack([starts, stops - 1]))
-        counts = last - first
-        runs = np.repeat(np.arange(len(starts)), counts)
-        return runs, self[first[runs] + count_up(counts)]
+
+def ends_within(units: Ends, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For N runs of tokens: the ends e of units with start < e < stop, in ascending order, and the run of each."""
+    first, last = units.find(np.stack([starts, stops - 1]))
+    counts = last - first
+    runs = np.repeat(np.arange(len(starts)), counts)
+    return runs, units[first[runs] + count_up(counts)]
 
 
 @dataclasses.dataclass(frozen=True)

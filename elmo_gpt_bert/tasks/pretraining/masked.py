@@ -40,7 +40,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from elmo_gpt_bert.tasks.pretraining.corpus import ENDS, Corpus, Ends, FileArray, count_up
+from elmo_gpt_bert.tasks.pretraining.corpus import ENDS, Corpus, Ends, FileArray, count_up, ends_within
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs, uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use, skip_logits
 from elmo_gpt_bert.tasks.pretraining.text import MORE_HELD_OUT
@@ -441,7 +441,7 @@ class MaskedLM(Objective):
 
     def _sentences(self, starts: np.ndarray, stops: np.ndarray) -> dict[str, np.ndarray]:
         """Rows of one segment for each document."""
-        rows, ends = self.corpus.documents.within(starts, stops)
+        rows, ends = ends_within(self.corpus.documents, starts, stops)
         counts = np.bincount(rows, minlength=len(starts))
         last = np.cumsum(counts)
         lengths = np.insert(ends, last, stops) - np.insert(ends, last - counts, starts)
