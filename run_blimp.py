@@ -40,10 +40,19 @@ from datasets import DatasetDict
 from transformers import AutoModelForMaskedLM
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.tasks.minimal_pairs.data import find_files, is_blimp, phenomena, read_file, read_folder
-from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
-from elmo_gpt_bert.tasks.minimal_pairs.plot import draw
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
+from elmo_gpt_bert.tasks.features import choose_head
+from elmo_gpt_bert.tasks.minimal_pairs import (
+    REMEDY,
+    Scorer,
+    draw,
+    find_files,
+    is_blimp,
+    make_features,
+    make_scorer,
+    phenomena,
+    read_file,
+    read_folder,
+)
 from elmo_gpt_bert.training.arguments import PathOrName, PositiveInt, RunArguments
 from elmo_gpt_bert.training.batches import count_workers
 from elmo_gpt_bert.training.errors import InputError

@@ -43,9 +43,18 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.glue.data import find_file, read_files, read_folder, read_hub
-from elmo_gpt_bert.tasks.glue.features import class_names, make_features
-from elmo_gpt_bert.tasks.glue.table import DIAGNOSTICS, EVERY_TASK, TASKS, GlueTask
+from elmo_gpt_bert.tasks.glue import (
+    DIAGNOSTICS,
+    EVERY_TASK,
+    TASKS,
+    GlueTask,
+    class_names,
+    find_file,
+    make_features,
+    read_files,
+    read_folder,
+    read_hub,
+)
 from elmo_gpt_bert.tasks.rows import hub_version, listed
 from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.errors import InputError

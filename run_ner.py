@@ -43,10 +43,9 @@ from transformers import AutoModel, AutoModelForTokenClassification
 from transformers.hf_argparser import HfArg
 
 import modeling
-from elmo_gpt_bert.metrics.entities.entities import entity_scores
-from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_folder, read_hub
-from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
-from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
+from elmo_gpt_bert.metrics.entities import entity_scores
+from elmo_gpt_bert.tasks.ner.data import find_folder_files, read_files, read_hub
+from elmo_gpt_bert.tasks.ner.features import class_names, collate, conll_text, make_features, predicted_tags
 from elmo_gpt_bert.tasks.ner.states import cache_states
 from elmo_gpt_bert.tasks.rows import hub_version, listed, total
 from elmo_gpt_bert.training.arguments import (
@@ -162,7 +161,7 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
     if args.dataset_name is not None:
         return read_hub(args.dataset_name, args.splits, args.dataset_config_name, **options)
     if args.data_dir is not None:
-        return read_folder(Path(args.data_dir), args.splits, **options)
+        return read_files(find_folder_files(Path(args.data_dir), args.splits), **options)
     tag_names = None if args.tag_names is None else [name.strip() for name in args.tag_names.split(",")]
     return read_files(args.files, **options, tag_names=tag_names, held_out=args.validation_split_percentage)
 

@@ -41,17 +41,15 @@ from accelerate import Accelerator, PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.tasks.language_models import candidate_heads, reads_words
+from elmo_gpt_bert.tasks.features import candidate_heads, reads_words
+from elmo_gpt_bert.tasks.pretraining.bilm import BiLM, change_vocabulary, start_size
 from elmo_gpt_bert.tasks.pretraining.causal import CausalLM, keeps_documents_apart
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
-from elmo_gpt_bert.tasks.pretraining.evaluation import HeldOut, compute_losses, score
 from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary
-from elmo_gpt_bert.tasks.pretraining.objective import Objective
+from elmo_gpt_bert.tasks.pretraining.objective import HeldOut, Objective, compute_losses, score
 from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from elmo_gpt_bert.tasks.pretraining.preparing import PreparedText, prepare
-from elmo_gpt_bert.tasks.pretraining.sources import TRAIN_FILE, VALIDATION_FILE, TextSource
-from elmo_gpt_bert.tasks.pretraining.streams import BiLM, change_vocabulary, start_size
-from elmo_gpt_bert.tasks.pretraining.text import find_files
+from elmo_gpt_bert.tasks.pretraining.text import TRAIN_FILE, VALIDATION_FILE, TextSource, find_files
 from elmo_gpt_bert.tasks.pretraining.vocabulary import size_field, tokenizer_class
 from elmo_gpt_bert.training.arguments import (
     PAIRS,

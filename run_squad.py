@@ -47,8 +47,8 @@ from transformers.hf_argparser import HfArg
 from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.rows import hub_version, total
 from elmo_gpt_bert.tasks.squad import scoring
+from elmo_gpt_bert.tasks.squad.answering import Answers, find_answers
 from elmo_gpt_bert.tasks.squad.data import find_file, read_files, read_folder, read_hub
-from elmo_gpt_bert.tasks.squad.decode import Answers, find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, collate, make_features
 from elmo_gpt_bert.training.arguments import (
     DATA_PAIRS,

@@ -42,9 +42,7 @@ from transformers import AutoModelForMultipleChoice
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.choices.data import find_files, read_files, read_folder, read_hub
-from elmo_gpt_bert.tasks.choices.features import collate, make_features
-from elmo_gpt_bert.tasks.choices.table import TASKS
+from elmo_gpt_bert.tasks.choices import TASKS, collate, find_files, make_features, read_files, read_folder, read_hub
 from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.training.arguments import DATA_PAIRS, OWN_DATA, DataArguments, Pair, PathOrName, one_of
 from elmo_gpt_bert.training.errors import InputError

@@ -17,9 +17,8 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 
-from elmo_gpt_bert.tasks.minimal_pairs.data import SENTENCES, read_file
-from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
+from elmo_gpt_bert.tasks.features import choose_head
+from elmo_gpt_bert.tasks.minimal_pairs import SENTENCES, Scorer, make_features, make_scorer, read_file
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.batches import in_pieces
 from elmo_gpt_bert.training.command_line import run_command

@@ -32,9 +32,9 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from elmo_gpt_bert.metrics.squad.scores import normalize_answer, squad1_scores
+from elmo_gpt_bert.metrics.squad_scores import normalize_answer, squad1_scores
+from elmo_gpt_bert.tasks.squad.answering import find_answers
 from elmo_gpt_bert.tasks.squad.data import read_folder
-from elmo_gpt_bert.tasks.squad.decode import find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, include_marks, make_windows
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.command_line import run_command

@@ -4,7 +4,7 @@ import csv
 import json
 from pathlib import Path
 
-from elmo_gpt_bert.tasks.choices.table import STORIES, TASKS
+from elmo_gpt_bert.tasks.choices import STORIES, TASKS
 from tests.glue_sample import text
 
 

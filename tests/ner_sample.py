@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from elmo_gpt_bert.tasks.ner.tags import convert_tags
+from elmo_gpt_bert.tasks.ner.data import convert_tags
 from modeling import ElmoConfig, ElmoForTokenClassification, ElmoTokenizer
 from tests.glue_sample import text
 

@@ -9,8 +9,7 @@ import torch
 from datasets import Dataset
 from transformers import BertTokenizer
 
-from elmo_gpt_bert.tasks.squad.answering import QuestionAnswerer
-from elmo_gpt_bert.tasks.squad.decode import find_answers
+from elmo_gpt_bert.tasks.squad.answering import QuestionAnswerer, find_answers
 from elmo_gpt_bert.tasks.squad.features import make_windows
 from modeling import (
     ElmoConfig,

@@ -7,11 +7,10 @@ import torch
 from transformers import BertTokenizer
 
 import run_ner
-from elmo_gpt_bert.metrics.entities.entities import entity_scores
+from elmo_gpt_bert.metrics.entities import entity_scores
 from elmo_gpt_bert.tasks.columns import look_tagged
-from elmo_gpt_bert.tasks.ner.data import read_files, read_folder
+from elmo_gpt_bert.tasks.ner.data import count_entities, entity_types, find_folder_files, label_names, read_files
 from elmo_gpt_bert.tasks.ner.features import make_features
-from elmo_gpt_bert.tasks.ner.tags import count_entities, entity_types, label_names
 from modeling import ElmoTokenizer
 from tests.chinese_sample import SENTENCES, characters, parse, tag, write_columns, write_entities
 from tests.glue_sample import write_model
@@ -49,7 +48,9 @@ def test_the_published_columns_are_read_with_all_characters_and_entities(tmp_pat
 
 def test_folders_with_the_names_of_the_chinese_data_sets_are_found(tmp_path):
     for layout, scheme in LAYOUTS.items():
-        found, data = read_folder(write_entities(tmp_path / layout, layout), ["train", "validation", "test"])
+        found, data = read_files(
+            find_folder_files(write_entities(tmp_path / layout, layout), ["train", "validation", "test"])
+        )
         assert found == scheme and {len(data[split]) for split in data} == {len(SENTENCES)}
 
 

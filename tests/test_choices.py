@@ -9,8 +9,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.choices.data import read_files, read_folder, read_hub
-from elmo_gpt_bert.tasks.choices.table import STORIES, TASKS
+from elmo_gpt_bert.tasks.choices import STORIES, TASKS, read_files, read_folder, read_hub
 from tests.choices_sample import SIZES, choices, context, right, write_csv, write_json, write_own, write_task
 from tests.glue_sample import text
 

@@ -11,7 +11,7 @@ from transformers import BertTokenizer
 
 import run_squad
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.metrics.squad.cmrc2018 import cmrc2018_scores, longest_shared_run, segments
+from elmo_gpt_bert.metrics.squad_scores import cmrc2018_scores, longest_shared_run, segments
 from elmo_gpt_bert.tasks.squad.data import read_files
 from elmo_gpt_bert.tasks.squad.features import make_windows
 from tests.chinese_sample import ABSENT, SIMPLIFIED, characters, make_cmrc, make_drcd, write_json

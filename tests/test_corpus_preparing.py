@@ -22,11 +22,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
 import modeling
-from elmo_gpt_bert.tasks.pretraining import preparing, sources, vocabulary, writing
+from elmo_gpt_bert.tasks.pretraining import preparing, vocabulary
+from elmo_gpt_bert.tasks.pretraining import text as sources
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus, SplitWriter
 from elmo_gpt_bert.tasks.pretraining.preparing import prepare
-from elmo_gpt_bert.tasks.pretraining.sources import TextSource
-from elmo_gpt_bert.tasks.pretraining.text import pieces, split_sentences
+from elmo_gpt_bert.tasks.pretraining.text import TextSource, pieces, split_sentences
 from elmo_gpt_bert.tasks.pretraining.vocabulary import train_subwords, word_vocabulary
 from elmo_gpt_bert.tasks.rows import is_held_out
 from elmo_gpt_bert.training import files
@@ -319,7 +319,7 @@ def test_words_of_a_tokenizer_keep_their_numbers(tmp_path, source):
 
 def test_a_run_that_was_killed_leaves_no_corpus_and_begins_again(tmp_path, source, monkeypatch):
     run(tmp_path / "whole", source, ELMO)
-    folder, encode, tokens = tmp_path / "out", writing.encode, tmp_path / ".out.new" / "train.tokens"
+    folder, encode, tokens = tmp_path / "out", preparing.encode, tmp_path / ".out.new" / "train.tokens"
     begun = None  # when the tokens were written that are there
 
     def slow(*arguments):
@@ -328,7 +328,7 @@ def test_a_run_that_was_killed_leaves_no_corpus_and_begins_again(tmp_path, sourc
 
     for processes in (1, 3):
         with monkeypatch.context() as patch:
-            patch.setattr(writing, "encode", slow)
+            patch.setattr(preparing, "encode", slow)
             (process,) = fork(lambda n=processes: run(folder, source, ELMO, processes=n))
             while not tokens.exists() or tokens.stat().st_mtime_ns == begun:
                 time.sleep(0.005)
@@ -386,7 +386,7 @@ def test_a_killed_process_of_many_is_one_error(tmp_path, source, monkeypatch):
     def kill(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(writing, "encode", kill)
+    monkeypatch.setattr(preparing, "encode", kill)
     with pytest.raises(RuntimeError, match="was killed, perhaps because memory ran out: .* preprocessing_num_workers"):
         run(tmp_path / "out", source, processes=2)
 
@@ -410,7 +410,7 @@ def test_a_finished_corpus_is_opened_without_reading_its_text(folder, source, mo
         raise AssertionError("the text was read")
 
     monkeypatch.setattr(TextSource, "read", fail)
-    monkeypatch.setattr("elmo_gpt_bert.tasks.pretraining.sources.file_digest", fail)
+    monkeypatch.setattr("elmo_gpt_bert.tasks.pretraining.text.file_digest", fail)
     assert run(folder, source).train.digest == Corpus.open(folder).digest
 
 

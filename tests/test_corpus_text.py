@@ -15,8 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from elmo_gpt_bert.tasks.pretraining import text
-from elmo_gpt_bert.tasks.pretraining.sources import TRAIN_FILE
-from elmo_gpt_bert.tasks.pretraining.text import find_files, pieces, read_documents, split_sentences
+from elmo_gpt_bert.tasks.pretraining.text import TRAIN_FILE, find_files, pieces, read_documents, split_sentences
 from elmo_gpt_bert.training.errors import UserError
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import run_glue
 from elmo_gpt_bert.convert import vectors
-from elmo_gpt_bert.tasks.glue.table import TASKS
+from elmo_gpt_bert.tasks.glue import TASKS
 from elmo_gpt_bert.training import loop
 from modeling import ElmoConfig, ElmoForSequenceClassification, ElmoModel, ElmoTokenizer
 from tests.glue_sample import FOLDERS, write_task

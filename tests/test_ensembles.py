@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification
 import run_glue
 import run_ner
 import run_swag
-from elmo_gpt_bert.tasks.ner.tags import convert_tags
+from elmo_gpt_bert.tasks.ner.data import convert_tags
 from elmo_gpt_bert.training import ensembles, files, task
 from elmo_gpt_bert.training import runs as training_runs
 from elmo_gpt_bert.training.flags import parse_arguments

@@ -9,7 +9,7 @@ import pytest
 from seqeval.metrics import accuracy_score, classification_report
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.metrics.entities.entities import entity_scores
+from elmo_gpt_bert.metrics.entities import entity_scores
 
 
 Tags = list[list[str]]

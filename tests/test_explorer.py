@@ -17,7 +17,7 @@ from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
 from elmo_gpt_bert.explorer.models import LanguageModel, load_language_model
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index
 from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
-from elmo_gpt_bert.tasks.squad.decode import find_answers
+from elmo_gpt_bert.tasks.squad.answering import find_answers
 from elmo_gpt_bert.tasks.squad.features import make_windows
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from modeling import (

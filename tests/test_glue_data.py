@@ -9,8 +9,7 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoConfig
 
 import run_glue
-from elmo_gpt_bert.tasks.glue import data as readers
-from elmo_gpt_bert.tasks.glue import table
+from elmo_gpt_bert.tasks import glue as table
 from elmo_gpt_bert.tasks.rows import read_csv, read_tsv
 from tests.glue_sample import FOLDERS, LABELLED_TESTS, LABELS, SIZES, text, write_csv, write_task
 
@@ -276,7 +275,7 @@ def as_on_the_hub(task: table.GlueTask, local: DatasetDict) -> DatasetDict:
         else:
             labels = [{"entails": "entailment"}.get(label, label) for label in labels]
         columns = {task.hub_label: labels}
-        columns |= {column: list(rows[name]) for column, name in zip(task.text, readers.TEXT, strict=True)}
+        columns |= {column: list(rows[name]) for column, name in zip(task.text, table.TEXT, strict=True)}
         columns |= {column: list(rows[column]) for column in task.metric_columns.values()}
         hub[task.splits[split].hub] = Dataset.from_dict({**columns, "idx": range(len(rows))})
     return DatasetDict(hub)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import run_glue
-from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
+from elmo_gpt_bert.tasks.glue import EVERY_TASK
 from elmo_gpt_bert.training.hub import PREDICTIONS
 from elmo_gpt_bert.training.task import Description
 from tests.glue_sample import write_model, write_task, write_vocabulary

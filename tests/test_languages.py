@@ -11,9 +11,9 @@ import pytest
 from tokenizers.normalizers import BertNormalizer
 from transformers import AutoTokenizer, BertTokenizer
 
-from elmo_gpt_bert.metrics.squad.scores import squad1_scores
+from elmo_gpt_bert.metrics.squad_scores import squad1_scores
+from elmo_gpt_bert.tasks.squad.answering import find_answers
 from elmo_gpt_bert.tasks.squad.data import read_files
-from elmo_gpt_bert.tasks.squad.decode import find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
 from tests.chinese_sample import write_json
 from tests.test_chinese import TEXTS, pieces, read_vocabulary, words

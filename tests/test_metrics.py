@@ -131,5 +131,5 @@ def test_no_metric_needs_a_cache_that_can_be_written(monkeypatch, name, inputs):
 
 
 def test_evaluate_itself_loads_the_file():
-    module = evaluate.load(str(ROOT / "elmo_gpt_bert" / "metrics" / "glue" / "glue.py"), "cola")
+    module = evaluate.load(str(ROOT / "elmo_gpt_bert" / "metrics" / "glue.py"), "cola")
     assert module.compute(predictions=[1, 0, 1], references=[1, 0, 0]) == {"matthews_correlation": pytest.approx(0.5)}

@@ -12,11 +12,17 @@ from accelerate import Accelerator
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, BertConfig, BertTokenizer
 
 import modeling
-from elmo_gpt_bert.tasks.minimal_pairs import data as minimal_pairs
-from elmo_gpt_bert.tasks.minimal_pairs import scoring
-from elmo_gpt_bert.tasks.minimal_pairs.data import is_blimp, phenomena, read_file, read_folder
-from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import Scorer, choose_head, make_scorer
+from elmo_gpt_bert.tasks import minimal_pairs
+from elmo_gpt_bert.tasks.features import choose_head
+from elmo_gpt_bert.tasks.minimal_pairs import (
+    Scorer,
+    is_blimp,
+    make_features,
+    make_scorer,
+    phenomena,
+    read_file,
+    read_folder,
+)
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer
@@ -130,7 +136,7 @@ def test_a_bilm_scores_each_word_and_the_boundary_in_both_directions(state, tmp_
 def test_scores_do_not_depend_on_the_batch_and_equal_rows_score_equally_to_the_last_bit(family, tmp_path, monkeypatch):
     scorer = scorer_of(WRITERS[family](tmp_path))
     large = scores_of(scorer, tmp_path, batch_size=99)
-    monkeypatch.setattr(scoring, "AT_ONCE", 25)
+    monkeypatch.setattr(minimal_pairs, "AT_ONCE", 25)
     for name, small in scores_of(scorer, tmp_path, batch_size=1).items():
         np.testing.assert_allclose(small, large[name], atol=1e-4)
         assert (small[-1] == small[-2]) == (family != "elmo")  # which reads the letter's case
@@ -207,7 +213,7 @@ def test_a_bert_that_is_configured_as_a_decoder_is_causal(tmp_path):
 
 
 def test_a_token_in_no_word_is_a_word_of_its_own():
-    first, other, another, last = scoring._numbers([0, None, None, 0])
+    first, other, another, last = minimal_pairs._numbers([0, None, None, 0])
     assert first == last and len({first, other, another}) == 3
 
 

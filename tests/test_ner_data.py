@@ -9,10 +9,17 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from datasets import Sequence as ListOf
 
-from elmo_gpt_bert.metrics.entities.entities import entity_scores
-from elmo_gpt_bert.tasks.ner.data import read_files, read_hub
-from elmo_gpt_bert.tasks.ner.decode import conll_text, predicted_tags
-from elmo_gpt_bert.tasks.ner.tags import convert_tags, count_entities, detect_scheme, entity_types, label_names
+from elmo_gpt_bert.metrics.entities import entity_scores
+from elmo_gpt_bert.tasks.ner.data import (
+    convert_tags,
+    count_entities,
+    detect_scheme,
+    entity_types,
+    label_names,
+    read_files,
+    read_hub,
+)
+from elmo_gpt_bert.tasks.ner.features import conll_text, predicted_tags
 from elmo_gpt_bert.tasks.rows import total
 from tests.test_entities import slow_conlleval
 

@@ -14,7 +14,7 @@ from elmo_gpt_bert.explorer.drawing import describe_verdict, draw_answers, draw_
 from elmo_gpt_bert.explorer.models import load_language_model
 from elmo_gpt_bert.explorer.panels import Panels
 from elmo_gpt_bert.explorer.surprisal import ScoredSentence, ScoredWord, score_sentence
-from elmo_gpt_bert.tasks.squad.decode import Entry
+from elmo_gpt_bert.tasks.squad.answering import Entry
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, PackageError
 from tests.analysis_sample import TEXT
 from tests.pairs_sample import write_bert, write_bilm, write_gpt

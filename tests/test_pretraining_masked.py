@@ -12,9 +12,19 @@ from transformers import BertConfig, BertForMaskedLM, BertForPreTraining, BertTo
 
 from elmo_gpt_bert.tasks.pretraining import masked
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
-from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM, Shares, Vocabulary, choose_tokens, choose_words
-from elmo_gpt_bert.tasks.pretraining.pairs import draw_pairs, share_of_following, truncate_pairs
-from elmo_gpt_bert.tasks.pretraining.rows import Segments, open_rows, target_lengths
+from elmo_gpt_bert.tasks.pretraining.masked import (
+    MaskedLM,
+    Segments,
+    Shares,
+    Vocabulary,
+    choose_tokens,
+    choose_words,
+    draw_pairs,
+    open_rows,
+    share_of_following,
+    target_lengths,
+    truncate_pairs,
+)
 from elmo_gpt_bert.training.errors import UserError
 from modeling import ZooBertConfig, ZooBertForMaskedLM, ZooBertForPreTraining
 from tests.corpus_sample import random_documents, write_corpus

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from elmo_gpt_bert.tasks.pretraining import rows as rows_module
-from elmo_gpt_bert.tasks.pretraining.rows import Segments, find_rows, open_rows, target_lengths
+from elmo_gpt_bert.tasks.pretraining import masked
+from elmo_gpt_bert.tasks.pretraining.masked import Segments, find_rows, open_rows, target_lengths
 from elmo_gpt_bert.training.errors import UserError
 from tests.corpus_sample import random_documents, write_corpus
 
@@ -86,7 +86,7 @@ def test_the_partition_is_made_once_and_anew_for_another_corpus_or_a_damaged_fil
 
 def test_processes_that_start_together_make_the_partition_once(tmp_path, documents, monkeypatch):
     corpus, made = write_corpus(tmp_path, documents, 50), []
-    monkeypatch.setattr(rows_module, "find_rows", lambda *arguments: made.append(1) or find_rows(*arguments))
+    monkeypatch.setattr(masked, "find_rows", lambda *arguments: made.append(1) or find_rows(*arguments))
     with ThreadPoolExecutor(4) as pool:
         all_rows = [*pool.map(lambda _: open_rows(corpus, Segments.FULL_SENTENCES, 16), range(4))]
     assert len(made) == 1 and len({len(rows) for rows in all_rows}) == 1

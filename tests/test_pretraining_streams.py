@@ -8,10 +8,10 @@ import torch
 from transformers import AutoModelForPreTraining
 
 import modeling
-from elmo_gpt_bert.tasks.pretraining import streams
+from elmo_gpt_bert.tasks.pretraining import bilm as streams
+from elmo_gpt_bert.tasks.pretraining.bilm import BiLM
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.plan import Phase
-from elmo_gpt_bert.tasks.pretraining.streams import BiLM
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.launching import make_accelerator

@@ -20,9 +20,7 @@ from transformers import (
 )
 
 import run_glue
-from elmo_gpt_bert.tasks.glue.data import read_folder
-from elmo_gpt_bert.tasks.glue.features import class_names, featurize, make_features
-from elmo_gpt_bert.tasks.glue.table import EVERY_TASK, GlueTask
+from elmo_gpt_bert.tasks.glue import EVERY_TASK, GlueTask, class_names, featurize, make_features, read_folder
 from elmo_gpt_bert.training import loading
 from elmo_gpt_bert.training.flags import parse_arguments
 from tests.glue_sample import FOLDERS, LABELS, SIZES, WORDS, write_csv, write_model, write_task, write_vocabulary

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 import run_ner
-from elmo_gpt_bert.metrics.entities.entities import entity_scores
+from elmo_gpt_bert.metrics.entities import entity_scores
 from elmo_gpt_bert.tasks.ner.features import class_names, make_features, widen
 from elmo_gpt_bert.training.flags import parse_arguments
 from modeling import FeatureTaggerForTokenClassification as FeatureTagger

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoice
 
 import run_swag
-from elmo_gpt_bert.tasks.choices.features import collate, encode, featurize, make_features
+from elmo_gpt_bert.tasks.choices import collate, encode, featurize, make_features
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.task import Description
 from modeling import ElmoConfig, ElmoForMultipleChoice, ElmoTokenizer, ZooBertForMultipleChoice

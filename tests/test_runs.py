@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 
 import run_glue
-from elmo_gpt_bert.metrics.entities.entities import split_tag
+from elmo_gpt_bert.metrics.entities import split_tag
 from elmo_gpt_bert.training import command_line, files, launching, loop, reporting, runs
 from elmo_gpt_bert.training.digests import verify_checksums, write_checksums
 from elmo_gpt_bert.training.errors import DivergedError, InputError

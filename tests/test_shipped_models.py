@@ -10,7 +10,8 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoTokenizer, BertForMaskedLM, OpenAIGPTLMHeadModel
 
 import modeling
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import choose_head, make_scorer
+from elmo_gpt_bert.tasks.features import choose_head
+from elmo_gpt_bert.tasks.minimal_pairs import make_scorer
 from elmo_gpt_bert.training.arguments import ModelSource
 from tests.conftest import ROOT
 

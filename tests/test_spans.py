@@ -15,9 +15,9 @@ from datasets import Dataset
 from transformers import BertTokenizer
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.squad import decode
+from elmo_gpt_bert.tasks.squad import answering
+from elmo_gpt_bert.tasks.squad.answering import find_answers
 from elmo_gpt_bert.tasks.squad.data import read_folder
-from elmo_gpt_bert.tasks.squad.decode import find_answers
 from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
 from modeling import ElmoTokenizer
 from run_squad import Answering
@@ -136,7 +136,7 @@ def assert_entries(found: list[dict], expected: list[dict]) -> None:
 
 @pytest.mark.parametrize(("n", "longest"), [(20, 30), (20, 4), (1, 30), (3, 1), (500, 30)])
 def test_answers_are_those_of_a_loop_over_all_starts_and_all_ends(sample, monkeypatch, n, longest):
-    monkeypatch.setattr(decode, "ROWS", 7)  # windows of one question are not always looked at together
+    monkeypatch.setattr(answering, "ROWS", 7)  # windows of one question are not always looked at together
     examples, windows, outputs = sample
     answers = find_answers(examples, windows, outputs, n, longest)
     assert list(answers.predictions) == list(answers.nbest) == examples["id"][:] and answers.null_odds == {}
@@ -205,8 +205,8 @@ def score32(entry: dict) -> float:
 def test_the_files_are_to_the_byte_those_of_answers_that_are_all_ranked_first(sample, threshold, monkeypatch):
     examples, windows, outputs = sample
     ranked = []
-    rank = decode.Candidates.rank
-    monkeypatch.setattr(decode.Candidates, "rank", lambda self: ranked.append(self) or rank(self))
+    rank = answering.Answers.rank
+    monkeypatch.setattr(answering.Answers, "rank", lambda self: ranked.append(self) or rank(self))
     answers = find_answers(examples, windows, outputs, 20, 30, threshold)
     assert not ranked  # nothing is ranked before the n best are written
     task = Answering(None, None, None, None, None, windows, False, "squad", 20, 30, threshold)
@@ -328,7 +328,7 @@ def test_an_answer_has_no_space_around_it_though_the_tokens_do():
     nbest = find_answers(examples, windows, random_outputs(windows), 1000).nbest
     texts = [entry["text"] for entry in nbest["q0"]]
     assert all(text == text.strip() != "" for text in texts) and len(set(texts)) == len(texts) and "film" in texts
-    entries, _ = next(decode.find_candidates([context], windows, random_outputs(windows), 1000, 30).rank())
+    entries, _ = next(find_answers(examples, windows, random_outputs(windows), 1000).rank())
     assert [context[entry.begin : entry.end] for entry in entries] == texts
 
 

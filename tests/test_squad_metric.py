@@ -10,7 +10,7 @@ import pytest
 import torchmetrics.text
 
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.metrics.squad import scores as squad
+from elmo_gpt_bert.metrics import squad_scores as squad
 
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"

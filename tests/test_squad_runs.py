@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import run_squad
 from elmo_gpt_bert import metrics
-from elmo_gpt_bert.tasks.squad.decode import find_answers
+from elmo_gpt_bert.tasks.squad.answering import find_answers
 from elmo_gpt_bert.tasks.squad.features import make_features, make_windows
 from elmo_gpt_bert.training import task
 from elmo_gpt_bert.training.ensembles import outputs_file_name

@@ -29,7 +29,7 @@ from accelerate.state import AcceleratorState
 from datasets import Dataset, Features, List, Value, concatenate_datasets, load_from_disk
 from datasets.table import InMemoryTable
 
-from elmo_gpt_bert.tasks.choices import features as choices
+from elmo_gpt_bert.tasks import choices
 from elmo_gpt_bert.tasks.ner import features as ner
 from elmo_gpt_bert.tasks.squad import features as squad
 from elmo_gpt_bert.training import batches, checkpoints, launching, loop, optimization

@@ -12,7 +12,7 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 import run_pretraining
 from elmo_gpt_bert.analysis import curves, zero_shot
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import BidirectionalScorer, MaskedScorer
+from elmo_gpt_bert.tasks.minimal_pairs import BidirectionalScorer, MaskedScorer
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.identity import FINAL_LENGTH

@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoModelForCausalLM
 
 from elmo_gpt_bert.convert.vectors import read_vectors
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import choose_head
+from elmo_gpt_bert.tasks.features import choose_head
 from elmo_gpt_bert.tasks.ner.features import encode, space_before_words
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.batches import in_pieces

@@ -35,7 +35,7 @@ import numpy as np
 from elmo_gpt_bert.analysis import frame
 from elmo_gpt_bert.analysis.representations import Encoder, occurrence_vectors
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
-from elmo_gpt_bert.tasks.rows import columns, read_tsv, unbroken
+from elmo_gpt_bert.tasks.rows import columns, read_tsv
 from elmo_gpt_bert.training.command_line import run_command
 from elmo_gpt_bert.training.errors import InputError, Parameter
 from elmo_gpt_bert.training.files import shown
@@ -177,11 +177,12 @@ def read_labelled(path: Path) -> list[Occurrence]:
     Raises ValueError for a row that marks another word, for a word of one sense, and for a sense with one sentence.
     """
     occurrences = []
-    for line, row in unbroken(read_tsv(path), path):
-        word, sense, sentence = columns(row, ("word", "sense", "sentence"), path, line)
-        occurrence = marked(sentence, sense, f"{path}:{line}")
+    for line, row in read_tsv(path):
+        where = f"{path}:{line}"
+        word, sense, sentence = columns(row, ("word", "sense", "sentence"), where)
+        occurrence = marked(sentence, sense, where)
         if occurrence.word != word.lower():
-            raise InputError(f"{path}:{line}: the sentence marks {occurrence.word}, not {word}")
+            raise InputError(f"{where}: the sentence marks {occurrence.word}, not {word}")
         occurrences.append(occurrence)
     counts = Counter((each.word, each.sense) for each in occurrences)
     senses = Counter(word for word, _ in counts)

@@ -24,19 +24,19 @@ from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from elmo_gpt_bert.analysis import frame
 from elmo_gpt_bert.analysis.curves import draw
-from elmo_gpt_bert.tasks.glue.data import read_folder as read_glue
-from elmo_gpt_bert.tasks.glue.table import EVERY_TASK
-from elmo_gpt_bert.tasks.language_models import reads_words
-from elmo_gpt_bert.tasks.minimal_pairs.data import read_file, read_folder
-from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import (
+from elmo_gpt_bert.tasks.features import choose_head, reads_words
+from elmo_gpt_bert.tasks.glue import EVERY_TASK
+from elmo_gpt_bert.tasks.glue import read_folder as read_glue
+from elmo_gpt_bert.tasks.minimal_pairs import (
     REMEDY,
     SPECIAL,
     MaskedScorer,
     Row,
     Scorer,
-    choose_head,
+    make_features,
     make_scorer,
+    read_file,
+    read_folder,
 )
 from elmo_gpt_bert.tasks.pretraining.plan import Ramp
 from elmo_gpt_bert.training.arguments import ModelSource

@@ -28,8 +28,7 @@ from typing import Any
 from transformers.hf_argparser import HfArg
 
 from elmo_gpt_bert.convert.files import command_line
-from elmo_gpt_bert.tasks.rows import read_json, read_lines
-from elmo_gpt_bert.tasks.squad.files import check_text, members
+from elmo_gpt_bert.tasks.rows import check_text, members, read_json, read_lines
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import plain, shown, write_text
 

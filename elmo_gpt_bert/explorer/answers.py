@@ -7,8 +7,7 @@ from transformers import AutoModelForQuestionAnswering
 
 from elmo_gpt_bert.explorer.models import load_trained
 from elmo_gpt_bert.explorer.sentences import Span, check_characters
-from elmo_gpt_bert.tasks.squad.answering import N_BEST, QuestionAnswerer
-from elmo_gpt_bert.tasks.squad.decode import Entry, probabilities, with_null
+from elmo_gpt_bert.tasks.squad.answering import N_BEST, Entry, QuestionAnswerer, probabilities, with_null
 from elmo_gpt_bert.training.errors import InputError
 
 

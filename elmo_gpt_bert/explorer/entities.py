@@ -13,9 +13,8 @@ from transformers import AutoModelForTokenClassification
 
 from elmo_gpt_bert.explorer.models import load_trained
 from elmo_gpt_bert.explorer.sentences import Span, words_of
-from elmo_gpt_bert.metrics.entities.entities import split_tag, starts
-from elmo_gpt_bert.tasks.ner.decode import predicted_tags
-from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features
+from elmo_gpt_bert.metrics.entities import split_tag, starts
+from elmo_gpt_bert.tasks.ner.features import class_names, collate, make_features, predicted_tags
 from elmo_gpt_bert.training.loading import positions
 from modeling.elmo.tokenization_elmo import split_words
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
 from elmo_gpt_bert.analysis.representations import Encoder, make_encoder
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import REMEDY, Scorer, choose_head, make_scorer
+from elmo_gpt_bert.tasks.features import choose_head
+from elmo_gpt_bert.tasks.minimal_pairs import REMEDY, Scorer, make_scorer
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions

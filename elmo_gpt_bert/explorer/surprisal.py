@@ -18,7 +18,7 @@ import torch
 
 from elmo_gpt_bert.explorer.models import LanguageModel
 from elmo_gpt_bert.explorer.sentences import Span, words_of
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import DIRECTIONS, SPECIAL, BidirectionalScorer
+from elmo_gpt_bert.tasks.minimal_pairs import DIRECTIONS, SPECIAL, BidirectionalScorer
 from modeling.elmo.tokenization_elmo import split_words
 
 

@@ -1,11 +1,10 @@
-"""What the scripts share with the tests and with other code: one folder for each kind of task, all of the same shape.
+"""What the scripts share with the tests and with other code: a file, or a folder, for each kind of task.
 
-    table     the tasks of this kind, where there are several
-    data      readers of examples: read_hub, read_folder (the published files), read_files (the user's own)
-    features  examples -> model inputs: make_features, and collate for a batch
-    decode    model outputs -> tags or answers, where an argmax is not enough
-    states    of named entities: the states of a frozen model, kept on disk
+Each has, in this order: the table of the tasks of this kind, where there are several; the readers of examples
+read_hub, read_folder (the published files) and read_files (the user's own); the makers of model inputs, make_features,
+and collate for a batch; and where an argmax is not enough, what makes tags or answers of the model's outputs. Of named
+entities, `states` keeps the states of a frozen model on disk.
 
-The modules beside the folders are shared: rows reads files and data sets of the Hub, columns files of CoNLL, and
-compressed opens them; features makes a row of each example; language_models tells what a model and its tokenizer are.
+All share rows, which reads files and data sets of the Hub, columns, for files of CoNLL, and features, which makes a
+row of each example and tells what a tokenizer knows.
 """

@@ -1,25 +1,30 @@
 """Readers of rows for all tasks: tab-separated without quoting, csv, JSON with one object a line, and data sets of the
-Hub.
+Hub. Files may be compressed.
 
 A broken file is a ValueError that names the file, the line and the mistake. Values stay as the file has them: "null"
 and "NA" are text.
 """
 
+import bz2
 import csv
+import gzip
 import hashlib
 import json
+import lzma
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
+from io import BufferedReader
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from huggingface_hub import constants
 
-from elmo_gpt_bert.tasks.compressed import reading
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter, Text, UserError
-from elmo_gpt_bert.training.files import parse_json, plain
+from elmo_gpt_bert.training.files import open_file, parse_json, plain, shown
 
 
 if TYPE_CHECKING:
@@ -30,6 +35,9 @@ Place, Row = TypeVar("Place"), TypeVar("Row")
 
 DATA_DIR = Parameter("data_dir")  # of every read_folder
 PUBLISHED = (DATA_DIR, " with the published files")  # a remedy where the Hub fails
+
+
+# Data sets of the Hub, folders and files
 
 
 def listed(names: Collection[str]) -> str:
@@ -74,11 +82,20 @@ def hub_version(name: str, configuration: str | None, revision: str | None) -> s
     return f"{name}@{hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:16]}"
 
 
-def check_split(hub: Collection[str], name: str, split: str) -> None:
-    """Raises ValueError if the data set `name` of the Hub, with the splits `hub`, lacks the split."""
-    if split not in hub:
-        problem = f"{name} has no {split} split, but {', '.join(hub)}"
-        raise InputError(problem, ": give ", split_file(split), " and the others")
+def hub_splits(
+    name: str,
+    splits: Iterable[str],
+    configuration: str | None = None,
+    revision: str | None = None,
+    otherwise: Text = PUBLISHED,
+) -> Iterator[tuple[str, "Dataset"]]:
+    """Yields these splits of a data set of the Hub. Raises as `load_hub`, and ValueError if one is missing."""
+    hub = load_hub(name, configuration, revision, otherwise)
+    for split in splits:
+        if split not in hub:
+            problem = f"{name} has no {split} split, but {', '.join(hub)}"
+            raise InputError(problem, ": give ", split_file(split), " and the others")
+        yield split, hub[split]
 
 
 def check_folder(data_dir: Path) -> None:
@@ -100,22 +117,31 @@ def needed_files(files: Mapping[str, str | None]) -> Iterator[tuple[str, Path]]:
         yield split, Path(file)
 
 
-def unbroken(rows: Iterable[tuple[int, dict | str]], path: Path) -> Iterator[tuple[int, dict]]:
-    """Yields the rows of a reader below, with their lines in the file `path`. Raises ValueError for a broken row."""
-    for line, row in rows:
-        if isinstance(row, str):
-            raise InputError(f"{path}:{line}: {row}")
-        yield line, row
+# Rows
 
 
-def read_tsv(path: Path, header: tuple[str, ...] | None = None) -> Iterator[tuple[int, dict[str, str] | str]]:
-    """Yields (line number, row) for each row of a tab-separated file without quoting, and for a broken row (line
-    number, what is wrong).
+def read_rows(path: Path, endings: Collection[str]) -> Iterator[tuple[int, dict]]:
+    """The rows of the user's own file, each with its line. Raises ValueError if its name has none of the `endings`."""
+    if ending(path) not in endings:
+        raise InputError(f"{path}: your own file must be one of {', '.join(endings)}")
+    return READERS[ending(path)](path)
+
+
+def ending(path: Path) -> str:
+    """The end of the file's name that tells its format, in lower case: .tsv of A.TSV.gz."""
+    plain_path = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    return plain_path.suffix.lower()
+
+
+def read_tsv(
+    path: Path, header: tuple[str, ...] | None = None, broken: list[str] | None = None
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields (line number, row) for each row of a tab-separated file without quoting.
 
     `header` names the columns if the file's first line does not. A byte order mark, carriage returns and empty lines
-    are dropped.
+    are dropped. The mistakes of rows that are `broken` are added to that list; without one, they are raised.
     """
-    return _rows(_tsv_lines(path), path, header)
+    return _rows(_tsv_lines(path), path, header, broken)
 
 
 def _tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -127,12 +153,9 @@ def _tsv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield line, values.split("\t")
 
 
-def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str] | str]]:
+def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Like `read_tsv`, for a csv file. A row has the number of the line that it begins in."""
     return _rows(_csv_lines(path), path)
-
-
-TABLES = {".csv": read_csv, ".tsv": read_tsv}  # the end of a file's name -> its reader
 
 
 def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -162,8 +185,11 @@ def _check_separator(header: list[str], path: Path) -> None:
 
 
 def _rows(
-    lines: Iterable[tuple[int, list[str]]], path: Path, header: tuple[str, ...] | None = None
-) -> Iterator[tuple[int, dict[str, str] | str]]:
+    lines: Iterable[tuple[int, list[str]]],
+    path: Path,
+    header: tuple[str, ...] | None = None,
+    broken: list[str] | None = None,
+) -> Iterator[tuple[int, dict[str, str]]]:
     for line, values in lines:
         if header is None:
             header = tuple(values)
@@ -174,10 +200,14 @@ def _rows(
         else:
             quotes = path.suffix == ".tsv" and any(value.startswith('"') for value in values)
             hint = ": tsv has no quotes around a text with line breaks or tabs, save it as csv" if quotes else ""
-            yield line, f"{len(values)} column{'s' * (len(values) != 1)} instead of {len(header)}{hint}"
+            columns = f"{len(values)} column{'s' * (len(values) != 1)}"
+            problem = f"{path}:{line}: {columns} instead of {len(header)}{hint}"
+            if broken is None:
+                raise InputError(problem)
+            broken.append(problem)
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict]]:
     """Like `read_tsv`, for a file with one JSON object a line."""
     for line, content in read_lines(path):
         if not content.strip():
@@ -186,9 +216,28 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict | str]]:
             row = parse_json(content, _no_number)
             check_characters(row)
         except ValueError as error:
-            yield line, f"not JSON ({error}); a file holds one object a line"
-            continue
-        yield line, row if isinstance(row, dict) else "not a JSON object; a file holds one object a line"
+            raise InputError(f"{path}:{line}: not JSON ({error}); a file holds one object a line") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{line}: not a JSON object; a file holds one object a line")
+        yield line, row
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+# The end of a file's name -> its reader.
+READERS = {".csv": read_csv, ".tsv": read_tsv} | dict.fromkeys((".json", ".jsonl", ".ndjson"), read_json_lines)
+
+
+def columns(row: dict, names: Iterable[str], where: str, remedy: Text = "") -> list:
+    """The row's values under `names`. Raises ValueError, which ends with `remedy`, if it lacks one of them."""
+    if missing := [name for name in names if name not in row]:
+        raise InputError(f"{where}: no column {', '.join(missing)} among {listed(row)}", remedy)
+    return [row[name] for name in names]
+
+
+# Lines and JSON
 
 
 def check_characters(value: Any) -> None:
@@ -206,8 +255,34 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: not JSON ({error}){lines}") from error
 
 
-def _no_number(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON value")
+def members(parent: Any, name: str, where: str, kind: str, layout: str) -> Iterator[tuple[dict, str]]:
+    """Yields the objects in the list `name` of the JSON object `parent`, each with its place.
+
+    Raises ValueError, with the expected `layout`, if there is no such list or one of its members is not an object.
+    """
+    members = parent.get(name) if isinstance(parent, dict) else None
+    if not isinstance(members, list):
+        raise InputError(f"{where}: no list {name} in {shown(parent)}: {layout}")
+    for number, member in enumerate(members, start=1):
+        if not isinstance(member, dict):
+            raise InputError(f"{where}, {kind} {number}: {shown(member)} is not an object: {layout}")
+        yield member, f"{where}, {kind} {number}"
+
+
+def check_text(value: Any, name: str, where: str, gaps: bool = False) -> str:
+    """The `value`. Raises ValueError unless it is text that UTF-8 can encode and, without `gaps`, not blank."""
+    if not isinstance(value, str):
+        raise InputError(f"{where}: {name} is {shown(value)}, not text")
+    if not (gaps or value.strip()):
+        raise InputError(f"{where}: {name} is empty ({shown(value)}): give it a text, or leave the question out")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: {name} holds {value[error.start]!r}, half a surrogate pair, which is not a character: write "
+            "the whole pair, or the character itself"
+        ) from error
+    return value
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -226,20 +301,42 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield line, text
 
 
-def columns(row: dict, names: Iterable[str], path: Path | str, line: int, remedy: Text = "") -> list:
-    """The row's values under `names`. Raises ValueError, which ends with `remedy`, if it lacks one of them."""
-    missing = [name for name in names if name not in row]
-    if missing:
-        raise InputError(f"{path}:{line}: no column {', '.join(missing)} among {listed(row)}", remedy)
-    return [row[name] for name in names]
+def _open_zstandard(file: BinaryIO) -> BinaryIO:
+    import pyarrow  # the import takes a while, which other files do not need
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
 
 
-def to_dataset(rows: list[dict], path: Path) -> "Dataset":
-    """The rows as a data set. Raises ValueError if the file `path` had none."""
+COMPRESSED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": _open_zstandard}
+DAMAGE = (EOFError, lzma.LZMAError, zlib.error, OSError)  # what the decompressors raise
+BUFFER = 1 << 20  # bytes
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """The content of a file. Raises OSError, in one line, if it cannot be opened or is damaged or cut short."""
+    opener = COMPRESSED.get(path.suffix.lower())
+    try:
+        with open_file(path) as file, opener(file) if opener else nullcontext(file) as content:
+            yield BufferedReader(content, BUFFER) if opener else content
+    except UserError:
+        raise
+    except DAMAGE as error:
+        if isinstance(error, OSError) and error.strerror:  # missing, a folder, a device, not allowed
+            kind = MissingFileError if isinstance(error, FileNotFoundError) else FileError
+            raise kind(f"cannot read {path}: {error.strerror}") from error
+        raise FileError(f"{path} is damaged or cut short ({error}): get it again") from error
+
+
+# Examples
+
+
+def to_dataset(rows: list[dict], source: Path | str, kind: str = "examples") -> "Dataset":
+    """The rows as a data set. Raises ValueError if the source had none; `kind` is what it calls the rows."""
     from datasets import Dataset
 
     if not rows:
-        raise InputError(f"{path} holds no examples")
+        raise InputError(f"{source} holds no {kind}")
     return Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
 
 

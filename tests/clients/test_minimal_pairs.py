@@ -17,9 +17,7 @@ from transformers import (
 )
 
 from benchmarks import minimal_pairs
-from elmo_gpt_bert.tasks.minimal_pairs.data import read_file
-from elmo_gpt_bert.tasks.minimal_pairs.features import make_features
-from elmo_gpt_bert.tasks.minimal_pairs.scoring import make_scorer
+from elmo_gpt_bert.tasks.minimal_pairs import make_features, make_scorer, read_file
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.task import predict
 from modeling import ZooBertForMaskedLM, ZooGPTTokenizer

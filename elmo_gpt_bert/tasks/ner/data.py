@@ -1,37 +1,42 @@
 """Readers of sentences whose words have tags: from CoNLL columns, from JSON lines, or from the Hub.
 
 Every reader returns splits with the columns words (a list of strings), tags (a list of strings; a test set may have
-none) and, if the source marks its documents, document: a number that the sentences of a document share. Tags stay in
-the source's scheme, one of the three of tags.py; BMES, the BIOES of Chinese data sets, gets I for M. A mistake in the
-data is a ValueError that names its place and the remedy.
+none) and, if the source marks its documents, document: a number that the sentences of a document share. A mistake in
+the data is a ValueError that names its place and the remedy.
+
+Tags stay in the source's scheme, one of three. In IOB1, the scheme of CoNLL-2003's release, B only separates an entity
+from one of the same type right before it. In IOB2, B begins every entity. In BIOES, E also ends every entity of
+several words, and S tags an entity of one word. BMES, the BIOES of Chinese data sets, has M for I; BILOU, also called
+BILUO or BIOUL, has L for E and U for S; both are read as BIOES.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, DatasetDict
 
+from elmo_gpt_bert.metrics.entities import OUTSIDE, ends, split_tag, starts
 from elmo_gpt_bert.tasks.columns import DOCUMENT, LABEL_COLUMN, TEXT_COLUMN, Sentence, read_columns
-from elmo_gpt_bert.tasks.ner.tags import BIOES, SCHEMES, check_prefixes, check_scheme, detect_scheme
 from elmo_gpt_bert.tasks.rows import (
     DATA_DIR,
     check_folder,
-    check_split,
     columns,
-    load_hub,
+    hub_splits,
     needed_files,
     note_total,
     part_of,
     read_json_lines,
     read_lines,
     split_file,
-    unbroken,
 )
 from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter
-from elmo_gpt_bert.training.files import shown
+from elmo_gpt_bert.training.files import plain, shown
 
 
 # The file names in published folders: those of most copies of CoNLL-2003, of its release, of WNUT-17, and of the
@@ -47,6 +52,10 @@ TAG_NAMES = Parameter("tag_names")
 NUMBERS = (": give ", TAG_NAMES, ", the names of 0, 1 and so on, which the features of a data set list")
 REMEDY = (": ", TEXT_COLUMN, " and ", LABEL_COLUMN, " choose other columns")
 OTHER_FILES = (split_file("train"), ", ", split_file("validation"), " and ", split_file("test"))
+SCHEME = Parameter("scheme", "data_scheme")
+SCHEMES = {"iob1": "BI", "iob2": "BI", "bioes": "BIES"}  # the prefixes of tags other than O
+BIOES = {"M": "I", "L": "E", "U": "S"}  # prefixes of BMES and BILOU -> those of BIOES
+OTHER_ORDER = re.compile("([BIESLUM])[_:](.+)|(.+)[-_:]([BIESLUM])")  # as in B_PER and PER-B
 
 
 # Sources
@@ -67,30 +76,11 @@ def read_hub(
 
     Tags are names, or numbers that the data set's features name. Raises OSError when the Hub is out of reach.
     """
-    hub = load_hub(name, configuration, revision, OTHER_FILES)
     data = {}
-    for split in splits:
-        check_split(hub, name, split)
-        sentences = _from_rows(_hub_rows(hub[split]), f"{name}, {split}", text_column, label_column, split != "test")
+    for split, rows in hub_splits(name, splits, configuration, revision, OTHER_FILES):
+        sentences = _from_rows(_hub_rows(rows), f"{name}, {split}", text_column, label_column, split != "test")
         data[split] = _number_documents(sentences, f"{name}, {split}", (limits or {}).get(split), whole_documents)
     return _check(data, scheme)
-
-
-def read_folder(
-    data_dir: Path,
-    splits: Collection[str],
-    text_column: str | None = None,
-    label_column: str | None = None,
-    scheme: str | None = None,
-    limits: Mapping[str, int | None] | None = None,
-    whole_documents: bool = False,
-) -> tuple[str | None, DatasetDict]:
-    """The scheme of the tags, and the splits from a folder whose files have the names of one of `FOLDERS`.
-
-    Other parameters are those of `read_files`. Raises FileNotFoundError when the file of a split is missing.
-    """
-    files = find_folder_files(data_dir, splits)
-    return read_files(files, text_column, label_column, scheme, limits, whole_documents)
 
 
 def find_folder_files(data_dir: Path, splits: Collection[str]) -> dict[str, str]:
@@ -138,8 +128,7 @@ def read_files(
         if path.suffix.lower() == ".csv":
             raise InputError(f"{path}: csv has no place for sentences: give CoNLL columns, or JSON lines (.json)")
         if path.suffix.lower() in (".json", ".jsonl"):
-            rows = unbroken(read_json_lines(path), path)
-            sentences = _from_rows(rows, str(path), text_column, label_column, tagged, tag_names)
+            sentences = _from_rows(read_json_lines(path), str(path), text_column, label_column, tagged, tag_names)
         elif tag_names is not None:
             raise InputError(TAG_NAMES, f" are those of tags that are numbers, in JSON lines, but {path} is none")
         else:
@@ -204,7 +193,7 @@ def _from_rows(
             text = text or next((name for name in WORDS if name in row), WORDS[0])
             label = label or next((name for name in TAGS if name in row), TAGS[0] if tagged else None)
             names = (text, label) if label else (text,)
-        lists = columns(row, names, source, line, REMEDY)
+        lists = columns(row, names, f"{source}:{line}", REMEDY)
         if label and tag_names is not None:
             lists[1] = _named(lists[1], tag_names, f"{source}:{line}: {label}")
         for name, values in zip(names, lists, strict=True):
@@ -287,3 +276,123 @@ def _to_dataset(sentences: list[Sentence], is_all: bool) -> Dataset:
     if is_all:
         note_total(data, len(data))
     return data
+
+
+# Tags
+
+
+def check_prefixes(sentences: list[Sentence], prefixes: str) -> None:
+    """Raises ValueError for the first tag that is neither O nor one of the prefixes with a type."""
+    valid = re.compile(f"O|[{prefixes}](-.+)?")
+    if mistake := _first(sentences, lambda previous, tag: valid.fullmatch(tag) is None):
+        sentence, word = mistake
+        names = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
+        raise InputError(
+            f"{sentence.place(word)}: {shown(sentence.tags[word])}, the tag of {shown(sentence.words[word])}, is none "
+            f"of O, {names}: {_correction(sentence.tags[word])}, or let ",
+            LABEL_COLUMN,
+            " name the column of the tags",
+        )
+
+
+def _correction(tag: str) -> str:
+    """How to correct a tag without a prefix, or with one that is written otherwise."""
+    if match := OTHER_ORDER.fullmatch(tag):
+        prefix, entity_type = match[1] or match[4], match[2] or match[3]
+        return f"write it as {plain(f'{prefix}-{entity_type}')}"
+    if "-" in tag or not 0 < len(tag) < 30:  # a longer one is no name of a type
+        return "correct it"
+    return f"write {plain(f'B-{tag}')} where an entity begins, and then {plain(f'I-{tag}')}"
+
+
+def check_scheme(sentences: list[Sentence], scheme: str) -> None:
+    """Raises ValueError for the first tag that may not follow the tag before it in this scheme."""
+    if mistake := _first(sentences, lambda previous, tag: not _may_follow(previous, tag, scheme)):
+        sentence, word = mistake
+        place = sentence.place(min(word, len(sentence.words) - 1))
+        around = ["the sentence's start", *map(plain, sentence.tags), "the sentence's end"]
+        remedy = (", or give ", SCHEME, " iob1, which lets an entity begin with I") if scheme == "iob2" else ""
+        raise InputError(
+            f"{place}: {around[word + 1]} after {around[word]} is a mistake in {scheme.upper()}: correct it",
+            remedy,
+        )
+
+
+def _first(sentences: Iterable[Sentence], wrong: Callable[[str, str], bool]) -> tuple[Sentence, int] | None:
+    """The sentence and the number of the word whose tag is the first with `wrong(previous tag, tag)`, or None.
+
+    An O stands before and after each sentence, so the number may be that of the sentence's end.
+    """
+    wrong = cache(wrong)
+    for sentence in sentences:
+        for word, (previous, tag) in enumerate(pairwise(["O", *sentence.tags, "O"])):
+            if wrong(previous, tag):
+                return sentence, word
+    return None
+
+
+def _may_follow(previous: str, tag: str, scheme: str) -> bool:
+    """Whether `tag` may follow `previous` in the scheme. In IOB1 any may: B for I means the same entity."""
+    (before, previous_type), (after, new_type) = split_tag(previous), split_tag(tag)
+    continues = before in "BI" and after in "IE" and previous_type == new_type
+    if scheme == "bioes":
+        return (before in "BI") == continues == (after in "IE")
+    return scheme == "iob1" or after != "I" or continues
+
+
+def detect_scheme(sentences: Iterable[Sequence[str]]) -> str:
+    """The scheme of tagged sentences; IOB2 if they have no entities."""
+    pairs = {pair for tags in sentences for pair in pairwise(["O", *tags])}
+    if any(tag[0] in "ES" for _, tag in pairs):
+        return "bioes"
+    first_prefixes = {
+        tag[0] for previous, tag in pairs if split_tag(previous)[1] != split_tag(tag)[1] or previous == "O"
+    }
+    return "iob1" if "I" in first_prefixes and "B" not in first_prefixes else "iob2"
+
+
+def entity_types(sentences: Iterable[Sequence[str]]) -> list[str]:
+    """The types of the entities in tagged sentences, in alphabetical order."""
+    tags = set(chain.from_iterable(sentences))
+    return sorted({split_tag(tag)[1] for tag in tags if tag[0] not in OUTSIDE})
+
+
+def count_entities(sentences: Iterable[Sequence[str]]) -> Counter[str]:
+    """The number of entities of each type in tagged sentences."""
+    pairs = Counter(chain.from_iterable(pairwise(["O", *tags]) for tags in sentences))
+    counts = Counter()
+    for (previous, tag), count in pairs.items():
+        if starts(previous, tag):
+            counts[split_tag(tag)[1]] += count
+    return counts
+
+
+def label_names(types: Iterable[str], scheme: str) -> list[str]:
+    """All tags that entities of these types can have in the scheme, O first."""
+    return ["O", *(_join_tag(prefix, entity_type) for entity_type in types for prefix in SCHEMES[scheme])]
+
+
+def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
+    """The tags of one sentence in `scheme`, with the entities that conlleval finds in `tags`.
+
+    `tags` may be in any scheme, or in none, as a model's predictions may be: I-LOC after O then begins an entity.
+    """
+    converted = []
+    padded = ["O", *tags, "O"]
+    for previous, tag, following in zip(padded, tags, padded[2:], strict=False):
+        (previous_prefix, previous_type), (prefix, entity_type) = split_tag(previous), split_tag(tag)
+        if prefix in OUTSIDE:
+            converted.append("O")
+            continue
+        is_first, is_last = starts(previous, tag), ends(tag, following)
+        if scheme == "bioes":
+            prefix = ("S" if is_last else "B") if is_first else ("E" if is_last else "I")
+        else:
+            follows_same_type = previous_prefix not in OUTSIDE and previous_type == entity_type
+            prefix = "B" if is_first and (scheme == "iob2" or follows_same_type) else "I"
+        converted.append(_join_tag(prefix, entity_type))
+    return converted
+
+
+def _join_tag(prefix: str, entity_type: str) -> str:
+    return f"{prefix}-{entity_type}" if entity_type else prefix

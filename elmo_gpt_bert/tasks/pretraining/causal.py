@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.corpus import Corpus, ends_within
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use, skip_logits
-from elmo_gpt_bert.tasks.pretraining.rows import ends_within
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError
 

@@ -35,6 +35,11 @@ def token_type(numbers: int) -> np.dtype:
     return np.dtype("<u2" if numbers <= 1 << 16 else "<u4")
 
 
+def count_up(counts: np.ndarray) -> np.ndarray:
+    """0, 1, ..., count - 1 for each count, one range after the other."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
 # Reading
 
 
@@ -81,6 +86,14 @@ class Ends(FileArray):
         """The ends e with start < e <= stop, ascending, int64."""
         low, high = self.find([start, stop])
         return self.values[low:high]
+
+
+def ends_within(units: Ends, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For N runs of tokens: the ends e of units with start < e < stop, in ascending order, and the run of each."""
+    first, last = units.find(np.stack([starts, stops - 1]))
+    counts = last - first
+    runs = np.repeat(np.arange(len(starts)), counts)
+    return runs, units[first[runs] + count_up(counts)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,24 +13,40 @@ Held-out text (`shuffle=False`) comes in its order, and its masks and pairs depe
 each evaluation predicts the same tokens from the same inputs, and a change of the loss is a change of the model. The
 loss is the mean over one draw of 15 % of the tokens, given the others. Its exponential is not the perplexity of the
 text, and it cannot be compared with the loss at other shares, lengths or kinds of rows.
+
+A row is a run of whole sentences. Where the rows begin depends on all sentences before, so their boundaries are
+computed in one pass and kept with the tokens, in a file from which any row is read at once:
+
+    FOLDER/rows/SEGMENTS-LENGTH-DIGEST.rows    32 bytes that identify corpus and partition, then int64: the first
+                                               token of each row, and the number of tokens of the corpus
+
+Pairs are drawn as by the released code. Segment A is the first sentences of a row, up to a random one. With
+probability 1/2, and always if the row is a single sentence, segment B begins at a random sentence of another document;
+otherwise it is the rest of the row. So at most half of the pairs follow, and none where each document is a single
+sentence. The released code puts the rest of a row whose B is random back into the text, so that its later rows begin
+elsewhere. Here rows are read in any order, and their boundaries are fixed: such a rest is left out in this epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 
-from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
+from elmo_gpt_bert.tasks.pretraining.corpus import ENDS, Corpus, Ends, FileArray, count_up, ends_within
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs, uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use, skip_logits
-from elmo_gpt_bert.tasks.pretraining.pairs import draw_pairs, share_of_following
-from elmo_gpt_bert.tasks.pretraining.rows import SEGMENTS, Segments, ends_within, open_rows
+from elmo_gpt_bert.tasks.pretraining.text import MORE_HELD_OUT
 from elmo_gpt_bert.training.batches import IGNORED
 from elmo_gpt_bert.training.errors import InputError, Parameter
+from elmo_gpt_bert.training.files import new_file, writing
 
 
 if TYPE_CHECKING:
@@ -38,6 +54,12 @@ if TYPE_CHECKING:
 
 
 CONTINUATION = "##"
+ROWS_AT_MOST = 100_000  # that are counted
+VERSION = 1  # of the partition
+HEADER = 32  # bytes
+BLOCK = 1 << 22  # tokens
+SHORT_TARGETS = 0.1
+SEGMENTS = Parameter("segments")
 
 
 @dataclass(frozen=True)
@@ -84,6 +106,267 @@ class Shares:
         if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + 1e-6:  # 0.9 + 0.1 may be a little above 1
             names = Parameter("mask", "mask_share"), Parameter("random", "random_share")
             raise InputError(names[0], " and ", names[1], f" are {self.mask} and {self.random}: at most 1 in all")
+
+
+# Rows
+
+
+class Segments(StrEnum):
+    """What a row of a masked language model holds."""
+
+    NEXT_SENTENCE = "next_sentence"
+    FULL_SENTENCES = "full_sentences"
+    DOCUMENT_SENTENCES = "document_sentences"
+
+    def capacity(self, length: int) -> int:
+        """The tokens of text in a row of `length`, without [CLS] and the [SEP] after each segment."""
+        return length - (3 if self is Segments.NEXT_SENTENCE else 2)
+
+
+class Rows:
+    """Where each row begins and ends, memory-mapped. Pickling keeps the path only."""
+
+    def __init__(self, path: Path):
+        self._file = FileArray(path, ENDS)
+
+    def __len__(self) -> int:
+        return len(self._file) - HEADER // ENDS.itemsize - 1
+
+    def bounds(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first tokens of these rows, and the tokens after their last ones."""
+        boundaries = self._file.values[HEADER // ENDS.itemsize :]
+        return boundaries[numbers], boundaries[numbers + 1]
+
+
+def open_rows(corpus: Corpus, segments: Segments, length: int) -> Rows:
+    """Opens the partition of the corpus into rows of this kind and length, and makes it if there is none.
+
+    Of several processes, one makes it and the others wait. 75 million tokens take two seconds.
+
+    Raises:
+        ValueError: if the rows have no room for text, or the corpus lacks what they need.
+        OSError: if the file cannot be written.
+    """
+    check_corpus(corpus, segments, length)
+    path = corpus.folder / "rows" / f"{segments}-{length}-{corpus.digest[:16]}.rows"
+    header = hashlib.sha256(f"{VERSION} {segments} {length} {corpus.digest}".encode()).digest()
+    if not _is_complete(path, header, corpus.num_tokens):
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            with FileLock(path.with_suffix(".lock")):
+                if not _is_complete(path, header, corpus.num_tokens):  # another process may have made it
+                    _write_rows(path, header, corpus, segments, length)
+    return Rows(path)
+
+
+def _write_rows(path: Path, header: bytes, corpus: Corpus, segments: Segments, length: int) -> None:
+    with new_file(path) as temporary, temporary.open("wb") as file:
+        file.write(header)
+        for starts in find_rows(corpus, segments, length):
+            file.write(starts.astype(ENDS).tobytes())
+        file.write(np.array([corpus.num_tokens], ENDS).tobytes())
+
+
+def _is_complete(path: Path, header: bytes, num_tokens: int) -> bool:
+    if not path.is_file() or path.stat().st_size < HEADER + ENDS.itemsize:
+        return False
+    with path.open("rb") as file:
+        start = file.read(HEADER)
+        file.seek(-ENDS.itemsize, 2)
+        return start == header and int(np.frombuffer(file.read(), ENDS)[0]) == num_tokens
+
+
+def check_corpus(corpus: Corpus, segments: Segments, length: int) -> None:
+    """Raises ValueError if the corpus cannot be divided into such rows."""
+    least = length - segments.capacity(length) + 2
+    if length < least:
+        limit = Parameter("length", "max_seq_length")
+        raise InputError(limit, f"={length} has no room for text in rows of {segments}: use {least} or more")
+    if segments is not Segments.NEXT_SENTENCE:
+        return
+    others = f"{Segments.FULL_SENTENCES} or {Segments.DOCUMENT_SENTENCES}"
+    if len(corpus.documents) < 2:
+        problem = f"={segments} takes sentences of other documents, but {corpus.name} is one document"
+        remedy = ("separate its documents by blank lines",) if corpus.split == "train" else MORE_HELD_OUT
+        raise InputError(SEGMENTS, f"{problem}: ", remedy, f", or choose {others}")
+
+
+def find_rows(corpus: Corpus, segments: Segments, length: int, block: int = BLOCK) -> Iterator[np.ndarray]:
+    """The first token of each row, block by block. Each token is in one row.
+
+    A sentence that does not fit into a row is cut into pieces that do. The size of a block, in tokens, changes nothing
+    but the memory it takes.
+    """
+    units = corpus.sentences
+    capacity = segments.capacity(length)
+    block = max(block, 4 * length)  # a row of next_sentence may be almost twice as long as its target
+    start = 0
+    while start < corpus.num_tokens:
+        stop = min(start + block, corpus.num_tokens)
+        stop = int(units[units.find(np.array([stop - 1]))][0])
+        starts, ends = cut_units(start, units.between(start, stop), capacity)
+        documents = np.searchsorted(corpus.documents.between(start, stop), ends - 1, side="right")
+        following = find_next_rows(starts, ends, documents, segments, capacity)
+        chosen, first = [], 0
+        while first < len(starts) and (following[first] < len(starts) or stop == corpus.num_tokens):
+            chosen.append(first)
+            first = following[first]
+        yield starts[chosen]
+        start = int(starts[first]) if first < len(starts) else stop
+
+
+def cut_units(start: int, ends: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """The begins and ends of the pieces of each unit, all but the last of them of `capacity` tokens."""
+    starts = np.concatenate([[start], ends[:-1]])
+    counts = -(-(ends - starts) // capacity)
+    starts = np.repeat(starts, counts) + count_up(counts) * capacity
+    return starts, np.minimum(starts + capacity, np.repeat(ends, counts))
+
+
+def find_next_rows(
+    starts: np.ndarray, ends: np.ndarray, documents: np.ndarray, segments: Segments, capacity: int
+) -> list[int]:
+    """For each sentence: the sentence with which the next row begins, if a row begins with this one.
+
+    Args:
+        starts, ends: of sentences, none longer than `capacity`.
+        documents: the number of each sentence's document.
+    """
+    if segments is Segments.FULL_SENTENCES:  # a separator stands between two documents
+        return np.searchsorted(ends + documents, starts + documents + capacity, side="right").tolist()
+    if segments is Segments.NEXT_SENTENCE:  # the sentence that reaches the target is the row's last
+        following = np.searchsorted(ends, starts + target_lengths(starts, capacity), side="left") + 1
+    else:
+        following = np.searchsorted(ends, starts + capacity, side="right")
+    return np.minimum(following, np.searchsorted(documents, documents, side="right")).tolist()
+
+
+def target_lengths(starts: np.ndarray, capacity: int) -> np.ndarray:
+    """How many tokens a row of next_sentence collects: `capacity`, and in 10 % of the rows from 2 to `capacity`.
+
+    The released code draws the target once for a document, anew in each of its ten passes. The partition here is the
+    same in all epochs, so that a book with a target of 2 would remain a book of such rows: each row has its own.
+    """
+    is_short, share = uniform(starts, 2).T
+    return np.where(is_short < SHORT_TARGETS, 2 + np.floor(share * (capacity - 1)), capacity).astype(np.int64)
+
+
+# Pairs
+
+
+def draw_pairs(
+    corpus: Corpus, samples: np.ndarray, starts: np.ndarray, stops: np.ndarray, capacity: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws two segments for each of B rows, `capacity` tokens in all at most.
+
+    Args:
+        samples, starts, stops: (B,) the samples' numbers, and the tokens of their rows.
+
+    Returns:
+        (B, 2, 2) the start and stop of each segment in the corpus, and (B,) whether the second one is random.
+    """
+    split, chance, document, sentence = uniform(samples, 4, seed, Use.PAIRS).T
+    first, last = corpus.sentences.find(np.stack([starts, stops - 1]))
+    ends_a = first + np.floor(split * (last - first)).astype(np.int64)  # the last sentence of segment A
+    middles = np.where(first < last, corpus.sentences[ends_a], stops)
+    is_random = (first == last) | (chance < 0.5)
+    wanted = target_lengths(starts, capacity) - (middles - starts)
+    others = _other_documents(corpus, starts, document)
+    random_starts, random_stops = _random_sentences(corpus, others, sentence, wanted, capacity)
+    starts_b, stops_b = np.where(is_random, (random_starts, random_stops), (middles, stops))
+    segments = np.stack([starts, middles, starts_b, stops_b], axis=1).reshape(-1, 2, 2)
+    return truncate_pairs(segments, capacity, samples, seed), is_random
+
+
+def share_of_following(corpus: Corpus, rows: Rows) -> float:
+    """The expected share of pairs whose second segment follows the first: half of the rows of several sentences."""
+    starts, stops = rows.bounds(np.arange(0, len(rows), 1 + len(rows) // ROWS_AT_MOST))
+    first, last = corpus.sentences.find(np.stack([starts, stops - 1]))
+    return float((first < last).mean()) / 2
+
+
+def _other_documents(corpus: Corpus, starts: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """For each row, a document other than its own, by one random number each."""
+    others = np.floor(draws * (len(corpus.documents) - 1)).astype(np.int64)
+    return others + (others >= corpus.documents.find(starts))
+
+
+def _random_sentences(
+    corpus: Corpus, documents: np.ndarray, draws: np.ndarray, wanted: np.ndarray, capacity: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences from a random one of each document on: until they reach `wanted` tokens, or the document ends."""
+    document_stops = corpus.documents[documents]
+    first, last = corpus.sentences.find(np.stack([_starts(corpus.documents, documents), document_stops - 1]))
+    starts = _starts(corpus.sentences, first + np.floor(draws * (last + 1 - first)).astype(np.int64))
+    reached = np.minimum(starts + np.maximum(wanted, 1), document_stops) - 1
+    stops = corpus.sentences[corpus.sentences.find(reached)]
+    return starts, np.minimum(stops, starts + capacity)
+
+
+def _starts(units: Ends, numbers: np.ndarray) -> np.ndarray:
+    """The first token of each unit."""
+    return np.where(numbers > 0, units[np.maximum(numbers - 1, 0)], 0)
+
+
+def truncate_pairs(segments: np.ndarray, capacity: int, samples: np.ndarray, seed: int) -> np.ndarray:
+    """(B, 2, 2) starts and stops -> those of pairs of `capacity` tokens at most.
+
+    The rule of the released `truncate_seq_pair`: while a pair is too long, the longer segment, or the second of two
+    that are equal, loses a token at its front or its back, with the same probability.
+    """
+    first, second = np.diff(segments)[..., 0].T
+    kept = np.minimum(first, np.maximum(capacity - second, -(-capacity // 2)))
+    excess = np.stack([first - kept, second - np.minimum(second, capacity - kept)], axis=1)  # (B, 2)
+    columns = np.arange(excess.max(initial=0))
+    fronts = np.empty_like(excess)
+    for number in range(2):
+        draws = uniform(samples, len(columns), seed, Use.CUTS, number) < 0.5
+        fronts[:, number] = (draws & (columns < excess[:, number, None])).sum(1)
+    return np.stack([segments[..., 0] + fronts, segments[..., 1] - (excess - fronts)], axis=-1)
+
+
+# Masks
+
+
+def choose_tokens(order: np.ndarray, is_text: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(B, T) booleans: of each row's text, the `counts` (B,) tokens that are first in a random order (B, T)."""
+    order = np.where(is_text, order, np.inf)
+    last = np.take_along_axis(np.sort(order, axis=1), counts[:, None] - 1, axis=1)
+    return order <= last
+
+
+def choose_words(order: np.ndarray, is_text: np.ndarray, continues: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(B, T) booleans: of each row's text, words in a random order until `counts` (B,) tokens are chosen.
+
+    As in the released code, a word that would exceed the count is skipped. A row of which every word would exceed it
+    has its first one chosen all the same.
+
+    Args:
+        order: (B, T) random numbers, of which those of the words' first tokens count.
+        continues: (B, T) booleans: whether the token belongs to the word of the token before it.
+    """
+    follows_text = np.zeros_like(is_text)
+    follows_text[:, 1:] = is_text[:, :-1]
+    begins = is_text & ~(continues & follows_text)
+    words = np.cumsum(begins).reshape(begins.shape) - 1  # the number of each token's word in the batch
+    sizes = np.zeros(begins.shape, dtype=np.int64)
+    sizes[begins] = np.bincount(words[is_text])
+    columns = np.argsort(np.where(begins, order, np.inf), axis=1)
+    sizes = np.take_along_axis(sizes, columns, axis=1)
+    taken = np.zeros(begins.shape, dtype=bool)
+    totals = np.zeros_like(counts)
+    for rank in range(begins.sum(1).max()):
+        taken[:, rank] = (sizes[:, rank] > 0) & (totals + sizes[:, rank] <= counts)
+        totals += taken[:, rank] * sizes[:, rank]
+        if (totals == counts).all():
+            break
+    taken[totals == 0, 0] = True
+    chosen = np.zeros_like(taken)
+    np.put_along_axis(chosen, columns, taken, axis=1)
+    return is_text & chosen[begins][words]
+
+
+# The objective
 
 
 class MaskedLM(Objective):
@@ -240,41 +523,3 @@ class MaskedLM(Objective):
             outputs.seq_relationship_logits, batch["next_sentence_label"]
         )
         return torch.stack([outputs.loss - next_sentence, next_sentence])
-
-
-def choose_tokens(order: np.ndarray, is_text: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(B, T) booleans: of each row's text, the `counts` (B,) tokens that are first in a random order (B, T)."""
-    order = np.where(is_text, order, np.inf)
-    last = np.take_along_axis(np.sort(order, axis=1), counts[:, None] - 1, axis=1)
-    return order <= last
-
-
-def choose_words(order: np.ndarray, is_text: np.ndarray, continues: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(B, T) booleans: of each row's text, words in a random order until `counts` (B,) tokens are chosen.
-
-    As in the released code, a word that would exceed the count is skipped. A row of which every word would exceed it
-    has its first one chosen all the same.
-
-    Args:
-        order: (B, T) random numbers, of which those of the words' first tokens count.
-        continues: (B, T) booleans: whether the token belongs to the word of the token before it.
-    """
-    follows_text = np.zeros_like(is_text)
-    follows_text[:, 1:] = is_text[:, :-1]
-    begins = is_text & ~(continues & follows_text)
-    words = np.cumsum(begins).reshape(begins.shape) - 1  # the number of each token's word in the batch
-    sizes = np.zeros(begins.shape, dtype=np.int64)
-    sizes[begins] = np.bincount(words[is_text])
-    columns = np.argsort(np.where(begins, order, np.inf), axis=1)
-    sizes = np.take_along_axis(sizes, columns, axis=1)
-    taken = np.zeros(begins.shape, dtype=bool)
-    totals = np.zeros_like(counts)
-    for rank in range(begins.sum(1).max()):
-        taken[:, rank] = (sizes[:, rank] > 0) & (totals + sizes[:, rank] <= counts)
-        totals += taken[:, rank] * sizes[:, rank]
-        if (totals == counts).all():
-            break
-    taken[totals == 0, 0] = True
-    chosen = np.zeros_like(taken)
-    np.put_along_axis(chosen, columns, taken, axis=1)
-    return is_text & chosen[begins][words]

@@ -22,7 +22,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import TOKENIZER_MAPPING
 
-from elmo_gpt_bert.tasks.language_models import reads_words
+from elmo_gpt_bert.tasks.features import reads_words
 from elmo_gpt_bert.training.errors import InputError, Parameter
 
 

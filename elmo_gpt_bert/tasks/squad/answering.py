@@ -1,22 +1,33 @@
-"""Answers to questions about texts, by any model that run_squad.py trained. transformers 5 has no pipeline for this.
+"""Start and end scores of windows -> answers: the n best spans for each question, cut from the original context.
+
+As in BERT's paper (section 4.2), the score of a span is the sum of the scores of its start and its end, and the score
+of "no answer" is that of the column which stands for it. A question with several windows has the lowest of their "no
+answer" scores, as in the released code, because one window with an answer is enough. The code works on arrays; the
+result is that of a loop over all starts and ends.
+
+QuestionAnswerer answers questions by any model that run_squad.py trained; transformers 5 has no pipeline for this.
 
 answer = QuestionAnswerer(AutoModelForQuestionAnswering.from_pretrained(name), AutoTokenizer.from_pretrained(name))
 answer("Who wrote it?", "It was written by Jane Austen, and printed by others.")
 {"score": 0.93, "start": 18, "end": 29, "answer": "Jane Austen"}
+
+Letters: W windows, T tokens of context, K starts, L tokens that an answer may have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from datasets import Dataset
 
-from elmo_gpt_bert.tasks.squad.decode import Entry, find_candidates, probabilities
+from elmo_gpt_bert.tasks.rows import check_text
 from elmo_gpt_bert.tasks.squad.features import Windows, make_windows
-from elmo_gpt_bert.tasks.squad.files import check_text
 from elmo_gpt_bert.training.errors import DivergedError, InputError
 from elmo_gpt_bert.training.loading import check_length, positions
 
@@ -26,6 +37,234 @@ if TYPE_CHECKING:
 
 
 N_BEST = 20  # answers over which probabilities are computed
+ROWS = 1024  # windows that are scored at a time
+
+
+# Spans
+
+
+def make_spans(question: np.ndarray, begin: np.ndarray, end: np.ndarray, *logits: np.ndarray) -> np.recarray:
+    """Spans of contexts: the number of the question, the first character, the first after the span, and the scores.
+
+    `logits` are the scores of starts and of ends.
+    """
+    columns = question, begin, end, sum(logits), *logits
+    return np.rec.fromarrays(columns, names="question, begin, end, score, start_logit, end_logit")
+
+
+def sort_spans(spans: np.recarray) -> np.recarray:
+    """The spans in the order of their questions, for each question the best score first."""
+    return spans[np.lexsort((spans.end, spans.begin, -spans.score, spans.question))]
+
+
+def best_spans(
+    start_logits: list[np.ndarray], end_logits: list[np.ndarray], windows: Windows, n: int, max_answer_length: int
+) -> np.recarray:
+    """The `n` best spans of each window, or all if its context has fewer.
+
+    The starts of the n best spans are among the n starts that score best with their best end. So no more than n starts
+    of a window have to be combined with all their ends.
+    """
+    parts = []
+    for begin in range(0, len(windows.question), ROWS):
+        rows = slice(begin, begin + ROWS)
+        place = windows.column[rows], windows.tokens[rows]
+        starts, ends = (_context_only(logits[rows], *place) for logits in (start_logits, end_logits))  # (W, T) each
+        window, start, end = _best_pairs(starts, ends, n, max_answer_length)
+        parts.append((begin + window, start, end, starts[window, start], ends[window, end]))
+    window, start, end, start_logit, end_logit = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    first = windows.first[window]
+    begin, end = windows.spans[first + start, 0], windows.spans[first + end, 1]
+    return make_spans(windows.question[window], begin, end, start_logit, end_logit)
+
+
+def _context_only(logits: list[np.ndarray], columns: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """(W, T) the scores of the context's tokens, followed by minus infinity."""
+    scores = np.full((len(logits), tokens.max()), -np.inf, dtype=np.float32)
+    for row, column, number, values in zip(scores, columns, tokens, logits, strict=True):
+        row[:number] = values[column : column + number]
+    return scores
+
+
+def _best_pairs(starts: np.ndarray, ends: np.ndarray, n: int, longest: int) -> tuple[np.ndarray, ...]:
+    """The row, start and end of the `n` best pairs in each row, in no order. `starts` and `ends` are (W, T) scores."""
+    longest = min(longest, ends.shape[1])
+    best_end = ends.copy()  # (W, T) the best score of the ends that are possible for a start at this token
+    length = 1
+    while length < longest:  # the best of twice as many ends, or of as many as there may be
+        step = min(length, longest - length)
+        np.maximum(best_end[:, :-step], best_end[:, step:], out=best_end[:, :-step])
+        length += step
+    chosen = _largest(starts + best_end, n)  # (W, K)
+    ends = np.pad(ends, ((0, 0), (0, longest - 1)), constant_values=-np.inf)
+    possible_ends = chosen[:, :, None] + np.arange(longest)  # (W, K, L)
+    rows = np.arange(len(starts))[:, None]
+    scores = starts[rows, chosen][:, :, None] + ends[rows[:, :, None], possible_ends]
+    scores = scores.reshape(len(scores), -1)  # (W, K * L)
+    best = _largest(scores, n)  # (W, n)
+    start = np.take_along_axis(chosen, best // longest, 1)
+    is_pair = np.isfinite(np.take_along_axis(scores, best, 1))
+    row = np.broadcast_to(rows, is_pair.shape)
+    return row[is_pair], start[is_pair], (start + best % longest)[is_pair]
+
+
+def _largest(scores: np.ndarray, n: int) -> np.ndarray:
+    """(W, n) the columns of the `n` largest scores of each row, in no order."""
+    n = min(n, scores.shape[1])
+    return np.argpartition(-scores, n - 1, axis=1)[:, :n]
+
+
+def null_spans(start_logits: list[np.ndarray], end_logits: list[np.ndarray], windows: Windows) -> np.recarray:
+    """The span of "no answer" for each question, from the window where its score is lowest."""
+    start, end = (
+        np.array([values[null] for values, null in zip(logits, windows.null, strict=True)])
+        for logits in (start_logits, end_logits)
+    )
+    order = np.lexsort((start + end, windows.question))
+    lowest = order[np.unique(windows.question[order], return_index=True)[1]]
+    nowhere = np.zeros_like(lowest)
+    return make_spans(windows.question[lowest], nowhere, nowhere, start[lowest], end[lowest])
+
+
+# Answers
+
+
+class Entry(NamedTuple):
+    """A possible answer: its text, its place in the context in characters, and its scores."""
+
+    text: str
+    begin: int
+    end: int
+    score: float
+    start_logit: float
+    end_logit: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to questions.
+
+    Attributes:
+        predictions: the text of the predicted answer, by the questions' ids; "" for no answer.
+        best: the text of the best answer, even if "no answer" scores more.
+        null_odds: the score of "no answer" less that of the best answer; empty if every question has an answer.
+        questions, contexts: the id and the context of each question.
+        spans: the `n` best spans of each window, in no order.
+        nulls: the span of "no answer" of each question, in their order.
+        n: how many answers to a question are wanted.
+    """
+
+    predictions: dict[str, str]
+    best: dict[str, str]
+    null_odds: dict[str, float]
+    questions: list[str] = field(repr=False)
+    contexts: list[str] = field(repr=False)
+    spans: np.recarray = field(compare=False, repr=False)
+    nulls: np.recarray = field(compare=False, repr=False)
+    n: int
+
+    def rank(self) -> Iterator[tuple[list[Entry], Entry]]:
+        """Yields for each question up to `n` different answers, the best first, and the entry of "no answer"."""
+        spans = sort_spans(self.spans)
+        ends = np.append(np.flatnonzero(np.diff(spans.question)) + 1, len(spans)).tolist()
+        rows, nulls = spans.tolist(), self.nulls.tolist()
+        for context, null, first, last in zip(self.contexts, nulls, [0, *ends[:-1]], ends, strict=True):
+            yield _entries(context, rows[first:last])[: self.n], Entry("", *null[1:])
+
+    @cached_property
+    def nbest(self) -> dict[str, list[dict[str, str | float]]]:
+        """Different texts with probability, start_logit and end_logit, the best first.
+
+        They are made when they are first read, which takes longer than all the rest. With `null_odds`, "no answer" is
+        one of them.
+        """
+        nbest = {}
+        for question, (entries, null) in zip(self.questions, self.rank(), strict=True):
+            if self.null_odds:
+                entries = with_null(entries, null, self.n)
+            nbest[question] = [
+                {
+                    "text": entry.text,
+                    "probability": probability,
+                    "start_logit": entry.start_logit,
+                    "end_logit": entry.end_logit,
+                }
+                for entry, probability in zip(entries, probabilities(entries), strict=True)
+            ]
+        return nbest
+
+
+def find_answers(
+    examples: Dataset,
+    windows: Windows,
+    outputs: dict[str, list[np.ndarray]],
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    null_threshold: float | None = None,
+) -> Answers:
+    """The answers to all `examples`, from start_logits and end_logits, which have one array for each of the `windows`.
+
+    Of each window, the `n_best_size` best spans of at most `max_answer_length` tokens are looked at. With a
+    `null_threshold` (SQuAD 2.0) a question may have no answer: "" is predicted if "no answer" scores more than the
+    threshold above the best answer.
+    """
+    questions, contexts = examples["id"][:], examples["context"][:]
+    logits = outputs["start_logits"], outputs["end_logits"]
+    spans = best_spans(*logits, windows, n_best_size, max_answer_length)
+    nulls = null_spans(*logits, windows)
+    texts, scores = _best(contexts, spans)
+    best, odds = dict(zip(questions, texts, strict=True)), {}
+    predictions = dict(best)
+    if null_threshold is not None:
+        odds = dict(zip(questions, map(float.__sub__, nulls.score.tolist(), scores), strict=True))
+        predictions = {name: "" if odds[name] > null_threshold else text for name, text in best.items()}
+    return Answers(predictions, best, odds, questions, contexts, spans, nulls, n_best_size)
+
+
+def _best(contexts: list[str], spans: np.recarray) -> tuple[list[str], list[float]]:
+    """The text and the score of the first answer that `Answers.rank` yields for each question; no other is ranked."""
+    highest = np.full(len(contexts), -np.inf, dtype=spans.score.dtype)
+    np.maximum.at(highest, spans.question, spans.score)
+    first = sort_spans(spans[spans.score == highest[spans.question]])
+    first = first[np.unique(first.question, return_index=True)[1]]
+    places = zip(contexts, first.begin.tolist(), first.end.tolist(), strict=True)
+    texts, scores = [context[begin:end].strip() for context, begin, end in places], first.score.tolist()
+    for question, text in enumerate(texts):
+        if not text:  # a token may have no character
+            of_question = sort_spans(spans[spans.question == question])
+            (entry, *_) = _entries(contexts[question], of_question.tolist())
+            texts[question], scores[question] = entry.text, entry.score
+    return texts, scores
+
+
+def _entries(context: str, rows: Iterable[tuple]) -> list[Entry]:
+    """The entries of ranked spans as tuples; of equal texts only the best."""
+    best: dict[str, Entry] = {}
+    for _, begin, end, *scores in rows:
+        text = context[begin:end]
+        begin += len(text) - len(text.lstrip())  # some tokenizers join a space to the word after it
+        text = text.strip()
+        if text not in best:
+            best[text] = Entry(text, begin, begin + len(text), *scores)
+    # A token may have no character, but a question without any other answer needs this one.
+    return [entry for entry in best.values() if entry.text or len(best) == 1]
+
+
+def with_null(entries: list[Entry], null: Entry, n: int) -> list[Entry]:
+    """The `n` best of the answers and "no answer", the best first. If "no answer" is not among them, it follows."""
+    ranked = sorted([*entries, null], key=lambda entry: -entry.score)
+    return ranked[:n] + [null] * (null in ranked[n:])
+
+
+def probabilities(entries: list[Entry]) -> list[float]:
+    """The softmax over the scores of the entries."""
+    highest = max(entry.score for entry in entries)
+    weights = [math.exp(entry.score - highest) for entry in entries]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+# Questions of one's own code
 
 
 class QuestionAnswerer:
@@ -90,7 +329,7 @@ class QuestionAnswerer:
         windows = make_windows(
             examples, self.tokenizer, self.max_seq_length, self.doc_stride, min(64, self.max_seq_length // 4)
         )
-        return find_candidates(contexts, windows, self.read(windows), n, self.max_answer_length).rank()
+        return find_answers(examples, windows, self.read(windows), n, self.max_answer_length).rank()
 
     def examples(self, questions: list[str], contexts: list[str]) -> Dataset:
         """The questions and contexts as a data set.

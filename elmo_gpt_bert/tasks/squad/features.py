@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from datasets import Dataset
 from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 
-from elmo_gpt_bert.tasks.language_models import report_known_words
+from elmo_gpt_bert.tasks.features import report_known_words
 from elmo_gpt_bert.training.errors import InputError, Parameter, Text
 
 
@@ -66,11 +66,8 @@ class Windows:
 
     def head(self, number: int) -> Windows:
         """The first `number` windows."""
-        places = {name: getattr(self, name)[:number] for name in PLACES if name != "spans"}
-        return Windows(self.features.select(range(number)), **places, spans=self.spans)
-
-
-PLACES = ("question", "column", "tokens", "first", "null", "spans")
+        places = {name: getattr(self, name)[:number] for name in ("question", "column", "tokens", "first", "null")}
+        return replace(self, features=self.features.select(range(number)), **places)
 
 
 @dataclass(frozen=True)
@@ -144,8 +141,8 @@ def make_windows(
     )
     question, begin, tokens = cut(contexts.counts[context_of], room, doc_stride)
     first, query_tokens = contexts.begins[context_of[question]] + begin, query_tokens[question]  # from here on (W,)
-    columns = layout.fill([(queries, queries.begins[question], query_tokens), (contexts, first, tokens)])
-    column, null = layout.second_column(query_tokens), layout.marker_columns(query_tokens, tokens)
+    columns = layout.fill((queries, queries.begins[question], query_tokens), (contexts, first, tokens))
+    column, null = layout.places(query_tokens, tokens)
     if train:
         starts, ends = (token[question] for token in answer_tokens(examples["answers"][:], context_of, contexts))
         inside = (starts >= first) & (ends < first + tokens) & (starts <= ends)
@@ -212,10 +209,12 @@ def include_marks(text: str, spans: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tokenizer joins a pair of texts, as one encoded pair shows it."""
+    """How a tokenizer joins a pair of texts, as one encoded pair shows it: a row has five parts, the two texts, and
+    the tokens that the tokenizer adds before, between and after them.
+    """
 
     columns: dict[str, np.ndarray]  # the tokenizer's outputs for the pair
-    texts: tuple[slice, slice]  # the columns of the first and of the second text
+    parts: tuple[slice, ...]  # the columns of each part
     marker: int | None  # the column of the token that stands for "no answer"
 
     @classmethod
@@ -227,41 +226,33 @@ class Layout:
         pair = tokenizer(text, text, return_attention_mask=False, verbose=False)
         sides = np.array([-1 if side is None else side for side in pair.sequence_ids(0)])
         places = [np.flatnonzero(sides == side) for side in (0, 1)]
-        first, second = (slice(int(place[0]), int(place[-1]) + 1) for place in places)
-        if (np.diff(sides[sides >= 0]) < 0).any() or any(len(np.unique(sides[text])) > 1 for text in (first, second)):
+        if (np.diff(sides[sides >= 0]) < 0).any() or any(np.ptp(place) + 1 != len(place) for place in places):
             raise InputError(f"{type(tokenizer).__name__} does not put a pair's first text before its second")
+        edges = [0, *(int(edge) for place in places for edge in (place[0], place[-1] + 1)), len(sides)]
         columns = {name: np.array(values) for name, values in pair.items()}
         ids = [number for number in (tokenizer.cls_token_id, tokenizer.bos_token_id) if number is not None]
         candidates = [place for number in ids for place in np.flatnonzero(columns["input_ids"] == number)]
         markers = [int(place) for place in candidates if sides[place] < 0]
-        return cls(columns, (first, second), markers[0] if markers else None)
-
-    @property
-    def special(self) -> list[slice]:
-        """The columns of the tokens that the tokenizer adds: before, between and after the texts."""
-        first, second = self.texts
-        return [slice(0, first.start), slice(first.stop, second.start), slice(second.stop, None)]
+        return cls(columns, tuple(map(slice, edges, edges[1:])), markers[0] if markers else None)
 
     @property
     def size(self) -> int:
         """The number of tokens that the tokenizer adds."""
-        return sum(len(self.columns["input_ids"][part]) for part in self.special)
+        return sum(part.stop - part.start for part in self.parts[::2])
 
-    def second_column(self, first: np.ndarray) -> np.ndarray:
-        """(W,) the column of the second text's first token, in rows with `first` tokens of the first text."""
-        return first + self.texts[1].start - (self.texts[0].stop - self.texts[0].start)
-
-    def marker_columns(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """(W,) the column of "no answer", in rows with `first` and `second` tokens of the two texts."""
+    def places(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(W,) and (W,): the columns of the second text's first token and of "no answer", in rows with `first` and
+        `second` tokens of the two texts.
+        """
+        sizes = [part.stop - part.start for part in self.parts]
+        lengths = np.stack(np.broadcast_arrays(sizes[0], first, sizes[2], second, sizes[4]))  # (5, W)
+        begins = np.cumsum(lengths, axis=0) - lengths
         if self.marker is None:
-            return np.zeros_like(first)
-        columns = np.full_like(first, self.marker)
-        for text, tokens in zip(self.texts, (first, second), strict=True):
-            if self.marker >= text.stop:
-                columns += tokens - (text.stop - text.start)
-        return columns
+            return begins[3], np.zeros_like(first)
+        number = next(number for number, part in enumerate(self.parts) if self.marker < part.stop)
+        return begins[3], begins[number] + self.marker - self.parts[number].start
 
-    def fill(self, texts: list[tuple[Tokens, np.ndarray, np.ndarray]]) -> dict[str, pa.Array]:
+    def fill(self, *texts: tuple[Tokens, np.ndarray, np.ndarray]) -> dict[str, pa.Array]:
         """The model's inputs of W rows.
 
         `texts` has, for the first and the second text of the rows: the tokens that they are slices of, (W,) the
@@ -270,13 +261,12 @@ class Layout:
         zeros = np.zeros_like(texts[0][1])
         columns = {}
         for name, pair in self.columns.items():
-            parts = [(pair[part], zeros, zeros + len(pair[part])) for part in self.special]
-            for place, (text, (tokens, first, count)) in enumerate(zip(self.texts, texts, strict=True)):
+            parts = [(pair[part], zeros, zeros + len(pair[part])) for part in self.parts]
+            for place, (tokens, first, count) in zip((1, 3), texts, strict=True):
                 if name in tokens.columns:
-                    part = (tokens.columns[name], first, count)
+                    parts[place] = (tokens.columns[name], first, count)
                 else:  # token_type_ids: the same at each token of a text
-                    part = (np.full(count.max(), pair[text.start]), zeros, count)
-                parts.insert(2 * place + 1, part)
+                    parts[place] = (np.full(count.max(), pair[self.parts[place].start]), zeros, count)
             columns[name] = _join(parts)
         lengths = self.size + sum(count for _, _, count in texts)
         columns["attention_mask"] = _lists(np.ones(lengths.sum(), dtype=np.uint8), lengths)

@@ -6,7 +6,7 @@
 
 No model is needed. Predictions are one JSON object, id -> text, with "" for no answer, and are scored as they are. The
 --null_odds_file is one JSON object too, id -> probability or log odds of no answer. It adds the best thresholds.
-elmo_gpt_bert/metrics/squad/squad.py says what the scores are and how the two versions differ.
+elmo_gpt_bert/metrics/squad.py says what the scores are and how the two versions differ.
 
 A prediction of "" stays "" at any threshold. So the best scores are at most a run's eval_best_exact and eval_best_f1,
 which are computed from the best answers to all questions. They are equal for a run with
@@ -25,10 +25,9 @@ from typing import Literal
 
 from transformers.hf_argparser import HfArg
 
-from elmo_gpt_bert.metrics.squad.cmrc2018 import cmrc2018_scores
-from elmo_gpt_bert.metrics.squad.scores import best_thresholds, mark, squad1_scores, squad2_scores
+from elmo_gpt_bert.metrics.squad_scores import best_thresholds, cmrc2018_scores, mark, squad1_scores, squad2_scores
 from elmo_gpt_bert.tasks.rows import read_json
-from elmo_gpt_bert.tasks.squad.files import read_questions
+from elmo_gpt_bert.tasks.squad.data import read_questions
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import plain, shown
 from elmo_gpt_bert.training.flags import parse_fields

@@ -1,34 +1,38 @@
-"""Readers of contexts with choices: from the Hub, from published folders, or from the user's own files.
+"""Multiple choice, as in SWAG, RACE and Story Cloze: a context and several choices, of which one is right.
 
 Every reader returns splits with the columns context (a text), choices (a list of texts), part (RACE's middle or high,
 else empty) and, if there are labels, label: the number of the right choice, from 0. All examples of a split have the
-same number of choices. A broken file is a ValueError that names the file, the line and the mistake.
+same number of choices. A broken file is a ValueError that names the file, the line and the mistake. A model reads each
+choice as a second text, after the context.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
 from datasets import DatasetDict
 
-from elmo_gpt_bert.tasks.choices.table import RACE, STORIES, STORY_CLOZE, SWAG, ChoiceTask, Columns
+from elmo_gpt_bert.tasks.features import map_examples, report_known_words
 from elmo_gpt_bert.tasks.rows import (
     DATA_DIR,
-    PUBLISHED,
     check_characters,
     check_folder,
+    columns,
+    hub_splits,
     listed,
-    load_hub,
     needed_files,
     part_of,
-    read_csv,
     read_json,
-    read_json_lines,
+    read_rows,
     to_dataset,
-    unbroken,
 )
 from elmo_gpt_bert.training.errors import InputError, MissingFileError
 from elmo_gpt_bert.training.files import shown
@@ -36,11 +40,77 @@ from elmo_gpt_bert.training.files import shown
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from transformers import PreTrainedTokenizerBase
 
 
-READERS = {".csv": read_csv, ".json": read_json_lines, ".jsonl": read_json_lines}
+ENDINGS = (".csv", ".json", ".jsonl")  # of the user's own files
 PARTS = ("middle", "high")  # of RACE
 Rows = Iterable[tuple[str, dict]]  # the place of a row, for errors, and the row
+
+
+# The table
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a task's rows."""
+
+    context: tuple[str, ...]  # their texts are joined by a space
+    choices: tuple[str, ...] | str  # one column for each choice, or one column with a list of all
+    label: str = "label"
+    first: str = "0"  # the label of the first choice; the others count on from it, as 1, 2 or B, C
+    beginning: str | None = None  # the column of the text that all choices begin with
+    gaps: bool = False  # texts may be empty, as some of the published ones are
+
+    @property
+    def of_texts(self) -> list[str]:
+        choices = [self.choices] if isinstance(self.choices, str) else self.choices
+        return [*self.context, *([self.beginning] if self.beginning else []), *choices]
+
+
+# SWAG: as usual for BERT and GPT, the context is sent1, and a choice is sent2 with an ending.
+SWAG = Columns(("sent1",), ("ending0", "ending1", "ending2", "ending3"), beginning="sent2", gaps=True)
+RACE = Columns(("article", "question"), "options", "answer", first="A", gaps=True)
+STORY_CLOZE = Columns(
+    tuple(f"InputSentence{number}" for number in range(1, 5)),
+    ("RandomFifthSentenceQuiz1", "RandomFifthSentenceQuiz2"),
+    "AnswerRightEnding",
+    first="1",
+)
+
+
+@dataclass(frozen=True)
+class ChoiceTask:
+    """One row of the table."""
+
+    name: str
+    columns: Columns
+    files: Mapping[str, str]  # split -> its file (of RACE, its folder) in the published folder
+    folder: str = "."  # the name of the published folder
+    hub: tuple[str, str] | None = None  # data set and configuration; None: not on the Hub
+
+
+STORIES = "cloze_test_val__spring2016 - cloze_test_ALL_val.csv"
+TASKS = {
+    # Zellers et al. 2018, arXiv 1808.05326
+    "swag": ChoiceTask(
+        "SWAG",
+        SWAG,
+        {"train": "train.csv", "validation": "val.csv", "test": "test.csv"},
+        hub=("allenai/swag", "regular"),
+    ),
+    # Lai et al. 2017, arXiv 1704.04683
+    "race": ChoiceTask(
+        "RACE", RACE, {"train": "train", "validation": "dev", "test": "test"}, "RACE", ("ehovy/race", "all")
+    ),
+    # Mostafazadeh et al. 2016, arXiv 1604.01696. The training stories have no wrong endings, so GPT was trained on the
+    # validation stories.
+    "storycloze": ChoiceTask(
+        "Story Cloze",
+        STORY_CLOZE,
+        {"train": STORIES, "validation": STORIES, "test": "cloze_test_test__spring2016 - cloze_test_ALL_test.csv"},
+    ),
+}
 
 
 # Sources
@@ -49,10 +119,9 @@ Rows = Iterable[tuple[str, dict]]  # the place of a row, for errors, and the row
 def read_hub(task: ChoiceTask, splits: Iterable[str]) -> DatasetDict:
     """The splits on the Hub. Raises OSError when the Hub is out of reach."""
     name, configuration = task.hub
-    hub = load_hub(name, configuration, None, PUBLISHED)
     data = DatasetDict()
-    for split in splits:
-        rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(hub[split]))
+    for split, examples in hub_splits(name, splits, configuration):
+        rows = ((f"{name}, {split} {number}", row) for number, row in enumerate(examples))
         data[split] = _examples(rows, f"{name}, {split},", split, task.columns)
     return data
 
@@ -113,8 +182,6 @@ def read_files(files: Mapping[str, str | None], held_out: float | None = None) -
     """
     data = DatasetDict()
     for split, path in needed_files(files):
-        if path.suffix.lower() not in READERS:
-            raise InputError(f"{path}: your own file must be one of {', '.join(READERS)}")
         rows = part_of(_read_file(path), split, held_out, path, key=_context)
         data[split] = _examples(rows, path, split)
     return data
@@ -130,7 +197,7 @@ def _context(row: dict) -> object:
 
 def _read_file(path: Path) -> Iterator[tuple[str, dict]]:
     """The rows of a csv file or of JSON lines, each with its place."""
-    for line, row in unbroken(READERS[path.suffix.lower()](path), path):
+    for line, row in read_rows(path, ENDINGS):
         yield f"{path}:{line}", row
 
 
@@ -188,13 +255,13 @@ def _examples(rows: Rows, source: Path | str, split: str, names: Columns | None 
 def _recognise(row: dict, where: str) -> Columns:
     """The columns of a row of the user's own file."""
     for published in (SWAG, RACE, STORY_CLOZE):
-        if not _lacking(row, published):
+        if row.keys() >= {*published.of_texts}:
             return published
     context = ("context", "question") if "question" in row else ("context",)
     numbered = [name for name in row if re.fullmatch(r"choice\d+", name)]
     choices = "choices" if "choices" in row else tuple(f"choice{number}" for number in range(len(numbered)))
     names = Columns(context, choices)
-    if _lacking(row, names) or not choices:
+    if not choices or not row.keys() >= {*names.of_texts}:
         raise InputError(
             f"{where}: the columns are {listed(row)}, but should be label, context, question if there is one, and "
             "choice0, choice1 and so on or, in JSON, the list choices; or those of SWAG, RACE or Story Cloze"
@@ -202,17 +269,9 @@ def _recognise(row: dict, where: str) -> Columns:
     return names
 
 
-def _lacking(row: dict, names: Columns) -> list[str]:
-    """The columns of the texts that the row does not have."""
-    choices = [names.choices] if isinstance(names.choices, str) else names.choices
-    wanted = [*names.context, *([names.beginning] if names.beginning else []), *choices]
-    return [name for name in wanted if name not in row]
-
-
 def _example(row: dict, names: Columns, where: str, test: bool) -> dict:
     """The example of a row with the columns `names`, at the place `where`. In a `test` split the label may be None."""
-    if lacking := _lacking(row, names):
-        raise InputError(f"{where}: no column {', '.join(lacking)} among {listed(row)}")
+    columns(row, names.of_texts, where)
 
     def join(*named: tuple[str, object]) -> str:
         for name, value in named:
@@ -248,8 +307,7 @@ def _label(row: dict, names: Columns, choices: int, where: str, test: bool) -> i
     label = re.sub(r"(?<=\d)\.0+$", "", label)  # 1.0, as pandas writes whole numbers beside missing ones
     if test and label in ("", "-1"):
         return None
-    if names.label not in row:
-        raise InputError(f"{where}: no column {names.label} among {listed(row)}")
+    columns(row, [names.label], where)
     first = names.first
     labels = [str(int(first) + n) if first.isdigit() else chr(ord(first) + n) for n in range(choices)]
     if label not in labels:
@@ -257,3 +315,62 @@ def _label(row: dict, names: Columns, choices: int, where: str, test: bool) -> i
             f"{where}: the {names.label} {shown(label)} is none of {listed(labels)}, the labels of the choices"
         )
     return labels.index(label)
+
+
+# Features
+
+
+def make_features(
+    data: DatasetDict, tokenizer: PreTrainedTokenizerBase, *, length: int, limits: Mapping[str, int | None]
+) -> DatasetDict:
+    """The features, of at most `length` tokens a choice, of the first examples of each split, up to its limit."""
+    for split, examples in data.items():
+        report_known_words(split, chain(examples["context"], chain.from_iterable(examples["choices"])), tokenizer)
+    return map_examples(data, partial(featurize, tokenizer=tokenizer, length=length), limits)
+
+
+def featurize(batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, length: int) -> dict[str, list]:
+    """The model's inputs, each with one list for each choice of an example, and `labels`, the right choices."""
+    contexts = [context for context, choices in zip(batch["context"], batch["choices"], strict=True) for _ in choices]
+    rows = iter(encode(contexts, list(chain(*batch["choices"])), tokenizer, length))
+    grouped = [[next(rows) for _ in choices] for choices in batch["choices"]]
+    features = {name: [[row[name] for row in group] for group in grouped] for name in grouped[0][0]}
+    return features | ({"labels": batch["label"]} if "label" in batch else {})
+
+
+def encode(
+    contexts: list[str], choices: list[str], tokenizer: PreTrainedTokenizerBase, length: int
+) -> list[dict[str, list]]:
+    """The tokenizer's inputs of each pair, cut to `length` tokens.
+
+    The beginning of the context is cut off. If the choice alone fills the room, the beginning of the longer text is
+    cut off until both are equally long, and then that of both.
+    """
+    room = length - tokenizer.num_special_tokens_to_add(pair=True)
+    leaves_room = np.array([len(ids) < room for ids in tokenizer(choices, add_special_tokens=False)["input_ids"]])
+    inputs: list[dict[str, list]] = [{} for _ in choices]
+    side, tokenizer.truncation_side = tokenizer.truncation_side, "left"
+    for truncation, is_cut_so in (("only_first", leaves_room), ("longest_first", ~leaves_room)):
+        numbers = np.flatnonzero(is_cut_so).tolist()
+        if numbers:
+            pairs = [contexts[number] for number in numbers], [choices[number] for number in numbers]
+            encoded = tokenizer(*pairs, truncation=truncation, max_length=length, return_attention_mask=True)
+            for row, number in enumerate(numbers):
+                inputs[number] = {name: values[row] for name, values in encoded.items()}
+    tokenizer.truncation_side = side
+    return inputs
+
+
+def collate(examples: list[dict], tokenizer: PreTrainedTokenizerBase, **padding: object) -> dict[str, torch.Tensor]:
+    """A batch for the model: the tokenizer's inputs as (B, choices, T), and `labels` as (B,)."""
+    names = examples[0].keys() - {"labels"}
+    rows = [
+        {name: example[name][choice] for name in names}
+        for example in examples
+        for choice in range(len(example["input_ids"]))
+    ]
+    padded = tokenizer.pad(rows, return_tensors="pt", **padding)
+    batch = {name: tensor.unflatten(0, (len(examples), -1)) for name, tensor in padded.items()}
+    if "labels" in examples[0]:
+        batch["labels"] = torch.tensor([example["labels"] for example in examples])
+    return batch

@@ -15,20 +15,7 @@ over those where it misleads (lexical_overlap_non_entailed), as evaluate_heur_ou
 2019 (arXiv 1902.01007) counts them. The paper reports the last two of each, in per cent. A model that follows the
 heuristics gets 100 and 0; chance is 50.
 """
-CITATION = """\
-@inproceedings{lai2017race,
-  title={{RACE}: Large-scale {ReAding} Comprehension Dataset From Examinations},
-  author={Lai, Guokun and Xie, Qizhe and Liu, Hanxiao and Yang, Yiming and Hovy, Eduard},
-  booktitle={Conference on Empirical Methods in Natural Language Processing},
-  year={2017}
-}
-@inproceedings{mccoy2019right,
-  title={Right for the Wrong Reasons: Diagnosing Syntactic Heuristics in Natural Language Inference},
-  author={McCoy, Tom and Pavlick, Ellie and Linzen, Tal},
-  booktitle={Annual Meeting of the Association for Computational Linguistics},
-  year={2019}
-}
-"""
+CITATION = "Lai et al. 2017, arXiv 1704.04683 (choices); McCoy, Pavlick and Linzen 2019, arXiv 1902.01007 (hans)"
 INPUTS = """\
 predictions, references: class numbers; for HANS, 0 is entailment and 1 is non-entailment. parts: the part of each
 example, "" for none; for HANS, the column heuristic.

@@ -33,7 +33,7 @@ from accelerate.utils import broadcast, extract_model_from_parallel
 from elmo_gpt_bert.tasks.pretraining.corpus import Corpus
 from elmo_gpt_bert.tasks.pretraining.draws import permute, uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use
-from elmo_gpt_bert.tasks.pretraining.sources import MORE_HELD_OUT
+from elmo_gpt_bert.tasks.pretraining.text import MORE_HELD_OUT
 from elmo_gpt_bert.training.errors import InputError, Parameter
 
 

@@ -15,14 +15,7 @@ number_TYPE, the number of entities in the references, are those of one type. A 
 Malformed sequences, which models without a CRF can predict, have entities too: I-PER after O begins one; I-LOC after
 I-PER ends one and begins another.
 """
-CITATION = """\
-@inproceedings{tjongkimsang2003introduction,
-  title={Introduction to the {CoNLL}-2003 Shared Task: Language-Independent Named Entity Recognition},
-  author={Tjong Kim Sang, Erik F. and De Meulder, Fien},
-  booktitle={Conference on Natural Language Learning at HLT-NAACL},
-  year={2003}
-}
-"""
+CITATION = "Tjong Kim Sang and De Meulder 2003, https://aclanthology.org/W03-0419"
 INPUTS = """\
 predictions, references: for each sentence, the list of its words' tags: O, B-PER, I-PER, E-PER, S-PER, or the brackets
 that conlleval also reads.
@@ -127,7 +120,7 @@ def _ratios(right: int, predicted: int, present: int) -> dict[str, float]:
 
 
 class Entities(evaluate.Metric):
-    """`evaluate.load("elmo_gpt_bert/metrics/entities/entities.py").compute(predictions=..., references=...)`."""
+    """`evaluate.load("elmo_gpt_bert/metrics/entities.py").compute(predictions=..., references=...)`."""
 
     def _info(self) -> evaluate.MetricInfo:
         tags = datasets.Sequence(datasets.Value("string"))

@@ -1,34 +1,59 @@
-"""The log-probability of sentences under a language model: causal, masked, or with two directions.
+"""Minimal pairs: which of two sentences, one of them ungrammatical, a language model finds more probable.
 
-A scorer turns sentences into rows, rows into batches, and a batch into one number a sentence, the sum over its tokens.
-All numbers are natural logarithms in float32.
+The readers, of BLiMP's folder and of a file of the user's own, return examples with the columns sentence_good,
+sentence_bad, field, linguistics_term, UID and pairID, as in BLiMP, and place, which says where a pair comes from. Only
+the sentences are needed; the other columns are empty where the data lack them. A broken file is a ValueError that
+names the file, the line and the mistake.
+
+A scorer turns sentences into rows, rows into batches, and a batch into one number a sentence: the sum over its tokens
+of their log-probabilities under a language model that is causal, masked, or has two directions. All numbers are
+natural logarithms in float32.
 
 Letters: B sentences, C copies of sentences, T tokens, V words of the vocabulary.
 """
 
 from __future__ import annotations
 
+import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from elmo_gpt_bert.tasks.language_models import candidate_heads
-from elmo_gpt_bert.training.arguments import ModelSource
+from elmo_gpt_bert.tasks.rows import (
+    COMPRESSED,
+    DATA_DIR,
+    READERS,
+    check_folder,
+    columns,
+    ending,
+    read_json_lines,
+    to_dataset,
+)
 from elmo_gpt_bert.training.batches import IGNORED
-from elmo_gpt_bert.training.errors import InputError, Parameter, as_user_errors
-from elmo_gpt_bert.training.loading import has_head
+from elmo_gpt_bert.training.errors import InputError, MissingFileError, Parameter, as_user_errors
+from elmo_gpt_bert.training.files import shown
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.utils import ModelOutput
 
+
+SENTENCES = ("sentence_good", "sentence_bad")
+PHENOMENA = ("field", "linguistics_term", "UID")  # from the widest to the narrowest
+NAMES = (*PHENOMENA, "pairID")
+BLIMP_PAIRS, BLIMP_UIDS = 67_000, 67
+BLIMP_TERMS = {"anaphor_agreement", "argument_structure", "binding", "control_raising", "determiner_noun_agreement"}
+BLIMP_TERMS |= {"ellipsis", "filler_gap_dependency", "irregular_forms", "island_effects", "npi_licensing"}
+BLIMP_TERMS |= {"quantifiers", "s-selection", "subject_verb_agreement"}
 
 # For a model without the head that `choose_head` names.
 REMEDY = "choose a checkpoint that was saved with the head of its language model"
@@ -37,9 +62,79 @@ AT_ONCE = 4096  # tokens that a model reads in one call
 SPECIAL = -1  # in place of a word's number
 DIRECTIONS = ("forward", "backward")  # of a biLM
 PLL = Parameter("pll")
+TOKENISED = 10_000  # sentences that are tokenised in one call
+CHANCE = 0.5
+COLUMN_COLORS = {"field": "tab:green", "linguistics_term": "tab:orange", "UID": "tab:blue"}
 
 Row = dict[str, list]
 Batch = dict[str, torch.Tensor]
+
+
+# Readers
+
+
+def read_folder(data_dir: Path) -> Dataset:
+    """The pairs of all files of JSON lines in a folder, which is BLiMP's or has its layout, in the order of names."""
+    return to_dataset([pair for path in find_files(data_dir) for pair in _read(path)], data_dir, "pairs")
+
+
+def find_files(data_dir: Path) -> list[Path]:
+    """The files that `read_folder` reads. Raises FileNotFoundError if there are none."""
+    check_folder(data_dir)
+    folder = data_dir / "data" if (data_dir / "data").is_dir() else data_dir
+    paths = sorted(path for path in folder.iterdir() if READERS.get(ending(path)) is read_json_lines)
+    if not paths:
+        raise MissingFileError(f"{folder} holds no .jsonl files: ", DATA_DIR, " is not the folder of BLiMP")
+    return paths
+
+
+def read_file(path: Path) -> Dataset:
+    """The pairs of one file."""
+    if ending(path) not in READERS:
+        endings = f"{', '.join(READERS)}, which may be compressed as {', '.join(COMPRESSED)}"
+        raise InputError(f"{path}: a file of pairs must be one of {endings}")
+    return to_dataset([*_read(path)], path, "pairs")
+
+
+def phenomena(data: Dataset) -> dict[str, list[str]]:
+    """The column of `PHENOMENA` -> the names in it, in their first order. Columns without a name are left out.
+
+    Raises ValueError if a name stands in two columns, since its score has only one place in metrics.json.
+    """
+    named = {column: [name for name in dict.fromkeys(data[column][:]) if name] for column in PHENOMENA}
+    seen: dict[str, str] = {}
+    for column, names in named.items():
+        for name in names:
+            if seen.setdefault(name, column) != column:
+                raise InputError(f"{shown(name)} is both a {seen[name]} and a {column}: rename one of them")
+    return {column: names for column, names in named.items() if names}
+
+
+def is_blimp(data: Dataset) -> bool:
+    """Whether the pairs are BLiMP's, all of them, judged by their number and the names of their phenomena."""
+    numbers = (len(data), len({*data["UID"][:]}))
+    return numbers == (BLIMP_PAIRS, BLIMP_UIDS) and {*data["linguistics_term"][:]} == BLIMP_TERMS
+
+
+def _read(path: Path) -> Iterator[dict[str, str]]:
+    for line, row in READERS[ending(path)](path):
+        yield _pair(row, f"{path.name}:{line}")
+
+
+def _pair(row: dict, place: str) -> dict[str, str]:
+    """The columns of one pair. BLiMP's files spell one field both "syntax/semantics" and "syntax_semantics"."""
+    pair = dict(zip(SENTENCES, columns(row, SENTENCES, place), strict=True)) | {name: row.get(name) for name in NAMES}
+    for name, value in pair.items():
+        if name in SENTENCES and not (isinstance(value, str) and value.strip()):
+            problem = "empty: leave the pair out" if value in ("", None) else f"{shown(value)}, not a sentence"
+            raise InputError(f"{place}: {name} is {problem}")
+        if isinstance(value, (bool, float, list, dict)):
+            raise InputError(f"{place}: {name} is {shown(value)}, not a name")
+        pair[name] = "" if value is None else str(value)
+    return pair | {"field": pair["field"].replace("/", "_"), "place": place}
+
+
+# Scores
 
 
 class Scorer(nn.Module, ABC):
@@ -91,17 +186,15 @@ class CausalScorer(Scorer):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Batch:
         """Scores rows (B, T)."""
-        size = _rows_at_once(input_ids)
-        pieces = zip(input_ids.split(size), attention_mask.split(size), strict=True)
-        return {"log_likelihoods": torch.cat([self._score(*piece) for piece in pieces])}
+        sums = []
+        for ids, mask in _pieces(input_ids, attention_mask):
+            rows, losses = self._token_losses(ids, mask)
+            sums.append(losses.new_zeros(len(ids)).index_add(0, rows, -losses))
+        return {"log_likelihoods": torch.cat(sums)}
 
     def score_tokens(self, row: Row) -> dict[str, np.ndarray]:
         _, losses = self._token_losses(**self.collate([row]))
         return {"log_likelihoods": np.append(np.nan, -losses.numpy())}
-
-    def _score(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        rows, losses = self._token_losses(input_ids, attention_mask)
-        return losses.new_zeros(len(input_ids)).index_add(0, rows, -losses)
 
     def _token_losses(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The row of each token that is scored, and its -log p: (N,) each."""
@@ -185,18 +278,13 @@ class MaskedScorer(Scorer):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, places: torch.Tensor, targets: torch.Tensor
     ) -> torch.Tensor:
         """(C,): -log p of the token of each copy."""
-        size = _rows_at_once(input_ids)
-        pieces = zip(*(each.split(size) for each in (input_ids, attention_mask, places, targets)), strict=True)
-        return torch.cat([self._score(*piece) for piece in pieces])
-
-    def _score(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, places: torch.Tensor, targets: torch.Tensor
-    ) -> torch.Tensor:
-        """(C,): -log p of each target."""
-        rows = torch.arange(len(places), device=places.device)
-        with only_states(self.model, rows, places):
-            logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-        return _losses(logits, targets)
+        losses = []
+        for ids, mask, masked, tokens in _pieces(input_ids, attention_mask, places, targets):
+            rows = torch.arange(len(masked), device=masked.device)
+            with only_states(self.model, rows, masked):
+                logits = self.model(input_ids=ids, attention_mask=mask).logits
+            losses.append(_losses(logits, tokens))
+        return torch.cat(losses)
 
 
 class BidirectionalScorer(Scorer):
@@ -240,16 +328,6 @@ class BidirectionalScorer(Scorer):
         outputs = self.model(**batch)
         losses = [_losses(logits, targets) for logits in (outputs.logits, outputs.reverse_logits)]
         return {f"{name}_log_likelihoods": -of.numpy() for name, of in zip(DIRECTIONS, losses, strict=True)}
-
-
-def choose_head(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, source: ModelSource) -> type:
-    """The Auto class of the model: the first of `candidate_heads` that it has. Raises ValueError if it has none."""
-    heads = candidate_heads(config, tokenizer)
-    for head in heads:
-        if has_head(head, config, source):
-            return head
-    names = " or ".join(head.__name__ for head in heads)
-    raise InputError(f"{source.model_name_or_path}: {type(config).__name__} is no language model, it has no {names}")
 
 
 def make_scorer(
@@ -296,5 +374,77 @@ def _padded(rows: list[list[int]] | list[np.ndarray], value: int) -> Batch:
     return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
 
 
-def _rows_at_once(input_ids: torch.Tensor) -> int:
-    return max(1, AT_ONCE // input_ids.shape[1])
+def _pieces(input_ids: torch.Tensor, *others: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Parts of a batch's tensors, of so many rows that the model reads about `AT_ONCE` tokens in one call."""
+    size = max(1, AT_ONCE // input_ids.shape[1])
+    return zip(*(tensor.split(size) for tensor in (input_ids, *others)), strict=True)
+
+
+# Features
+
+
+def make_features(data: Dataset, scorer: Scorer, longest: int | None) -> tuple[Dataset, np.ndarray]:
+    """The distinct rows as features, and their numbers for each pair, (pairs, 2).
+
+    A row that occurs twice is scored once, so two sentences of the same tokens have the same score to the last bit.
+    Raises ValueError for a sentence of more than `longest` tokens, and for one without a token to score.
+    """
+    sentences = [sentence for pair in zip(*(data[name][:] for name in SENTENCES), strict=True) for sentence in pair]
+    numbers: dict[tuple, int] = {}  # the content of a row -> its number
+    rows, row_of = [], []
+    for start in range(0, len(sentences), TOKENISED):
+        for row in scorer.encode(sentences[start : start + TOKENISED]):
+            _check_row(row, scorer, longest, data, len(row_of))
+            key = tuple(map(tuple, row.values()))
+            if key not in numbers:
+                numbers[key] = len(rows)
+                rows.append(row)
+            row_of.append(numbers[key])
+    features = Dataset.from_dict({name: [row[name] for row in rows] for name in rows[0]})
+    return features, np.array(row_of).reshape(-1, 2)
+
+
+def _check_row(row: dict[str, list], scorer: Scorer, longest: int | None, data: Dataset, number: int) -> None:
+    """Raises ValueError if the row of sentence `number` cannot be scored."""
+    pair, column = divmod(number, 2)
+    length, scored = len(next(iter(row.values()))), scorer.count_scored(row)
+    if longest is not None and length > longest:
+        problem = f"has {length} tokens, but the model reads at most {longest}"
+    elif scored < 1:
+        problem = f"has {length} token{'s' * (length != 1)}, none of which can be scored: leave the pair out"
+    else:
+        return
+    raise InputError(f"{data[pair]['place']}: {SENTENCES[column]} {problem}")
+
+
+# The picture
+
+
+def draw(scores: Mapping[str, float], columns: Mapping[str, list[str]]) -> bytes:
+    """A PNG with a bar for the accuracy of each phenomenon, grouped by column, under the one of all pairs.
+
+    columns: a column of the data -> the phenomena in it. Raises ImportError without matplotlib.
+    """
+    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+    from matplotlib.patches import Patch
+
+    bars = [("all pairs", scores["accuracy"], "tab:gray")]
+    bars += [
+        (name, scores[f"accuracy_{name}"], COLUMN_COLORS[column])
+        for column, names in columns.items()
+        for name in sorted(names)
+    ]
+    figure = Figure(figsize=(8, 1 + 0.18 * len(bars)), layout="constrained")
+    axes = figure.add_subplot()
+    labels, accuracies, colors = zip(*bars, strict=True)
+    axes.barh(range(len(bars)), accuracies, color=colors)
+    axes.set_yticks(range(len(bars)), labels, fontsize=7)
+    axes.set_ylim(len(bars) - 0.5, -0.5)  # from top to bottom
+    axes.set_xlim(0, 1)
+    axes.axvline(CHANCE, color="black", linewidth=0.8, linestyle="dashed")
+    axes.set_xlabel("accuracy; dashed: chance")
+    if columns:
+        axes.legend(handles=[Patch(color=COLUMN_COLORS[column], label=column) for column in columns], fontsize=7)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    return content.getvalue()

@@ -5,8 +5,7 @@ from collections import Counter
 import datasets
 import evaluate
 
-from .cmrc2018 import cmrc2018_scores
-from .scores import best_thresholds, mark, squad1_scores, squad2_scores
+from .squad_scores import best_thresholds, cmrc2018_scores, mark, squad1_scores, squad2_scores
 
 
 DESCRIPTION = """\
@@ -24,32 +23,15 @@ The versions differ as the official scorers do. In v2.0, references that consist
 left out; if no reference remains, "" is right. In v1.1 they stay, and a prediction that is empty in the same way has
 an exact match of 1 and an F1 of 0.
 
-cmrc2018 (Cui et al. 2019, section 3.3, and the official scorer, version 5): for Chinese, where no spaces part words.
-Case and most punctuation do not count, articles do and, in exact_match, spaces within an answer. The units of F1 are
-single Chinese characters and, between them, the words that NLTK's word_tokenize (version 3.10) finds; the ends of
-English sentences within an answer are found by a simpler rule. What two answers share is the longest run of units that
-both hold, not a bag. average is the mean of exact_match and f1.
+cmrc2018 (Cui et al. 2019, arXiv 1810.07366, section 3.3, and the official scorer, version 5): for Chinese, where no
+spaces part words. Case and most punctuation do not count, articles do and, in exact_match, spaces within an answer.
+The units of F1 are single Chinese characters and, between them, the words that NLTK's word_tokenize (version 3.10)
+finds; the ends of English sentences within an answer are found by a simpler rule. What two answers share is the
+longest run of units that both hold, not a bag. average is the mean of exact_match and f1.
 """
-CITATION = """\
-@inproceedings{rajpurkar2016squad,
-  title={{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
-  author={Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
-  booktitle={Conference on Empirical Methods in Natural Language Processing},
-  year={2016}
-}
-@inproceedings{rajpurkar2018know,
-  title={Know What You Don't Know: Unanswerable Questions for {SQuAD}},
-  author={Rajpurkar, Pranav and Jia, Robin and Liang, Percy},
-  booktitle={Annual Meeting of the Association for Computational Linguistics},
-  year={2018}
-}
-@inproceedings{cui2019span,
-  title={A Span-Extraction Dataset for {C}hinese Machine Reading Comprehension},
-  author={Cui, Yiming and Liu, Ting and Che, Wanxiang and Xiao, Li and Chen, Zhipeng and Ma, Wentao and others},
-  booktitle={Conference on Empirical Methods in Natural Language Processing},
-  year={2019}
-}
-"""
+CITATION = (
+    "Rajpurkar et al. 2016, arXiv 1606.05250 (v1.1) and 2018, arXiv 1806.03822 (v2.0); Cui et al. 2019 (cmrc2018)"
+)
 INPUTS = """\
 predictions: for each question of the references {"id", "prediction_text"}; in v2.0 also "no_answer_probability", which
 may be any number that grows with the probability. `evaluate` takes no fewer predictions than references.
@@ -63,7 +45,7 @@ VERSIONS = ("v1.1", "v2.0", "cmrc2018")
 
 
 class Squad(evaluate.Metric):
-    """`evaluate.load("elmo_gpt_bert/metrics/squad/squad.py", "v2.0").compute(predictions=..., references=...)`."""
+    """`evaluate.load("elmo_gpt_bert/metrics/squad.py", "v2.0").compute(predictions=..., references=...)`."""
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in VERSIONS:

@@ -12,14 +12,7 @@ STS-B: spearmanr, pearson. SST-2, MNLI, QNLI, RTE, WNLI: accuracy. AX, the diagn
 classes, which the paper calls R3.
 GLUE reports 100 times these numbers. If a task has two scores, BERT's paper reports the first.
 """
-CITATION = """\
-@inproceedings{wang2019glue,
-  title={{GLUE}: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding},
-  author={Wang, Alex and Singh, Amanpreet and Michael, Julian and Hill, Felix and Levy, Omer and Bowman, Samuel R.},
-  booktitle={International Conference on Learning Representations},
-  year={2019}
-}
-"""
+CITATION = "Wang et al. 2018, arXiv 1804.07461"
 INPUTS = """\
 predictions, references: lists of the same length, of class numbers or, for STS-B, of real numbers.
 """
@@ -65,7 +58,7 @@ TASKS = {
 
 
 class Glue(evaluate.Metric):
-    """`evaluate.load("elmo_gpt_bert/metrics/glue/glue.py", "mrpc").compute(predictions=..., references=...)`."""
+    """`evaluate.load("elmo_gpt_bert/metrics/glue.py", "mrpc").compute(predictions=..., references=...)`."""
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in TASKS:

@@ -1,1 +1,0 @@
-"""Minimal pairs: which of two sentences, one of them ungrammatical, a language model finds more probable."""
