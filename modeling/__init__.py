@@ -41,11 +41,13 @@ if TYPE_CHECKING:  # at run time, `__getattr__` imports them
     )
     from .bert.modeling_bert_decoder import ZooBertLMHeadModel
     from .elmo.modeling_elmo import ElmoModel
-    from .elmo.modeling_elmo_bidaf import ElmoForQuestionAnswering
-    from .elmo.modeling_elmo_classifier import ElmoForSequenceClassification
-    from .elmo.modeling_elmo_esim import ElmoForMultipleChoice
     from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
-    from .elmo.modeling_elmo_tagger import ElmoForTokenClassification
+    from .elmo.modeling_elmo_tasks import (
+        ElmoForMultipleChoice,
+        ElmoForQuestionAnswering,
+        ElmoForSequenceClassification,
+        ElmoForTokenClassification,
+    )
     from .elmo.pipeline_elmo import ElmoFillMaskPipeline, ElmoTokenClassificationPipeline
     from .elmo.released_elmo import elmo_from_released
     from .feature_tagger.modeling_features import FeatureTaggerForTokenClassification

@@ -5,7 +5,7 @@ import torch
 import torch.nn as nn
 
 from modeling import ElmoForQuestionAnswering
-from modeling.elmo.modeling_elmo_bidaf import span_loss
+from modeling.elmo.modeling_elmo_tasks import span_loss
 from tests.elmo_pair_cases import (
     LEARNS,
     VECTORS,

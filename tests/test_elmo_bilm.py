@@ -111,6 +111,7 @@ def test_the_gradient_of_the_mix_reaches_the_layers_that_are_returned():
 
 def test_gradients_reach_the_state_that_sentences_start_from():
     from modeling.elmo.modeling_elmo_lstm import run_both
+    from modeling.shared.modeling_recurrence import scanned_lstm_step
 
     model = small_model(freeze_bilm=False)
     layer = model.layers[0]
@@ -134,7 +135,7 @@ def test_gradients_reach_the_state_that_sentences_start_from():
         for size in sizes:
             given = gates[direction][start : start + size]
             before, column = (hidden[:size], cell[:size]), (given, torch.ones(size, 1, dtype=torch.bool))
-            (new_hidden, new_cell), _ = lstm.step(before, column, lstm.step_weights, (0.9, 0.3))
+            (new_hidden, new_cell), _ = scanned_lstm_step(before, column, lstm.step_weights, (0.9, 0.3))
             hidden, cell = torch.cat([new_hidden, hidden[size:]]), torch.cat([new_cell, cell[size:]])
             steps.append(new_hidden)
             start += size

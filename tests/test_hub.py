@@ -359,7 +359,7 @@ def test_a_pushed_elmo_comes_back_the_same_with_and_without_this_package(
     assert owner["elmo back"] == pytest.approx(owner["elmo"], abs=1e-6)
     for name in ("elmo", "elmo saved again"):
         assert stranger[name]["class"].startswith("transformers_modules.")
-        assert stranger[name]["class"].endswith(".modeling_elmo_classifier.ElmoForSequenceClassification")
+        assert stranger[name]["class"].endswith(".modeling_elmo_tasks.ElmoForSequenceClassification")
         assert stranger[name]["logits"] == pytest.approx(owner["elmo"], abs=1e-6)
 
 

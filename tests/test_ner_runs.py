@@ -171,7 +171,7 @@ def test_a_pushed_elmo_tagger_works_for_a_stranger_with_the_code_beside_it(tmp_p
         pushed = hub.files("me/elmo-ner")
         process = run_process(hub, tmp_path / "stranger", ["-I", "-c", STRANGER, *words], cwd="/")
     assert {path: (out / path).read_bytes() for path in pushed} == pushed
-    assert {"config.json", "model.safetensors", "modeling_elmo_tagger.py", "tokenization_elmo.py"} <= pushed.keys()
+    assert {"config.json", "model.safetensors", "modeling_elmo_tasks.py", "tokenization_elmo.py"} <= pushed.keys()
     assert not any(path.startswith("checkpoint-") for path in pushed)
     card = ModelCard(pushed["README.md"].decode())
     assert card.data.pipeline_tag == "token-classification" and "| PER |" in card.text

@@ -27,10 +27,10 @@ AUTO_MAP = {
     "AutoConfig": "configuration_elmo.ElmoConfig",
     "AutoModel": "modeling_elmo.ElmoModel",
     "AutoModelForPreTraining": "modeling_elmo_pretraining.ElmoForPreTraining",
-    "AutoModelForTokenClassification": "modeling_elmo_tagger.ElmoForTokenClassification",
-    "AutoModelForSequenceClassification": "modeling_elmo_classifier.ElmoForSequenceClassification",
-    "AutoModelForMultipleChoice": "modeling_elmo_esim.ElmoForMultipleChoice",
-    "AutoModelForQuestionAnswering": "modeling_elmo_bidaf.ElmoForQuestionAnswering",
+    "AutoModelForTokenClassification": "modeling_elmo_tasks.ElmoForTokenClassification",
+    "AutoModelForSequenceClassification": "modeling_elmo_tasks.ElmoForSequenceClassification",
+    "AutoModelForMultipleChoice": "modeling_elmo_tasks.ElmoForMultipleChoice",
+    "AutoModelForQuestionAnswering": "modeling_elmo_tasks.ElmoForQuestionAnswering",
 }
 # What `pipeline(model=...)` finds in a folder of these models, which transformers' own pipelines cannot run.
 PIPELINES = {

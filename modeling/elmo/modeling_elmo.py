@@ -15,7 +15,7 @@
 
 Section 3 describes the biLM and the mix of its layers; released code: allenai/bilm-tf, `bilm/model.py` and
 `bilm/elmo.py`. The word layer is in modeling_elmo_characters.py, the LSTM in modeling_elmo_lstm.py, the language model
-in modeling_elmo_pretraining.py, the task networks in modeling_elmo_{tagger,classifier,bidaf,esim}.py.
+in modeling_elmo_pretraining.py, the task networks in modeling_elmo_tasks.py.
 
 What differs from the released code:
 
@@ -42,12 +42,11 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring, 
 from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
-from ..shared.modeling_frozen import FreezesParts, is_trained
+from ..shared.modeling_parameters import FreezesParts, is_trained
 from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
-from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both, scan_both
-from .modeling_elmo_sentences import Sentences
+from .modeling_elmo_lstm import ElmoLSTM, Pair, Sentences, State, run_both, scan_both
 from .tokenization_elmo import ElmoTokenizer
 from .tokenization_elmo_spelling import boundary_rows
 

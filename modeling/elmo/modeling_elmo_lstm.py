@@ -28,14 +28,17 @@ fast for the following reasons, none of which changes a result:
 - after the loop, one product each computes the gradients of U and of P;
 - oneDNN computes the products where it is faster (modeling_onednn.py), from weights packed once for all steps.
 
-`lstm_step` and `lstm_step_backward` (modeling_recurrence.py) have the equations of one step. `_forward` writes the
-former in place, because new memory for each step takes a CPU longer.
+`lstm_step` and `lstm_step_backward` (modeling_recurrence.py) have the equations of one step. `forward_steps` and
+`backward_steps` call them step by step: for each direction alone or, in CUDA graphs (modeling_elmo_graphs.py), for
+both at once, with the directions as the first dimension.
 
-Letters: S sentences, M steps of all sentences, C cells, P size of the projection. Tensors of all steps are (M, ...):
-the rows of step 0, longest sentence first, then those of step 1, ...; `sizes` counts the rows of each step.
+Letters: B rows of a batch, T words of a row, N words of all rows, S sentences, M steps of all sentences, C cells, P
+size of the projection, H = 2 P. Tensors of all steps are (M, ...): the rows of step 0, longest sentence first, then
+those of step 1, ...; `sizes` counts the rows of each step.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -44,15 +47,27 @@ import torch.nn as nn
 from transformers import initialization as init
 
 from ..shared.modeling_onednn import Linear, fill_up, is_faster, packed, product
-from ..shared.modeling_recurrence import Clips, Stepped, Tensors, lstm_step, lstm_step_backward, scan, tanh, tanh_
+from ..shared.modeling_parameters import weight_of
+from ..shared.modeling_recurrence import (
+    IN_PLACE,
+    Clips,
+    Tensors,
+    lstm_step,
+    lstm_step_backward,
+    scan,
+    scanned_lstm_step,
+    tanh_,
+)
 from ..shared.modeling_static import is_transformed
-from ..shared.modeling_weights import weight_of
-from .modeling_elmo_graphs import run_backward, run_forward, uses_graphs
+from .modeling_elmo_graphs import run_in_graphs, uses_graphs
 
+
+BEGIN, END = 0, 1  # the numbers of <S> and </S> among the tokens; words are numbered from 2
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # one tensor of the forward and one of the backward direction
 State = tuple[torch.Tensor, torch.Tensor]  # hidden (2, S, P) and cell (2, S, C), forward then backward
 Weights = Sequence[Sequence[torch.Tensor]]  # the `step_weights` of each direction
+Products = Sequence[Callable[[torch.Tensor], torch.Tensor]]
 
 
 class Steps(NamedTuple):
@@ -85,6 +100,102 @@ class Steps(NamedTuple):
         return self.begins[steps] + self.rank[sentences]
 
 
+@dataclass
+class Sentences:
+    """The sentences of a batch, longest first. Step 0 reads <S> in the forward direction, </S> in the backward one.
+
+    N words, S sentences, M steps in all. A `Pair` is (forward, backward).
+    """
+
+    shape: tuple[int, int]  # (B, T) of the batch
+    places: torch.Tensor  # (N,) the index of each word in the flattened batch, B * T
+    lengths: torch.Tensor  # (S,) in words
+    steps: Steps  # the order of the steps, boundaries included
+    sentence: torch.Tensor  # (N,) the number of each word's sentence
+    position: torch.Tensor  # (N,) the position of each word in its sentence, from 0
+    slots: Pair  # (N,) each: the step that reads each word
+    tokens: Pair  # (M,) each: the token that each step reads
+
+    @classmethod
+    def of(cls, mask: torch.Tensor, token_type_ids: torch.Tensor | None, closes: bool) -> "Sentences":
+        """From a (B, T) mask that is True at words.
+
+        A sentence is a row or, with token types, the words of one type in a row. With `closes`, each sentence ends
+        with a step that reads the boundary at its other end, which a state that is carried on must have read.
+        """
+        rows, columns = mask.nonzero(as_tuple=True)  # by rows, then by columns
+        if token_type_ids is None or not (closes or token_type_ids.any()):  # a state goes on from sentence to sentence
+            number = rows
+            count = mask.shape[0]
+        else:
+            number = 2 * rows + token_type_ids[mask].clamp(0, 1).long()
+            count = 2 * mask.shape[0]
+        lengths = torch.bincount(number, minlength=count)
+        starts = lengths.cumsum(0) - lengths
+        by_sentence = number.argsort(stable=True)
+        position = torch.empty_like(number)
+        position[by_sentence] = torch.arange(len(number), device=mask.device) - starts[number[by_sentence]]
+        steps = Steps.of(lengths + 1 + closes)
+        forward = steps.rows(number, position + 1)
+        backward = steps.rows(number, lengths[number] - position)
+        tokens = []
+        for slots, first, last in ((forward, BEGIN, END), (backward, END, BEGIN)):
+            inputs = torch.full((int(steps.sizes.sum()),), first, device=mask.device)
+            inputs[slots] = torch.arange(2, len(number) + 2, device=mask.device)
+            if closes:
+                inputs[steps.begins[lengths + 1] + steps.rank] = last
+            tokens.append(inputs)
+        return cls(
+            shape=tuple(mask.shape),
+            places=rows * mask.shape[1] + columns,
+            lengths=lengths,
+            steps=steps,
+            sentence=number,
+            position=position,
+            slots=(forward, backward),
+            tokens=tuple(tokens),
+        )
+
+    @property
+    def per_row(self) -> int:
+        """The number of sentences of each row: two if any row of the batch has a second one."""
+        return len(self.lengths) // max(self.shape[0], 1)
+
+    def steps_before(self) -> Pair:
+        """(N,) each: the step before the one that reads the word; its output predicts the word."""
+        last = self.lengths[self.sentence] - 1
+        forward = self.steps.rows(self.sentence, self.position)
+        return forward, self.steps.rows(self.sentence, last - self.position)
+
+    def layers(self, word: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
+        """The L + 1 layers (N, H): the word layer (N, P) twice, then both directions (M, P) of each LSTM layer."""
+        sides = [(forward[self.slots[0]], backward[self.slots[1]]) for forward, backward in outputs]
+        return [torch.cat(pair, -1) for pair in [(word, word), *sides]]
+
+    def with_boundaries(self, marks: torch.Tensor, words: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
+        """As `layers`, padded to (B, T + 2, H), with <S> in column 0 and </S> behind the last word of each row.
+
+        The sentences are rows that were read with `closes`. `marks` (2, P) and `words` (N, P) are the word layer.
+        """
+        count, columns = len(self.lengths), self.shape[1] + 2
+        number = torch.arange(count, device=words.device)
+        first, last = self.steps.rows(number, torch.zeros_like(number)), self.steps.rows(number, self.lengths + 1)
+        forward = torch.cat([first, self.slots[0], last])  # <S>, the words and </S> of all sentences
+        backward = torch.cat([last, self.slots[1], first])
+        words = torch.cat([marks[:1].expand(count, -1), words, marks[1:].expand(count, -1)])
+        sides = [(words, words), *((ahead[forward], behind[backward]) for ahead, behind in outputs)]
+        places = torch.cat([number * 0, self.position + 1, self.lengths + 1])
+        places = places + columns * torch.cat([number, self.sentence, number])
+        zeros = words.new_zeros(count * columns, 2 * words.shape[1])
+        return [zeros.index_copy(0, places, torch.cat(pair, -1)).view(count, columns, -1) for pair in sides]
+
+    def pad(self, states: torch.Tensor) -> torch.Tensor:
+        """(N, D) -> (B, T, D), zero at padding."""
+        rows, columns = self.shape
+        flat = states.new_zeros(rows * columns, states.shape[-1]).index_copy(0, self.places, states)
+        return flat.view(rows, columns, states.shape[-1])
+
+
 class ElmoLSTM(nn.Module):
     """The parameters of one direction of one layer. Rows of `input` and `recurrent`: gates i, f, g, o, C each."""
 
@@ -112,27 +223,8 @@ class ElmoLSTM(nn.Module):
         """The weights that each step reads: U and, unless states are the cells, P."""
         return [weight_of(part) for part in (self.recurrent, self.projection) if part is not None]
 
-    @staticmethod
-    def step(state: Tensors, column: Tensors, weights: Tensors, clips: Clips) -> Stepped:
-        """One step of `scan`, with one row per sentence.
 
-        Args:
-            state: hidden (S, P) and cell (S, C).
-            column: the inputs' part of the gates (S, 4C), and whether the sentence has this step (S, 1).
-            weights: the `step_weights`.
-        """
-        (hidden, cell), (gates, is_real) = state, column
-        output, new_cell, _ = lstm_step(gates, hidden, cell, weights, clips)
-        return (torch.where(is_real, output, hidden), torch.where(is_real, new_cell, cell)), output
-
-
-def run_both(
-    gates: tuple[torch.Tensor, torch.Tensor],
-    weights: Weights,
-    state: State,
-    sizes: list[int],
-    clips: Clips,
-) -> tuple[torch.Tensor, torch.Tensor, State]:
+def run_both(gates: Pair, weights: Weights, state: State, sizes: list[int], clips: Clips) -> tuple:
     """Runs both directions through all steps.
 
     `gates` are (M, 4C) of each direction, `weights` its `step_weights`. `state` has one row per sentence, longest
@@ -152,20 +244,17 @@ def run_both(
     if gates[0].device.type == "xla":
         return _run_on_xla(gates, weights, state, sizes, clips)
     dtype = gates[0].dtype  # under autocast, its type
-    recurrent = [each[0].to(dtype) for each in weights]
-    projections = [each[1].to(dtype) if len(each) > 1 else None for each in weights]
-    hidden, cell = state
+    hidden, cell = state[0].to(dtype), state[1].float()
+    if not sizes:
+        return *(part[:, :1].expand(-1, hidden.shape[-1]) for part in gates), (hidden, cell)
+    weights = [weight.to(dtype) for pair in zip(*weights, strict=True) for weight in pair]
     records = torch.is_grad_enabled()  # inside the function, gradients are always disabled
     with torch.autocast(gates[0].device.type, enabled=False):
-        outputs = _Recurrence.apply(
-            *gates, *recurrent, *projections, hidden.to(dtype), cell.float(), tuple(sizes), clips, records
-        )
-    return outputs[0], outputs[1], (outputs[2], outputs[3])
+        forward, backward, *state = _Recurrence.apply(tuple(sizes), clips, records, hidden, cell, *gates, *weights)
+    return forward, backward, tuple(state)
 
 
-def scan_both(
-    gates: Pair, masks: Pair, weights: Weights, state: State, clips: Clips
-) -> tuple[torch.Tensor, torch.Tensor, State]:
+def scan_both(gates: Pair, masks: Pair, weights: Weights, state: State, clips: Clips) -> tuple:
     """As `run_both`, in operations of static shapes, for traced graphs and XLA.
 
     `gates` are (T, S, 4C) of each direction, `weights` its `step_weights`. `masks` (T, S, 1) are False where a
@@ -176,13 +265,13 @@ def scan_both(
     for direction, step_weights in enumerate(weights):
         hidden, cell = (part[direction] for part in state)
         start, columns = (hidden.to(gates[direction].dtype), cell.float()), (gates[direction], masks[direction])
-        end, output = scan(partial(ElmoLSTM.step, clips=clips), start, columns, step_weights)
+        end, output = scan(partial(scanned_lstm_step, clips=clips), start, columns, step_weights)
         outputs.append(output)
         ends.append(end)
     return outputs[0], outputs[1], tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
 
 
-def _run_on_xla(gates: Pair, weights: Weights, state: State, sizes: list[int], clips: Clips):
+def _run_on_xla(gates: Pair, weights: Weights, state: State, sizes: list[int], clips: Clips) -> tuple:
     """`run_both` for sentences of one length, as streams are."""
     if len(set(sizes)) > 1:
         raise NotImplementedError(
@@ -195,145 +284,160 @@ def _run_on_xla(gates: Pair, weights: Weights, state: State, sizes: list[int], c
 
 
 class _Recurrence(torch.autograd.Function):
-    """The loop over time of both directions. The backward pass needs five stored numbers per cell and step."""
+    """The loop over time of both directions. The backward pass needs five stored numbers per cell and step.
+
+    `tensors` are the gates of the forward and of the backward direction, then U of both, then P of both.
+    """
 
     @staticmethod
-    def forward(ctx, gates_f, gates_b, u_f, u_b, p_f, p_b, hidden, cell, sizes, clips, records):
+    def forward(ctx, sizes, clips, records, hidden, cell, *tensors):
         save = records and any(ctx.needs_input_grad)
-        sides = [(gates_f, u_f, p_f, hidden[0], cell[0]), (gates_b, u_b, p_b, hidden[1], cell[1])]
-        (out_f, last_f, saved_f), (out_b, last_b, saved_b) = _forward_both(sides, sizes, clips, save)
+        sides = zip(hidden, cell, *(tensors[start : start + 2] for start in range(0, len(tensors), 2)), strict=True)
+        function = partial(_forward, sizes=sizes, clips=clips, save=save)
+        outputs, ends, cells, *saved = _each_direction(function, list(sides))
         if save:
-            ctx.save_for_backward(u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *saved_f, *saved_b)
+            ctx.save_for_backward(hidden, cell, *tensors[2:], *outputs, *(part for pair in saved for part in pair))
             ctx.sizes, ctx.clips = sizes, clips
-        return out_f, out_b, torch.stack([last_f[0], last_b[0]]), torch.stack([last_f[1], last_b[1]])
+        return *outputs, torch.stack(ends), torch.stack(cells)
 
     @staticmethod
-    def backward(ctx, d_out_f, d_out_b, d_hidden, d_cell):
+    def backward(ctx, *gradients):
         if torch.is_grad_enabled() or is_transformed():
             raise NotImplementedError(
                 "second derivatives (create_graph=True) and batches of gradients (is_grads_batched=True) of ELMo's "
                 "recurrence are not implemented: use torch.func (as torch.func.jvp of torch.func.grad), under which "
                 "ElmoModel uses ordinary operations"
             )
-        u_f, u_b, p_f, p_b, hidden, cell, out_f, out_b, *saved = ctx.saved_tensors
-        sides = [
-            (u_f, p_f, hidden[0], cell[0], out_f, *saved[:2], d_out_f, d_hidden[0], d_cell[0]),
-            (u_b, p_b, hidden[1], cell[1], out_b, *saved[2:], d_out_b, d_hidden[1], d_cell[1]),
-        ]
-        gradients = _backward_both(sides, ctx.sizes, ctx.clips)
-        (gates_f, du_f, dp_f, dh_f, dc_f), (gates_b, du_b, dp_b, dh_b, dc_b) = gradients
-        states = torch.stack([dh_f, dh_b]), torch.stack([dc_f, dc_b])
-        return gates_f, gates_b, du_f, du_b, dp_f, dp_b, *states, None, None, None
+        hidden, cell, *tensors = ctx.saved_tensors
+        *d_outputs, d_hidden, d_cell = gradients
+        *weights, outputs, activated, cells = (tensors[start : start + 2] for start in range(0, len(tensors), 2))
+        columns = (activated, cells, [_before(*pair, ctx.sizes) for pair in zip(cells, cell, strict=True)], outputs)
+        sides = zip(d_hidden, d_cell, *columns, d_outputs, *weights, strict=True)
+        function = partial(_backward, sizes=ctx.sizes, clips=ctx.clips)
+        d_gates, d_projected, d_hidden, d_cell = _each_direction(function, list(sides))
+        states = [_before(*pair, ctx.sizes) for pair in zip(outputs, hidden, strict=True)]
+        d_weights = list(map(_transposed_product, d_gates, states))
+        if len(weights) > 1:
+            d_weights += map(_transposed_product, d_projected, map(_squashed, activated, cells, outputs))
+        return None, None, None, torch.stack(d_hidden), torch.stack(d_cell), *d_gates, *d_weights
 
 
-def _forward_both(sides, sizes, clips, save):
-    """What `_forward` returns for each direction."""
-    u = sides[0][1]
-    if not sizes or not uses_graphs(u):
-        return [_forward(*side, sizes, clips, save) for side in sides]
-    gates, u, p, *state = _stack(sides)
-    outputs, state, saved = run_forward(gates, [u] if p is None else [u, p], state, sizes, clips, save)
-    return [(outputs[d], [part[d] for part in state], [part[d] for part in saved]) for d in range(2)]
+def _each_direction(function: Callable, sides: list[tuple]) -> list[Pair]:
+    """What the function returns for the tensors of each direction, by result: (forward, backward).
+
+    Where CUDA graphs compute it, both directions are one call, whose tensors are (2, ...).
+    """
+    if uses_graphs(sides[0][0]):
+        both = function(*(torch.stack(parts) for parts in zip(*sides, strict=True)))
+        return [tuple(part.unbind(0)) for part in both]
+    return list(zip(*(function(*side) for side in sides), strict=True))
 
 
-def _backward_both(sides, sizes, clips):
-    """What `_backward` returns for each direction."""
-    u = sides[0][0]
-    if not sizes or not uses_graphs(u):
-        return [_backward(*side, sizes, clips) for side in sides]
-    u, p, _, cell, outputs, activated, cells, d_outputs, *d_state = _stack(sides)
-    columns = activated, cells, outputs, d_outputs
-    d_gates, d_projected, d_state = run_backward([u] if p is None else [u, p], cell, columns, d_state, sizes, clips)
-    gradients = []
-    for d, (_, p, hidden, _, outputs, activated, cells, *_) in enumerate(sides):
-        d_weights = _weight_gradients(p, hidden, outputs, activated, cells, d_gates[d], d_projected[d], sizes)
-        gradients.append((d_gates[d], *d_weights, *(part[d] for part in d_state)))
-    return gradients
+def _forward(hidden, cell, gates, *weights, sizes, clips, save) -> list[torch.Tensor]:
+    """Projections (..., M, P), the last state (..., S, P) and (..., S, C), and what `_backward` needs if `save`."""
+    function = partial(forward_steps, clips=clips, save=save)
+    (outputs, *saved), state = _run(function, weights, [hidden, cell], [gates], sizes)
+    return [outputs, *state, *saved]
 
 
-def _stack(sides: list[tuple]) -> list[torch.Tensor | None]:
-    """The tensors of both directions as one, (2, ...); None where they have none."""
-    return [None if parts[0] is None else torch.stack(parts) for parts in zip(*sides, strict=True)]
+def _backward(
+    d_hidden, d_cell, activated, cells, before, outputs, d_outputs, *weights, sizes, clips
+) -> list[torch.Tensor]:
+    """The gradients of gates (..., M, 4C), projections (..., M, P) as the steps see them, and of the first state."""
+    columns = [activated, cells, before, outputs, d_outputs]
+    gradients, state = _run(partial(backward_steps, clips=clips), weights, [d_hidden, d_cell], columns, sizes, True)
+    return [*gradients, *state]
 
 
-def _forward(gates, u, p, hidden, cell, sizes, clips, save):
-    """One direction: projections (M, P), the last state (hidden (S, P), cell (S, C)), and tensors for `_backward`."""
-    hidden, cell = hidden.clone(), cell.clone()  # row s: the state of sentence s after its latest step
-    outputs = gates.new_empty(len(gates), hidden.shape[1])
-    activated = torch.empty_like(gates) if save else None
-    cells = cell.new_empty(len(gates), cell.shape[1]) if save else None
-    by_u, by_p = _product_with(u, len(sizes)), _product_with(p, len(sizes))
-    start = 0
-    for size in sizes:
-        rows = slice(start, start + size)
-        sums = by_u(hidden[:size]).add_(gates[rows]).float()  # (size, 4C)
-        i, f, g, o = sums.chunk(4, 1)
-        tanh_(g)
-        sums[:, : 2 * cell.shape[1]].sigmoid_()  # i and f
-        o.sigmoid_()
-        new = cell[:size].mul_(f).addcmul_(i, g)  # in place in `cell`
-        if clips[0] is not None:
-            new.clamp_(-clips[0], clips[0])
-        projected = by_p(tanh_(new.clone()).mul_(o).to(gates.dtype))
-        if clips[1] is not None:
-            projected = projected.clamp_(-clips[1], clips[1])
-        outputs[rows] = projected
-        hidden[:size] = projected
-        if save:
-            activated[rows] = sums
-            cells[rows] = new
-        start += size
-    return outputs, (hidden, cell), (activated, cells)
+def _run(
+    function: partial, weights: Tensors, state: Tensors, columns: Tensors, sizes: tuple[int, ...], from_the_end=False
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Calls `forward_steps` or, from the last step on, `backward_steps` for the columns (..., M, D) of all steps.
+
+    Returns what the steps return as tensors (..., M, D), and the state that they end with. Both directions at once,
+    (2, M, D), are for CUDA graphs.
+    """
+    if state[0].dim() == 3:
+        return run_in_graphs(function, weights, state, columns, sizes, from_the_end)
+    products = [_product_with(weight.T if from_the_end else weight, len(sizes)) for weight in weights]
+    results, state = function(products, state, list(zip(*(column.split(sizes) for column in columns), strict=True)))
+    return [torch.cat(parts) for parts in results], state
 
 
-def _backward(u, p, hidden, cell, outputs, activated, cells, d_outputs, d_hidden, d_cell, sizes, clips):
-    """One direction: the gradients of gates (M, 4C), U, P and the first state."""
-    d_gates, d_projected = torch.empty_like(activated), torch.empty_like(outputs)
-    d_hidden, d_cell = d_hidden.clone(), d_cell.clone()  # rows of shorter sentences are unused until their last step
-    steps = len(sizes)
-    by_u = _product_with(u.T, steps)
-    by_p = _product_with(None if p is None else p.T, steps)
-    end = len(outputs)
-    for step in range(steps - 1, -1, -1):
-        size = sizes[step]
-        rows = slice(end - size, end)
-        end -= size
-        previous_rows = slice(end - sizes[step - 1], end - sizes[step - 1] + size)
-        both_cells = cells[rows], cells[previous_rows] if step else cell[:size]
-        d_output = d_hidden[:size].add_(d_outputs[rows])
-        d_gates[rows], d_projected[rows], d_hidden[:size], _ = lstm_step_backward(  # which overwrites `d_cell`
-            d_output, d_cell[:size], activated[rows], both_cells, outputs[rows], by_u, by_p, clips
+def forward_steps(
+    products: Products, state: Tensors, columns: list[tuple], clips: Clips, save: bool, is_real: Tensors | None = None
+) -> tuple[list[Tensors], Tensors]:
+    """Steps of the recurrence: what each returns, and the state after the last step of each sentence.
+
+    Args:
+        products: the functions h -> U h and h -> P h.
+        state: hidden (..., S, P) and cell (..., S, C), before.
+        columns: the inputs' part of the gates (..., size, 4C) of each step.
+        is_real: (S, 1) booleans of each step, where sentences that have ended are computed along, but keep their
+            state. None: each step has the first `size` sentences only.
+    """
+    hidden, cell = state
+    results, ends = [], []
+    for number, (gates,) in enumerate(columns):
+        size = gates.shape[-2]
+        if size < hidden.shape[-2]:  # the last sentences have ended; never so with `is_real`
+            ends.append((hidden[size:], cell[size:]))
+            hidden, cell = hidden[:size], cell[:size]
+        output, new_cell, activated = lstm_step(gates, hidden, cell, products, clips, IN_PLACE)
+        results.append((output, activated.to(gates.dtype), new_cell) if save else (output,))
+        if is_real is not None:
+            output = torch.where(is_real[number], output, hidden)
+            new_cell = torch.where(is_real[number], new_cell, cell)
+        hidden, cell = output, new_cell
+    ends.append((hidden, cell))
+    return list(zip(*results, strict=True)), [torch.cat(parts[::-1], -2) for parts in zip(*ends, strict=True)]
+
+
+def backward_steps(
+    products: Products, state: Tensors, columns: list[tuple], clips: Clips, is_real: Tensors | None = None
+) -> tuple[list[Tensors], Tensors]:
+    """The gradients of `forward_steps`, from the last step to the first: of each step, and of the state before.
+
+    Args:
+        products: the functions d -> d U and d -> d P.
+        state: the gradient of the state that `forward_steps` returns.
+        columns: the activated gates, the cells after and before the step, the projections and their gradient.
+    """
+    d_hidden, d_cell = (part[..., :0, :] for part in state)
+    results = []
+    for number in reversed(range(len(columns))):
+        activated, cells, before, output, d_output = columns[number]
+        count, size = d_hidden.shape[-2], cells.shape[-2]
+        if size > count:  # the sentences that end with this step
+            parts = zip((d_hidden, d_cell), state, strict=True)
+            d_hidden, d_cell = (torch.cat([part, end[..., count:size, :]], -2) for part, end in parts)
+        d_gates, d_projected, *d_before = lstm_step_backward(
+            d_hidden + d_output, d_cell, activated, (cells, before), output, products, clips
         )
-    d_weights = _weight_gradients(p, hidden, outputs, activated, cells, d_gates, d_projected, sizes)
-    return d_gates, *d_weights, d_hidden, d_cell
+        results.append((d_gates, d_projected))
+        if is_real is not None:
+            parts = zip(d_before, (d_hidden, d_cell), strict=True)
+            d_before = [torch.where(is_real[number], part, unchanged) for part, unchanged in parts]
+        d_hidden, d_cell = d_before
+    return [parts[::-1] for parts in zip(*results, strict=True)], [d_hidden, d_cell]
 
 
-def _weight_gradients(p, hidden, outputs, activated, cells, d_gates, d_projected, sizes):
-    """One direction: the gradients of U and P, each by one product over all steps."""
-    d_u = _transposed_product(d_gates, _previous_states(outputs, hidden, sizes))
-    if p is None:
-        return d_u, None
-    o = activated[:, 3 * cells.shape[1] :].float()
-    return d_u, _transposed_product(d_projected, (o * tanh(cells)).to(outputs.dtype))
+def _before(states: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """(M, D) states after each step, and (S, D) before the first -> (M, D) before each step."""
+    pieces = [first, *states.split(sizes)][:-1]
+    return torch.cat([piece[:size] for piece, size in zip(pieces, sizes, strict=True)])
 
 
-def _previous_states(outputs: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
-    """(M, P), h_{t-1} of each step."""
-    pieces, start = [first[: sizes[0]]], 0
-    for size, following in zip(sizes, sizes[1:], strict=False):
-        pieces.append(outputs[start : start + following])
-        start += size
-    return torch.cat(pieces)
+def _squashed(activated: torch.Tensor, cells: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    """(M, C), sigmoid(o) tanh(c), which P multiplies."""
+    return (activated[:, 3 * cells.shape[1] :].float() * tanh_(cells.clone())).to(outputs.dtype)
 
 
-def _product_with(weight: torch.Tensor | None, steps: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function states -> states @ weight', prepared for many steps; without a weight, the identity."""
-    if weight is None:
-        return lambda states: states
+def _product_with(weight: torch.Tensor, steps: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function states -> states @ weight', prepared for many steps."""
     if is_faster(weight, weight, steps):
-        packed_weight = packed(weight, steps)
-        return lambda states: product(states, packed_weight)
-    return lambda states: nn.functional.linear(states, weight)
+        return partial(product, weight=packed(weight, steps))
+    return partial(nn.functional.linear, weight=weight)
 
 
 def _transposed_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

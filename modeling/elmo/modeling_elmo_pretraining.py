@@ -35,12 +35,11 @@ from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_heads import IGNORED
 from ..shared.modeling_onednn import linear
+from ..shared.modeling_parameters import compute_weights
 from ..shared.modeling_static import is_opaque
-from ..shared.modeling_weights import compute_weights
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
-from .modeling_elmo_lstm import Pair, State
-from .modeling_elmo_sentences import BEGIN, END, Sentences
+from .modeling_elmo_lstm import BEGIN, END, Pair, Sentences, State
 
 
 Sample = tuple[torch.Tensor, torch.Tensor | int]  # the sampled words (R,), and the number of draws that found them

@@ -86,6 +86,9 @@ def split_characters(text: str) -> list[tuple[int, int]]:
     return spans
 
 
+# A word, its number in its sentence, the number of the sentence, and its begin and end in the text.
+Row = tuple[str, int, int, tuple[int, int]]
+
 SPLITS = {"rules": split_words, "spaces": split_at_spaces, "characters": split_characters}
 
 
@@ -130,20 +133,6 @@ class WordAlignment:
     def char_to_word(self, char: int, sequence: int = 0) -> int | None:
         token = self.char_to_token(char, sequence)
         return None if token is None else self.word_ids[token]
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """Words, their begin and end in the text, and the number of words before them that were cut."""
-
-    words: list[str]
-    offsets: list[tuple[int, int]]
-    cut_before: int = 0
-
-    def shorten(self, count: int, side: str) -> "Sentence":
-        """The sentence with `count` words; the others are cut from this side."""
-        first = len(self.words) - count if side == "left" else 0
-        return Sentence(self.words[first : first + count], self.offsets[first : first + count], first)
 
 
 class ElmoTokenizer(PreTrainedTokenizer):
@@ -399,13 +388,15 @@ class ElmoTokenizer(PreTrainedTokenizer):
         batch = _is_batch(text, is_split_into_words)
         pairs = _pairs(text, text_pair, is_split_into_words) if batch else [(text, text_pair)]
         examples = [self._read(*pair, is_split_into_words) for pair in pairs]
+        counts = [len(sentences) for sentences in examples]
         if truncation_strategy != TruncationStrategy.DO_NOT_TRUNCATE:
             cut_side = self.truncation_side
-            examples = [_truncate(example, max_length, truncation_strategy, cut_side) for example in examples]
+            examples = [_truncate(sentences, max_length, truncation_strategy, cut_side) for sentences in examples]
+        examples = [[row for sentence in sentences for row in sentence] for sentences in examples]
         side = padding_side or self.padding_side
         columns = _pad(self._columns(examples, kwargs), padding_strategy, max_length, pad_to_multiple_of, side)
         lengths = [len(ids) for ids in columns["input_ids"]]
-        alignments = [_align(example, length, side) for example, length in zip(examples, lengths, strict=True)]
+        alignments = list(map(_align, examples, lengths, [side] * len(examples), counts))
         data = self._output(columns, return_tensors)
         if return_length:
             data["length"] = lengths
@@ -413,43 +404,44 @@ class ElmoTokenizer(PreTrainedTokenizer):
             data = {name: values[0] for name, values in data.items()}
         return BatchEncoding(data, alignments, tensor_type=return_tensors)
 
-    def _read(self, first, second, is_split_into_words: bool) -> list[Sentence]:
-        """The sentences of an example."""
+    def _read(self, first, second, is_split_into_words: bool) -> list[list[Row]]:
+        """The words of each sentence of an example."""
         sentences = []
-        for text in (first,) if second is None else (first, second):
+        for which, text in enumerate((first,) if second is None else (first, second)):
             if is_split_into_words and isinstance(text, (list, tuple)):
                 check_words(text)
-                sentences.append(Sentence(list(text), [(0, len(word)) for word in text]))
+                words, spans = text, [(0, len(word)) for word in text]
             elif not is_split_into_words and isinstance(text, str):
                 spans = self.split(text)
-                sentences.append(Sentence([text[begin:end] for begin, end in spans], spans))
+                words = [text[begin:end] for begin, end in spans]
             else:
                 expected = "a string (is_split_into_words=True takes words)"
                 expected = "a list of words" if is_split_into_words else expected
                 raise ValueError(f"a text must be {expected}, but one is {text!r:.80}, of type {type(text).__name__}")
+            rows = enumerate(zip(words, spans, strict=True))
+            sentences.append([(word, number, which, span) for number, (word, span) in rows])
         return sentences
 
-    def _columns(self, examples: list[list[Sentence]], flags: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
+    def _columns(self, examples: list[list[Row]], flags: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
         """The columns of each example's words that `flags` (`return_...`) or the model request."""
-        words = [word for example in examples for sentence in example for word in sentence.words]
-        types = [number for example in examples for number, sentence in enumerate(example) for _ in sentence.words]
-        spans = [span for example in examples for sentence in example for span in sentence.offsets]
+        rows = [row for example in examples for row in example]
+        words = [word for word, *_ in rows]
         columns = {"input_ids": self.rows(words)}
         for name, flag, values in (
-            ("token_type_ids", "return_token_type_ids", types),
-            ("attention_mask", "return_attention_mask", np.ones(len(words))),
-            ("special_tokens_mask", "return_special_tokens_mask", np.zeros(len(words))),
-            ("offset_mapping", "return_offsets_mapping", spans),
+            ("token_type_ids", "return_token_type_ids", [which for _, _, which, _ in rows]),
+            ("attention_mask", "return_attention_mask", np.ones(len(rows))),
+            ("special_tokens_mask", "return_special_tokens_mask", np.zeros(len(rows))),
+            ("offset_mapping", "return_offsets_mapping", [span for *_, span in rows]),
         ):
             requested = flags.get(flag)
             if requested or (requested is None and name in self.model_input_names):
                 columns[name] = self._array(name, values)
         if self.vectors is not None:
             columns["vector_ids"] = self._array("vector_ids", self.word_vector_ids(words))
-        lengths = [sum(len(sentence.words) for sentence in example) for example in examples]
-        ends = np.cumsum(lengths, dtype=np.int64)
+        ends = np.cumsum([len(example) for example in examples], dtype=np.int64)
+        starts = [0, *ends][:-1]
         return {
-            name: [column[end - length : end] for length, end in zip(lengths, ends, strict=True)]
+            name: [column[start:end] for start, end in zip(starts, ends, strict=True)]
             for name, column in columns.items()
         }
 
@@ -616,11 +608,11 @@ def _pairs(texts: Sequence, seconds: Sequence | None, is_split_into_words: bool)
     return pairs
 
 
-def _truncate(example: list[Sentence], limit: int, strategy: TruncationStrategy, side: str) -> list[Sentence]:
+def _truncate(example: list[list[Row]], limit: int, strategy: TruncationStrategy, side: str) -> list[list[Row]]:
     """Cuts an example to `limit` words. "longest_first" cuts the longer sentence, or the second of equal length."""
     if limit < 0:
         raise ValueError(f"max_length={limit}: an example has 0 words or more")
-    counts = [len(sentence.words) for sentence in example]
+    counts = [len(sentence) for sentence in example]
     excess = sum(counts) - limit
     if excess <= 0:
         return example
@@ -634,7 +626,8 @@ def _truncate(example: list[Sentence], limit: int, strategy: TruncationStrategy,
             lengths = " and ".join(map(str, counts))
             raise ValueError(f"truncation={strategy.value!r} cannot bring {lengths} words down to max_length={limit}")
         counts[chosen] -= excess
-    return [sentence.shorten(count, side) for sentence, count in zip(example, counts, strict=True)]
+    firsts = [len(sentence) - count if side == "left" else 0 for sentence, count in zip(example, counts, strict=True)]
+    return [rows[first : first + count] for rows, first, count in zip(example, firsts, counts, strict=True)]
 
 
 def _pad(
@@ -661,15 +654,10 @@ def _pad(
     return {name: [fill(array, PADDING[name]) for array in arrays] for name, arrays in columns.items()}
 
 
-def _align(example: list[Sentence], length: int, side: str) -> WordAlignment:
-    words = [
-        (word, sentence.cut_before + number, which, span)
-        for which, sentence in enumerate(example)
-        for number, (word, span) in enumerate(zip(sentence.words, sentence.offsets, strict=True))
-    ]
+def _align(words: list[Row], length: int, side: str, sentences: int) -> WordAlignment:
     padding = [(ByteSpelling.names[0], None, None, (0, 0))] * (length - len(words))
     rows = words + padding if side == "right" else padding + words
-    return WordAlignment(*([row[field] for row in rows] for field in range(4)), n_sequences=len(example))
+    return WordAlignment(*([row[field] for row in rows] for field in range(4)), n_sequences=sentences)
 
 
 def _is_batch_of_ids(ids) -> bool:

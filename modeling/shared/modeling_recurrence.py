@@ -18,12 +18,14 @@ Letters: B rows, T columns, D size of an input, R cells of one direction, G gate
 
 import importlib
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn as nn
 
+from .modeling_parameters import compute_weights
 from .modeling_static import product_type
-from .modeling_weights import compute_weights
 
 
 Tensors = Sequence[torch.Tensor]
@@ -123,10 +125,43 @@ def loop(step: Callable, state: object, columns: object, reverse: bool = False) 
     return importlib.import_module("torch_xla.experimental.scan")._scan_impl_pytree(step, state, columns, reverse)
 
 
+class Operations(NamedTuple):
+    """How `lstm_step` computes: in new memory for each result, or in the memory of what it has computed before."""
+
+    add: Callable
+    sigmoid: Callable
+    tanh: Callable
+    addcmul: Callable
+    clip: Callable[[torch.Tensor, float | None], torch.Tensor]
+
+
+def clip(states: torch.Tensor, limit: float | None) -> torch.Tensor:
+    return states if limit is None else states.clamp(-limit, limit)
+
+
+def clip_(states: torch.Tensor, limit: float | None) -> torch.Tensor:
+    return states if limit is None else states.clamp_(-limit, limit)
+
+
+def tanh_(states: torch.Tensor) -> torch.Tensor:
+    """tanh in place. On the CPU it uses the sigmoid, several times as fast, with an error below 1e-7."""
+    return states.mul_(2).sigmoid_().mul_(2).sub_(1) if states.device.type == "cpu" else states.tanh_()
+
+
+OUT_OF_PLACE = Operations(torch.add, torch.sigmoid, torch.tanh, torch.addcmul, clip)
+# Without gradients. New memory for each result would take a CPU longer.
+IN_PLACE = Operations(torch.Tensor.add_, torch.sigmoid_, tanh_, torch.Tensor.addcmul_, clip_)
+
+
 def lstm_step(
-    gates: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, weights: Tensors, clips: Clips = (None, None)
-) -> tuple[torch.Tensor, torch.Tensor, Tensors]:
-    """One step of an LSTM: its output (..., P), the new cell (..., C), and the activated gates (..., C).
+    gates: torch.Tensor,
+    hidden: torch.Tensor,
+    cell: torch.Tensor,
+    products: Sequence[Callable],
+    clips: Clips = (None, None),
+    compute: Operations = OUT_OF_PLACE,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One step of an LSTM: its output (..., P), the new cell (..., C), and the gates (..., 4C).
 
         i, f, g, o = gates + U h
         c = clip(sigmoid(f) c + sigmoid(i) tanh(g))
@@ -135,16 +170,33 @@ def lstm_step(
     Args:
         gates: (..., 4C), the inputs' part of the gates, with the bias.
         hidden, cell: (..., P) and (..., C). The cell is computed in its own type.
-        weights: U (..., 4C, P) and, unless outputs are as large as cells, P (..., P, C).
+        products: the function h -> U h and, unless outputs are as large as cells, that of P.
         clips: the limits of cells and of outputs.
+        compute: `IN_PLACE` where no gradient is recorded. The gates that are returned are then the activated ones.
     """
-    recurrent, *projection = weights
-    i, f, g, o = (gates + hidden @ recurrent.mT).to(cell.dtype).chunk(4, -1)
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    cell = clip(f * cell + i * g, clips[0])
-    output = (o * cell.tanh()).to(gates.dtype)
-    output = output @ projection[0].mT if projection else output
-    return clip(output, clips[1]), cell, (i, f, g, o)
+    by_recurrent, *by_projection = products
+    cells = cell.shape[-1]
+    sums = compute.add(by_recurrent(hidden), gates).to(cell.dtype)
+    i_and_f, g, o = sums.split([2 * cells, cells, cells], -1)
+    (i, f), g, o = compute.sigmoid(i_and_f).chunk(2, -1), compute.tanh(g), compute.sigmoid(o)
+    cell = compute.clip(compute.addcmul(f * cell, i, g), clips[0])
+    output = (compute.tanh(cell.clone()) * o).to(gates.dtype)
+    for multiply in by_projection:
+        output = multiply(output)
+    return compute.clip(output, clips[1]), cell, sums
+
+
+def scanned_lstm_step(state: Tensors, column: Tensors, weights: Tensors, clips: Clips = (None, None)) -> Stepped:
+    """`lstm_step` for `scan`. A column is the gates and, if some rows lack the step, (..., 1) booleans, False there.
+
+    `weights` are U (..., 4C, P) and, unless outputs are as large as cells, P (..., P, C).
+    """
+    (hidden, cell), (gates, *is_real) = state, column
+    products = [partial(torch.matmul, other=weight.mT) for weight in weights]
+    output, new_cell, _ = lstm_step(gates, hidden, cell, products, clips)
+    for real in is_real:
+        return (torch.where(real, output, hidden), torch.where(real, new_cell, cell)), output
+    return (output, new_cell), output
 
 
 def lstm_step_backward(
@@ -153,47 +205,35 @@ def lstm_step_backward(
     activated: torch.Tensor,
     cells: tuple[torch.Tensor, torch.Tensor],
     output: torch.Tensor,
-    by_recurrent: Callable[[torch.Tensor], torch.Tensor],
-    by_projection: Callable[[torch.Tensor], torch.Tensor],
+    products: Sequence[Callable],
     clips: Clips,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of the gates (..., 4C), of the output before its clip (..., P), and of the state before the step.
 
     Args:
         d_output: the gradient of the output, by all that read it.
-        d_cell: that of the cell. It is overwritten, because new memory for each step takes a CPU longer.
+        d_cell: that of the cell.
         activated: (..., 4C), the activated gates side by side.
         cells: the cell after the step, and before it.
         output: what the step returned.
-        by_recurrent, by_projection: the functions d -> d U and d -> d P.
+        products: the functions d -> d U and d -> d P.
     """
+    by_recurrent, *by_projection = products
     i, f, g, o = activated.to(d_cell.dtype).chunk(4, -1)
     cell, previous = cells
     if clips[1] is not None:  # the gradient is zero where the output was clipped
         d_output = d_output * (output.abs() < clips[1])
-    d_squashed = by_projection(d_output).to(d_cell.dtype)  # of sigmoid(o) tanh(c)
-    squashed = tanh(cell)
-    d_cell.add_(d_squashed * o * (1 - squashed * squashed))
+    d_squashed = d_output  # of sigmoid(o) tanh(c)
+    for multiply in by_projection:
+        d_squashed = multiply(d_squashed)
+    d_squashed, squashed = d_squashed.to(d_cell.dtype), tanh_(cell.clone())
+    d_cell = d_cell + d_squashed * o * (1 - squashed * squashed)
     if clips[0] is not None:
-        d_cell.mul_(cell.abs() < clips[0])
+        d_cell = d_cell * (cell.abs() < clips[0])
     parts = [d_cell * g * i * (1 - i), d_cell * previous * f * (1 - f)]
     parts += [d_cell * i * (1 - g * g), d_squashed * squashed * o * (1 - o)]
     d_gates = torch.cat(parts, -1).to(activated.dtype)
-    return d_gates, d_output, by_recurrent(d_gates), d_cell.mul_(f)
-
-
-def clip(states: torch.Tensor, limit: float | None) -> torch.Tensor:
-    return states if limit is None else states.clamp(-limit, limit)
-
-
-def tanh(states: torch.Tensor) -> torch.Tensor:
-    """tanh without a gradient, in float32. On the CPU it is `tanh_`."""
-    return tanh_(states.clone()) if states.device.type == "cpu" else states.tanh()
-
-
-def tanh_(states: torch.Tensor) -> torch.Tensor:
-    """tanh in place, in float32. On the CPU it uses the sigmoid, several times as fast, with an error below 1e-7."""
-    return states.mul_(2).sigmoid_().mul_(2).sub_(1) if states.device.type == "cpu" else states.tanh_()
+    return d_gates, d_output, by_recurrent(d_gates), d_cell * f
 
 
 def run_lstm(
@@ -203,14 +243,9 @@ def run_lstm(
     *biases: torch.Tensor,  # (4R,) each
 ) -> torch.Tensor:
     """One direction of torch's LSTM: (B, T, R)."""
-
-    def step(state: Tensors, column: Tensors, weights: Tensors) -> Stepped:
-        hidden, cell, _ = lstm_step(*column, *state, weights)
-        return (hidden, cell), hidden
-
     gates = nn.functional.linear(inputs, input_weight, sum(biases)).transpose(0, 1)  # (T, B, 4R)
     zeros = gates.new_zeros(inputs.shape[0], recurrent_weight.shape[1])
-    return scan(step, (zeros, zeros), [gates], [recurrent_weight])[1].transpose(0, 1)
+    return scan(scanned_lstm_step, (zeros, zeros), [gates], [recurrent_weight])[1].transpose(0, 1)
 
 
 def run_gru(
