@@ -43,7 +43,7 @@ from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
 from ..shared.modeling_frozen import FreezesParts, is_trained
-from ..shared.modeling_static import needs_static_shapes
+from ..shared.modeling_onednn import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, State, run_both, scan_both

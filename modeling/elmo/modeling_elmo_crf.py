@@ -32,8 +32,8 @@ import torch.nn as nn
 from transformers import initialization as init
 
 from ..shared.modeling_heads import IGNORED
+from ..shared.modeling_onednn import is_transformed
 from ..shared.modeling_recurrence import Stepped, Tensors, scan
-from ..shared.modeling_static import is_transformed
 from ..shared.modeling_weights import compute_weights
 
 

@@ -43,9 +43,8 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import Linear, fill_up, is_faster, packed, product
+from ..shared.modeling_onednn import Linear, fill_up, is_faster, is_transformed, packed, product
 from ..shared.modeling_recurrence import Clips, Stepped, Tensors, lstm_step, lstm_step_backward, scan, tanh, tanh_
-from ..shared.modeling_static import is_transformed
 from ..shared.modeling_weights import weight_of
 from .modeling_elmo_graphs import run_backward, run_forward, uses_graphs
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn as nn
 
-from .modeling_static import product_type
+from .modeling_onednn import product_type
 from .modeling_weights import compute_weights
 
 
