@@ -13,8 +13,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 import modeling
-from modeling.shared.modeling_cache import CACHE
 from modeling.shared.modeling_heads import IGNORED
+from modeling.shared.modeling_packing import CACHE
 
 from .bert import (
     BATCHES,

@@ -30,16 +30,18 @@ from .gpt.tokenization_gpt import ZooGPTTokenizer
 if TYPE_CHECKING:  # at run time, `__getattr__` imports them
     from .bert.modeling_bert import (
         ZooBertForMaskedLM,
-        ZooBertForMultipleChoice,
-        ZooBertForNextSentencePrediction,
         ZooBertForPreTraining,
-        ZooBertForQuestionAnswering,
-        ZooBertForSequenceClassification,
-        ZooBertForTokenClassification,
+        ZooBertLMHeadModel,
         ZooBertModel,
         ZooBertPreTrainedModel,
     )
-    from .bert.modeling_bert_decoder import ZooBertLMHeadModel
+    from .bert.modeling_bert_tasks import (
+        ZooBertForMultipleChoice,
+        ZooBertForNextSentencePrediction,
+        ZooBertForQuestionAnswering,
+        ZooBertForSequenceClassification,
+        ZooBertForTokenClassification,
+    )
     from .elmo.modeling_elmo import ElmoModel
     from .elmo.modeling_elmo_pretraining import ElmoForPreTraining
     from .elmo.modeling_elmo_tasks import (

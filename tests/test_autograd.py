@@ -24,7 +24,7 @@ from modeling import (
 )
 from modeling.elmo.modeling_elmo_crf import ConditionalRandomField
 from modeling.shared import modeling_onednn as onednn
-from modeling.shared.modeling_word_loss import word_loss
+from modeling.shared.modeling_heads import word_loss
 from tests.conftest import ROOT
 
 

@@ -29,7 +29,7 @@ from modeling import ElmoModel, ZooGPTLMHeadModel
 from modeling.elmo import modeling_elmo, modeling_elmo_characters
 from modeling.elmo.tokenization_elmo_spelling import CharacterSpelling
 from modeling.gpt import modeling_gpt, modeling_gpt_tasks
-from modeling.shared import modeling_word_loss
+from modeling.shared import modeling_heads
 from tests.test_gpt_tokenizer import read_release
 
 
@@ -368,7 +368,7 @@ def test_a_gpt_training_row_stops_when_only_a_gradient_differs(row, monkeypatch)
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_the_row_with_a_language_modeling_loss_stops_when_its_weight_differs(factor, monkeypatch):
-    monkeypatch.setattr(modeling_gpt_tasks, "word_loss", lambda *given: factor * modeling_word_loss.word_loss(*given))
+    monkeypatch.setattr(modeling_gpt_tasks, "word_loss", lambda *given: factor * modeling_heads.word_loss(*given))
     with pytest.raises(DifferentResults):
         tiny_run("gpt-finetuning-lm", "--settings", "fp32")
 

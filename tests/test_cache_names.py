@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache, Trainer, TrainingArguments
 from transformers.utils import generic
 
-from modeling.shared.modeling_cache import CACHE
+from modeling.shared.modeling_packing import CACHE
 from tests import bert_cases, gpt_cases
 
 

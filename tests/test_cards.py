@@ -61,7 +61,7 @@ def test_the_code_of_a_card_runs_in_each_of_the_three_ways(tmp_path, monkeypatch
     script.main([*model, *data_of(script, tmp_path), *SHORT])
     runs = [way.run(tmp_path, monkeypatch) for way in ways_of(tmp_path / "out" / "README.md")]
     sources = [module for module, _ in runs]
-    assert sources[:2] == ["modeling.bert.modeling_bert", "transformers.models.bert.modeling_bert"]
+    assert sources[:2] == ["modeling.bert.modeling_bert_tasks", "transformers.models.bert.modeling_bert"]
     assert sources[2].startswith("transformers_modules.") and len(runs) == 3
     assert len({printed for _, printed in runs}) == 1
 

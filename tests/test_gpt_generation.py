@@ -21,7 +21,6 @@ from transformers import (
 
 from modeling import ZooGPTConfig, ZooGPTLMHeadModel, ZooGPTTokenizer
 from modeling.gpt import modeling_gpt
-from modeling.shared import modeling_kept_weights
 from tests.gpt_sample import merges, vocabulary
 
 
@@ -36,7 +35,7 @@ CHUNKS = pytest.mark.parametrize("chunks", [[1] * COLUMNS, [4, 1, 3, 2], [6, 1, 
 @pytest.fixture(autouse=True)
 def weights_are_packed_soon(monkeypatch):
     """All texts here are short."""
-    monkeypatch.setattr(modeling_kept_weights, "PRODUCTS_BEFORE_PACKING", 2)
+    monkeypatch.setattr(modeling_gpt, "PRODUCTS_BEFORE_PACKING", 2)
 
 
 def build(seed: int = 0, **changes) -> tuple[ZooGPTLMHeadModel, OpenAIGPTLMHeadModel]:

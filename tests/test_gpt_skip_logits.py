@@ -45,7 +45,7 @@ CASES = {
 @pytest.fixture
 def few_scores(monkeypatch):
     """Room for the scores of five tokens at a time."""
-    monkeypatch.setattr("modeling.shared.modeling_word_loss.SCORES_AT_ONCE", 5 * WORDS)
+    monkeypatch.setattr("modeling.shared.modeling_heads.SCORES_AT_ONCE", 5 * WORDS)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -72,7 +72,7 @@ def test_no_more_scores_are_computed_than_there_is_room_for(few_scores):
             rows.append(len(states))
         return torch.nn.functional.linear(states, words)
 
-    with patch("modeling.shared.modeling_word_loss.linear", count):
+    with patch("modeling.shared.modeling_heads.linear", count):
         model(**inputs, skip_logits=True).loss.backward()
     assert max(rows) <= 8 and len(rows) == -(-int((inputs["shift_labels"] != IGNORED).sum()) // 5)
 

@@ -29,7 +29,7 @@ GUIDES = ["README.md", "README.zh.md", "CONTRIBUTING.md", "benchmarks/README.md"
 LONGEST_FUNCTION = 40
 LONGER_FUNCTIONS = {"tests/test_hub.py: push": 53}
 LONGEST_FILE = 500
-LONGER_FILES = {"modeling/bert/modeling_bert.py": 594, "tests/test_convert_elmo.py": 548}
+LONGER_FILES = {"tests/test_convert_elmo.py": 548}
 
 # The modules of elmo_gpt_bert/training, each of which imports only from those before it.
 ROOMS = ("errors", "files", "digests", "processes", "output_folder", "arguments", "flags", "command_line", "results")

@@ -11,7 +11,7 @@ import torch.nn as nn
 from torch.nn.utils import parametrize
 from transformers import LogitsProcessorList
 
-from modeling.shared import modeling_kept_weights as kept
+from modeling.gpt import modeling_gpt as kept
 from modeling.shared import modeling_onednn as onednn
 from tests.gpt_cases import SIZES, zoo
 

@@ -7,7 +7,7 @@ from torch import nn
 from modeling import ElmoConfig, ElmoModel, FeatureTaggerConfig, FeatureTaggerForTokenClassification, ZooBertConfig
 from modeling.elmo import modeling_elmo, modeling_elmo_crf
 from modeling.feature_tagger import modeling_features
-from modeling.shared import modeling_recurrence, modeling_static
+from modeling.shared import modeling_onednn, modeling_recurrence
 from modeling.shared.modeling_recurrence import run_gru, run_lstm, run_padded, scan
 
 
@@ -130,8 +130,8 @@ def test_the_tagger_on_frozen_states_scores_the_same_with_static_shapes(layers, 
 
 
 def test_tensors_on_xla_are_not_read():
-    assert modeling_static.is_opaque(torch.empty(2, device="meta").as_subclass(OnXla))
-    assert not modeling_static.is_opaque(torch.empty(2)) and not modeling_static.is_opaque(None)
+    assert modeling_onednn.is_opaque(torch.empty(2, device="meta").as_subclass(OnXla))
+    assert not modeling_onednn.is_opaque(torch.empty(2)) and not modeling_onednn.is_opaque(None)
 
 
 def test_a_bilm_that_is_trained_has_dropout_with_static_shapes_too(monkeypatch):

@@ -5,9 +5,8 @@ import torch
 import torch.nn as nn
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from modeling.shared import modeling_word_loss
-from modeling.shared.modeling_heads import IGNORED
-from modeling.shared.modeling_word_loss import language_loss, word_loss
+from modeling.shared import modeling_heads
+from modeling.shared.modeling_heads import IGNORED, language_loss, word_loss
 
 
 def inputs(rows: int = 37, words: int = 53, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -29,7 +28,7 @@ def with_gradients(loss, states, words, targets, weights) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("rows_at_once", [1, 5, 18, 37, 1000])
 def test_loss_and_gradients_are_those_of_all_scores_at_once(rows_at_once, monkeypatch):
-    monkeypatch.setattr(modeling_word_loss, "SCORES_AT_ONCE", rows_at_once * 53)
+    monkeypatch.setattr(modeling_heads, "SCORES_AT_ONCE", rows_at_once * 53)
     found, wanted = with_gradients(word_loss, *inputs()), with_gradients(at_once, *inputs())
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
@@ -38,7 +37,7 @@ def test_loss_and_gradients_are_those_of_all_scores_at_once(rows_at_once, monkey
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("rows_at_once", [5, 1000])
 def test_a_bias_is_added_and_gets_its_gradient(rows_at_once, weighted, monkeypatch):
-    monkeypatch.setattr(modeling_word_loss, "SCORES_AT_ONCE", rows_at_once * 53)
+    monkeypatch.setattr(modeling_heads, "SCORES_AT_ONCE", rows_at_once * 53)
     states, words, targets, weights = inputs()
     bias = torch.randn(53, generator=torch.Generator().manual_seed(1)).requires_grad_()
     found = word_loss(states, words, targets, weights if weighted else None, bias)
@@ -59,11 +58,10 @@ def test_a_bias_is_added_and_gets_its_gradient(rows_at_once, weighted, monkeypat
 
 
 def test_a_gpu_computes_more_scores_at_once(products, monkeypatch):
-    monkeypatch.setattr(modeling_word_loss, "SCORES_AT_ONCE", 8 * 53)
-    monkeypatch.setattr(modeling_word_loss, "SCORES_AT_ONCE_ON_GPU", 16 * 53)
+    monkeypatch.setattr(modeling_heads, "SCORES_AT_ONCE", 8 * 53)
+    monkeypatch.setattr(modeling_heads, "SCORES_AT_ONCE_ON_GPU", 16 * 53)
     parts = [
-        modeling_word_loss._parts(torch.empty(37, 11, device=device), torch.empty(53, 11))
-        for device in ("cpu", "meta")
+        modeling_heads._parts(torch.empty(37, 11, device=device), torch.empty(53, 11)) for device in ("cpu", "meta")
     ]
     assert [[part.start for part in each] for each in parts] == [[0, 8, 16, 24, 32], [0, 13, 26]]
 
@@ -71,13 +69,13 @@ def test_a_gpu_computes_more_scores_at_once(products, monkeypatch):
 @pytest.fixture
 def products(monkeypatch):
     """A list that gets the number of rows of every product."""
-    rows, linear = [], modeling_word_loss.linear
-    monkeypatch.setattr(modeling_word_loss, "linear", lambda *given: rows.append(len(given[0])) or linear(*given))
+    rows, linear = [], modeling_heads.linear
+    monkeypatch.setattr(modeling_heads, "linear", lambda *given: rows.append(len(given[0])) or linear(*given))
     return rows
 
 
 def test_no_more_scores_are_there_at_a_time_than_allowed(products, monkeypatch):
-    monkeypatch.setattr(modeling_word_loss, "SCORES_AT_ONCE", 8 * 53)
+    monkeypatch.setattr(modeling_heads, "SCORES_AT_ONCE", 8 * 53)
     word_loss(*inputs()).backward()
     assert max(products[::3]) == 8  # of scores; errors follow for states and for words
 
@@ -111,7 +109,7 @@ def test_the_loss_of_half_precision_scores_is_computed_in_single():
 def test_half_precision_adds_the_parts_up_in_single(monkeypatch):
     states, words, targets, weights = inputs(rows=700, words=53, dtype=torch.bfloat16)
     whole = with_gradients(word_loss, states, words, targets, weights)[2]
-    monkeypatch.setattr(modeling_word_loss, "SCORES_AT_ONCE", 53)  # 700 parts
+    monkeypatch.setattr(modeling_heads, "SCORES_AT_ONCE", 53)  # 700 parts
     parts = with_gradients(word_loss, states, words, targets, weights)[2]
     assert parts.dtype == torch.bfloat16 and (parts - whole).float().norm() < 0.005 * whole.float().norm()
 
@@ -147,7 +145,7 @@ WORDS = 53
 
 @pytest.fixture(params=[1, 4, 1000], ids=lambda rows: f"{rows} rows in the cache")
 def rows_in_cache(request, monkeypatch):
-    monkeypatch.setattr(modeling_word_loss, "SCORES_IN_CACHE", request.param * WORDS)
+    monkeypatch.setattr(modeling_heads, "SCORES_IN_CACHE", request.param * WORDS)
 
 
 def scores(dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -26,12 +26,12 @@ AUTO_MAP = {
     "AutoModel": "modeling_bert.ZooBertModel",
     "AutoModelForPreTraining": "modeling_bert.ZooBertForPreTraining",
     "AutoModelForMaskedLM": "modeling_bert.ZooBertForMaskedLM",
-    "AutoModelForCausalLM": "modeling_bert_decoder.ZooBertLMHeadModel",
-    "AutoModelForNextSentencePrediction": "modeling_bert.ZooBertForNextSentencePrediction",
-    "AutoModelForSequenceClassification": "modeling_bert.ZooBertForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_bert.ZooBertForTokenClassification",
-    "AutoModelForQuestionAnswering": "modeling_bert.ZooBertForQuestionAnswering",
-    "AutoModelForMultipleChoice": "modeling_bert.ZooBertForMultipleChoice",
+    "AutoModelForCausalLM": "modeling_bert.ZooBertLMHeadModel",
+    "AutoModelForNextSentencePrediction": "modeling_bert_tasks.ZooBertForNextSentencePrediction",
+    "AutoModelForSequenceClassification": "modeling_bert_tasks.ZooBertForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_bert_tasks.ZooBertForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_bert_tasks.ZooBertForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_bert_tasks.ZooBertForMultipleChoice",
     "AutoModelForTextEncoding": "modeling_bert.ZooBertModel",
 }
 # The class of transformers that `architectures` names for each class here; it reads the same folder.

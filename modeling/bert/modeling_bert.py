@@ -13,9 +13,9 @@
 # limitations under the License.
 """BERT: Pre-training of Deep Bidirectional Transformers (Devlin et al. 2018, arXiv 1810.04805).
 
-Section 3 describes the encoder, section 3.1 the masked LM and next-sentence heads, section 4 and appendix A.5 the
-fine-tuning heads; released code: google-research/bert, `modeling.py`. Parameter names are those of every published
-PyTorch checkpoint. The results are those of the released code; the way they are computed differs:
+Section 3 describes the encoder and section 3.1 the masked LM and next-sentence heads; the fine-tuning heads of section
+4 are in modeling_bert_tasks.py. Released code: google-research/bert, `modeling.py`. Parameter names are those of every
+published PyTorch checkpoint. The results are those of the released code; the way they are computed differs:
 
 - padding is not computed: the real tokens of a batch run as a batch of one row (modeling_packing.py), and only
   attention separates the sequences (modeling_attention.py);
@@ -23,17 +23,16 @@ PyTorch checkpoint. The results are those of the released code; the way they are
 - on the CPU, oneDNN computes matrix products where it is faster (modeling_onednn.py);
 - where only the state of [CLS] is read, the last layer computes only that state.
 
-With `config.is_decoder`, attention is from left to right, as in the paper's ablation "LTR & No NSP" (section 5.1); its
-language modeling head is in modeling_bert_decoder.py.
+With `config.is_decoder`, attention is from left to right, and `ZooBertLMHeadModel` predicts the next token, as in the
+paper's ablation "LTR & No NSP" (section 5.1). It has no cache, generation or cross-attention.
 
 Letters: B rows, T columns, H hidden size, A heads, D = H / A, V vocabulary, C classes, Q queries, P keys and values in
 front of a row (prefix tuning). In a packed batch, B is 1 and T the number of real tokens.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn as nn
+import transformers
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
@@ -41,20 +40,17 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutputWithPastAndCrossAttentions,
     BaseModelOutputWithPoolingAndCrossAttentions,
+    CausalLMOutputWithCrossAttentions,
     MaskedLMOutput,
-    MultipleChoiceModelOutput,
-    NextSentencePredictorOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
+from transformers.utils import TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from ..hub_code import SavedWithCode, TakesStockConfig
+from ..hub_code import SavedWithCode, TakesStockConfig, as_class
 from ..shared.modeling_attention import (
     attend,
     attention_implementation,
@@ -64,19 +60,30 @@ from ..shared.modeling_attention import (
     project,
     split_heads,
 )
-from ..shared.modeling_cache import CACHE, cache_of_either_name, cached_tokens, check_places
 from ..shared.modeling_heads import (
-    check_choices,
     check_shapes,
     class_loss,
     labels_need_padding,
-    sequence_classification_loss,
+    language_loss,
+    mean_word_loss,
+    predicts_from_padding,
+    states_to_predict_from,
     token_loss,
 )
-from ..shared.modeling_onednn import Linear
-from ..shared.modeling_packing import Packing, Plan, at_labels, hooks_need_padding, last_columns, make_plan, states_at
-from ..shared.modeling_static import is_opaque, is_plain
-from ..shared.modeling_word_loss import mean_word_loss
+from ..shared.modeling_onednn import Linear, is_opaque, is_plain
+from ..shared.modeling_packing import (
+    CACHE,
+    Packing,
+    Plan,
+    at_labels,
+    cache_of_either_name,
+    cached_tokens,
+    check_places,
+    hooks_need_padding,
+    last_columns,
+    make_plan,
+    states_at,
+)
 from .configuration_bert import NO_DECODER, ZooBertConfig
 
 
@@ -322,6 +329,23 @@ class ZooBertPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
         if isinstance(module, ZooBertLMPredictionHead):
             init.zeros_(module.bias)
 
+    def encode_tokens(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        labels: torch.Tensor | None,
+        unpad: bool | None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """The encoder's output for a head with (B, T) labels. Padding that has a label is computed."""
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
+        unpad = False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self.bert(*inputs, unpad=unpad, return_dict=True, **kwargs)
+
 
 @auto_docstring(custom_intro="BERT's encoder, without a head: embeddings, layers, and the pooler of [CLS].")
 class ZooBertModel(ZooBertPreTrainedModel):
@@ -454,7 +478,7 @@ class ZooBertWordPredictor(ZooBertPreTrainedModel):
         self.cls.predictions.bias = new_embeddings.bias
 
     def predict_words(
-        self, hidden_states: torch.Tensor, labels: torch.Tensor | None, skip_logits: bool = False, **kwargs
+        self, hidden_states: torch.Tensor, labels: torch.Tensor | None, skip_logits: bool, **kwargs
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The masked LM head on (B, T, H) states: (B, T, V) logits and the loss, each None where it is not wanted.
 
@@ -508,33 +532,12 @@ class ZooBertForMaskedLM(ZooBertWordPredictor):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
-        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        unpad = False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad
-        outputs = self.bert(*inputs, unpad=unpad, return_dict=True, **kwargs)
+        outputs = self.encode_tokens(*inputs, labels, unpad, **kwargs)
         logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
-
-
-@auto_docstring(custom_intro="Output type of [`ZooBertForPreTraining`].")
-@dataclass
-class ZooBertForPreTrainingOutput(ModelOutput):
-    r"""
-    loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `labels` or `next_sentence_label` is given):
-        The sum of the masked language modeling loss and the next sentence loss.
-    prediction_logits (`torch.FloatTensor` of shape `(batch_size, sequence_length, config.vocab_size)`):
-        Scores of each word piece, before the softmax.
-    seq_relationship_logits (`torch.FloatTensor` of shape `(batch_size, 2)`):
-        Scores of the classes "the second segment follows" and "it is a random one", before the softmax.
-    """
-
-    loss: torch.FloatTensor | None = None
-    prediction_logits: torch.FloatTensor | None = None
-    seq_relationship_logits: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
 
 
 @auto_docstring(custom_intro="BERT with both pre-training heads: masked words and next sentence prediction.")
@@ -563,7 +566,7 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         skip_logits: bool = False,
         unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | ZooBertForPreTrainingOutput:
+    ) -> tuple[torch.Tensor] | BertForPreTrainingOutput:
         r"""
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
             The word pieces to predict; -100 elsewhere.
@@ -575,16 +578,14 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
-        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        unpad = False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad
-        outputs = self.bert(*inputs, unpad=unpad, return_dict=True, **kwargs)
+        outputs = self.encode_tokens(*inputs, labels, unpad, **kwargs)
         prediction_logits, loss = self.predict_words(outputs.last_hidden_state, labels, skip_logits, **kwargs)
         next_sentence_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
         if next_sentence_label is not None:
             next_sentence_loss = class_loss(next_sentence_logits, next_sentence_label)
             loss = next_sentence_loss if loss is None else loss + next_sentence_loss
-        return ZooBertForPreTrainingOutput(
+        return BertForPreTrainingOutput(
             loss=loss,
             prediction_logits=prediction_logits,
             seq_relationship_logits=next_sentence_logits,
@@ -593,24 +594,21 @@ class ZooBertForPreTraining(ZooBertWordPredictor):
         )
 
 
-def classifier_dropout(config: ZooBertConfig) -> nn.Dropout:
-    """The dropout before the linear layer that fine-tuning adds (section 4)."""
-    dropout = config.classifier_dropout
-    return nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
-
-
-class ZooBertClassifier(ZooBertPreTrainedModel):
-    """The frame of the heads that score classes: `forward` runs the encoder, and a head computes `score`."""
-
-    output_type: type[ModelOutput]
-    reads_first_token = True  # whether `score` takes the pooled (B, H) state of [CLS], or else all (B, T, H) states
-
-    def score(self, states: torch.Tensor) -> torch.Tensor:
-        """(..., H) -> (..., C)."""
-        return self.classifier(self.dropout(states))
-
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
-        return self.loss_function(logits=logits, labels=labels, **kwargs)
+@auto_docstring(custom_intro="BERT from left to right, with a head that predicts the next token.")
+class ZooBertLMHeadModel(ZooBertWordPredictor):
+    def __init__(self, config: ZooBertConfig):
+        if not config.is_decoder:
+            raise ValueError(
+                "is_decoder=False: this BERT is a bidirectional encoder and does not decode, because every token sees "
+                "the one that the head predicts. Train it from left to right with is_decoder=True, or load this "
+                "checkpoint with transformers.BertLMHeadModel, or call modeling.unregister() first"
+            )
+        super().__init__(config)
+        self.bert = ZooBertModel(self.config, add_pooling_layer=False)
+        self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
+        self.loss_type = "ForCausalLM"  # Trainer reads it
+        self.loss_function = language_loss
+        self.post_init()
 
     @can_return_tuple
     @auto_docstring
@@ -622,215 +620,60 @@ class ZooBertClassifier(ZooBertPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
         unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | SequenceClassifierOutput:
+    ) -> tuple[torch.Tensor] | CausalLMOutputWithCrossAttentions:
         r"""
-        labels (`torch.Tensor`, *optional*):
-            The right classes. The description of the model has their shape.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*):
+            The tokens themselves, usually `input_ids`; -100 for tokens that are not to be predicted. The model shifts
+            them.
         unpad (`bool`, *optional*, defaults to `config.unpad`):
             Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
         """
-        if not self.reads_first_token:
-            check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
-            unpad = False if labels_need_padding(labels, attention_mask, kwargs.get("packing")) else unpad
-        outputs = self.bert(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            position_ids,
-            inputs_embeds,
-            unpad=unpad,
-            first_token_only=self.reads_first_token,
-            return_dict=True,
-            **kwargs,
-        )
-        logits = self.score(outputs.pooler_output if self.reads_first_token else outputs.last_hidden_state)
+        check_shapes(input_ids if input_ids is not None else inputs_embeds, labels=labels)
+        needs_padding = predicts_from_padding(labels, attention_mask, **kwargs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*inputs, unpad=False if needs_padding else unpad, return_dict=True, **kwargs)
+        logits = self.cls.predictions(states_to_predict_from(outputs.last_hidden_state, logits_to_keep))  # (B, T, V)
         loss = None
         if labels is not None:
-            loss = self.loss(logits, labels, **kwargs)
-        return self.output_type(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-@auto_docstring(
-    custom_intro="""
-    BERT with a next sentence prediction head. `labels` are `(batch_size,)`: 0 where the second segment follows the
-    first, 1 where it is a random one.
-    """
-)
-class ZooBertForNextSentencePrediction(ZooBertClassifier):
-    output_type = NextSentencePredictorOutput
-
-    def __init__(self, config: ZooBertConfig):
-        super().__init__(config)
-        self.bert = ZooBertModel(self.config)
-        self.cls = ZooBertPretrainingHeads(config, masked_lm=False, next_sentence=True)
-        self.loss_function = class_loss
-        self.post_init()
-
-    def score(self, states: torch.Tensor) -> torch.Tensor:
-        return self.cls.seq_relationship(states)  # (B, H) -> (B, 2)
-
-
-@auto_docstring(
-    custom_intro="""
-    BERT with a classifier, or a regression, on the pooled [CLS] state (GLUE). `labels` are `(batch_size,)` class
-    indices or floats, or `(batch_size, num_labels)` rows of 0 and 1 for multi-label classification, as
-    `config.problem_type` says. If that is `None`, `num_labels=1` means regression; otherwise integers are class
-    indices and floats are multi-label rows.
-    """
-)
-class ZooBertForSequenceClassification(ZooBertClassifier):
-    output_type = SequenceClassifierOutput
-
-    def __init__(self, config: ZooBertConfig):
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = ZooBertModel(self.config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.loss_function = sequence_classification_loss
-        self.post_init()
-
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> torch.Tensor:
-        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
-
-
-@auto_docstring(
-    custom_intro="""
-    BERT with a classifier on every token (named entities). `labels` are `(batch_size, sequence_length)` classes; -100
-    for tokens that do not count.
-    """
-)
-class ZooBertForTokenClassification(ZooBertClassifier):
-    output_type = TokenClassifierOutput
-    reads_first_token = False
-
-    def __init__(self, config: ZooBertConfig):
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = ZooBertModel(self.config, add_pooling_layer=False)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.loss_function = token_loss
-        self.post_init()
-
-
-@auto_docstring(custom_intro="BERT with one score per choice, from the pooled state of [CLS] (SWAG).")
-class ZooBertForMultipleChoice(ZooBertClassifier):
-    output_type = MultipleChoiceModelOutput
-
-    def __init__(self, config: ZooBertConfig):
-        super().__init__(config)
-        self.bert = ZooBertModel(self.config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.loss_function = class_loss
-        self.post_init()
-
-    @can_return_tuple
-    @auto_docstring
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        unpad: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | MultipleChoiceModelOutput:
-        r"""
-        input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
-            Token ids of the question with each choice. Masks, segments and positions have the same shape.
-        token_type_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
-            0 for the first segment, 1 for the second.
-        position_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`, *optional*):
-            Positions of the tokens.
-        inputs_embeds (`torch.Tensor` of shape `(batch_size, num_choices, sequence_length, hidden_size)`, *optional*):
-            Embeddings instead of `input_ids`.
-        labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The index of the right choice.
-        unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out; see `ZooBertModel.forward`.
-        """
-        inputs = input_ids if input_ids is not None else inputs_embeds
-        others = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
-        check_choices(inputs, **others)
-        flat = {  # (B, choices, T) -> (B * choices, T)
-            name: None if tensor is None else tensor.reshape(-1, tensor.shape[-1])
-            for name, tensor in {"input_ids": input_ids, **others}.items()
-        }
-        if inputs_embeds is not None:
-            flat["inputs_embeds"] = inputs_embeds.flatten(0, 1)
-        outputs = super().forward(**flat, unpad=unpad, return_dict=True, **kwargs)
-        logits = outputs.logits.view(-1, inputs.shape[1])  # (B, choices)
-        loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
-        return MultipleChoiceModelOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
-@auto_docstring(custom_intro="BERT with a score for each token as the start and as the end of the answer (SQuAD).")
-class ZooBertForQuestionAnswering(ZooBertPreTrainedModel):
-    def __init__(self, config: ZooBertConfig):
-        super().__init__(config)
-        self.bert = ZooBertModel(self.config, add_pooling_layer=False)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.post_init()
-
-    @can_return_tuple
-    @auto_docstring
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        start_positions: torch.Tensor | None = None,
-        end_positions: torch.Tensor | None = None,
-        unpad: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | QuestionAnsweringModelOutput:
-        r"""
-        start_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The index of the answer's first token. As in the released code, the softmax of the loss is over all
-            columns, so padding is computed. The scores returned for padding are the lowest number of their type.
-        end_positions (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
-            The index of the answer's last token.
-        unpad (`bool`, *optional*, defaults to `config.unpad`):
-            Whether to leave padding out if the loss does not need it; see `ZooBertModel.forward`.
-        """
-        with_loss = start_positions is not None and end_positions is not None
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs = self.bert(*inputs, unpad=False if with_loss else unpad, return_dict=True, **kwargs)
-        logits = self.qa_outputs(outputs.last_hidden_state)  # (B, T, 2)
-        loss = self.loss_function(*logits.unbind(-1), start_positions, end_positions, **kwargs) if with_loss else None
-        if attention_mask is not None and attention_mask.dim() == 2:
-            padding = (attention_mask[:, -logits.shape[1] :] == 0).unsqueeze(-1).to(logits.device)
-            logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
-        start_logits, end_logits = (scores.contiguous() for scores in logits.unbind(-1))  # (B, T) each
-        return QuestionAnsweringModelOutput(
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithCrossAttentions(
             loss=loss,
-            start_logits=start_logits,
-            end_logits=end_logits,
+            logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
         )
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, config=None, **kwargs):
+        """As `PreTrainedModel.from_pretrained`; with cross-attention, gives a model of transformers' class.
+
+        So an `EncoderDecoderModel` finds its decoder after `modeling.register()`.
+        """
+        load = super().from_pretrained
+        if getattr(config, "add_cross_attention", False):
+            load, config = transformers.BertLMHeadModel.from_pretrained, as_class(config, transformers.BertConfig)
+        return load(pretrained_model_name_or_path, *model_args, config=config, **kwargs)
+
+    @classmethod
+    def _from_config(cls, config, **kwargs):
+        make = super()._from_config
+        if config.add_cross_attention:
+            make, config = transformers.BertLMHeadModel._from_config, as_class(config, transformers.BertConfig)
+        return make(config, **kwargs)
+
+    def generate(self, *args, **kwargs):
+        """Raises ValueError: the model has no cache, and is for pre-training and scoring."""
+        raise ValueError(f"generate: {NO_DECODER}")
 
 
 __all__ = [
     "ZooBertForMaskedLM",
-    "ZooBertForMultipleChoice",
-    "ZooBertForNextSentencePrediction",
     "ZooBertForPreTraining",
-    "ZooBertForQuestionAnswering",
-    "ZooBertForSequenceClassification",
-    "ZooBertForTokenClassification",
+    "ZooBertLMHeadModel",
     "ZooBertModel",
     "ZooBertPreTrainedModel",
 ]

@@ -42,8 +42,8 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring, 
 from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
+from ..shared.modeling_onednn import needs_static_shapes
 from ..shared.modeling_parameters import FreezesParts, is_trained
-from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, Sentences, State, run_both, scan_both

@@ -28,9 +28,8 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import Linear, linear
+from ..shared.modeling_onednn import Linear, linear, needs_static_shapes
 from ..shared.modeling_parameters import weight_of
-from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .tokenization_elmo_spelling import Marks
 

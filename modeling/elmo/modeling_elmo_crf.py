@@ -32,9 +32,9 @@ import torch.nn as nn
 from transformers import initialization as init
 
 from ..shared.modeling_heads import IGNORED
+from ..shared.modeling_onednn import is_transformed
 from ..shared.modeling_parameters import compute_weights
 from ..shared.modeling_recurrence import Stepped, Tensors, scan
-from ..shared.modeling_static import is_transformed
 
 
 # The score of a forbidden part of a sequence. It is finite, because differences of infinities are undefined, and so

@@ -32,9 +32,8 @@ from transformers.utils import auto_docstring
 from transformers.utils.import_utils import is_tracing
 
 from ..shared.modeling_heads import IGNORED
-from ..shared.modeling_onednn import is_faster, linear
+from ..shared.modeling_onednn import is_faster, linear, needs_static_shapes
 from ..shared.modeling_recurrence import lacks_lstm, rnn_weights, run_lstm, run_padded
-from ..shared.modeling_static import needs_static_shapes
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_characters import distinct

@@ -46,7 +46,7 @@ import torch
 import torch.nn as nn
 from transformers import initialization as init
 
-from ..shared.modeling_onednn import Linear, fill_up, is_faster, packed, product
+from ..shared.modeling_onednn import Linear, fill_up, is_faster, is_transformed, packed, product
 from ..shared.modeling_parameters import weight_of
 from ..shared.modeling_recurrence import (
     IN_PLACE,
@@ -58,7 +58,6 @@ from ..shared.modeling_recurrence import (
     scanned_lstm_step,
     tanh_,
 )
-from ..shared.modeling_static import is_transformed
 from .modeling_elmo_graphs import run_in_graphs, uses_graphs
 
 

@@ -34,9 +34,8 @@ from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
 from ..shared.modeling_heads import IGNORED
-from ..shared.modeling_onednn import linear
+from ..shared.modeling_onednn import is_opaque, linear
 from ..shared.modeling_parameters import compute_weights
-from ..shared.modeling_static import is_opaque
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
 from .modeling_elmo_lstm import BEGIN, END, Pair, Sentences, State

@@ -44,9 +44,9 @@ from transformers.utils.generic import can_return_tuple
 
 from ..hub_code import SavedWithCode
 from ..shared.modeling_heads import token_loss
+from ..shared.modeling_onednn import needs_static_shapes
 from ..shared.modeling_parameters import FreezesParts, is_trained
 from ..shared.modeling_recurrence import lacks_lstm, run_padded
-from ..shared.modeling_static import needs_static_shapes
 from .configuration_features import LAYERS, FeatureTaggerConfig
 
 

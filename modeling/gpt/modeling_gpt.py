@@ -23,7 +23,7 @@ in other ways:
   and only attention separates the sequences (modeling_attention.py);
 - where only the state of the last token is read, the last block computes only that state;
 - on the CPU, oneDNN computes matrix products where it is faster (modeling_onednn.py), and `generate` packs the weights
-  for it (modeling_kept_weights.py).
+  for it (modeling_onednn.py).
 
 In the released code, one matrix holds the embeddings of words and positions, and the softmax over words includes the
 512 positions. Here, as in every other implementation, it is over the words only.
@@ -32,7 +32,12 @@ Letters: B rows, T columns, P tokens in the cache, Q queries, H hidden size, A h
 packed batch, B is 1 and T the number of real tokens.
 """
 
+import contextlib
 import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
@@ -59,22 +64,33 @@ from ..shared.modeling_attention import (
     mask_of_queries,
     split_heads,
 )
-from ..shared.modeling_cache import (
-    ATTENTION_FILLS_PAGED_CACHE,
+from ..shared.modeling_heads import (
+    IGNORED,
+    check_shapes,
+    language_loss,
+    mean_word_loss,
+    predicts_from_padding,
+    states_to_predict_from,
+)
+from ..shared.modeling_onednn import WORTH_PACKING, is_faster, is_opaque, is_plain, linear, multiply_rows, packed
+from ..shared.modeling_packing import (
     CACHE,
     CACHE_NAMES,
+    Packing,
+    Plan,
+    at_labels,
     cache_of_either_name,
     cached_tokens,
     check_places,
     is_paged,
-    without_cache_by_default,
+    make_plan,
+    states_at,
 )
-from ..shared.modeling_heads import IGNORED, check_shapes, predicts_from_padding, states_to_predict_from
-from ..shared.modeling_kept_weights import keeping_packed_weights, linear_in_steps
-from ..shared.modeling_packing import Packing, Plan, at_labels, make_plan, states_at
-from ..shared.modeling_static import is_opaque, is_plain
-from ..shared.modeling_word_loss import language_loss, mean_word_loss
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
+
+
+ATTENTION_FILLS_PAGED_CACHE = CACHE == "past_key_values"  # up to transformers 5.23; since then a layer does
+PRODUCTS_BEFORE_PACKING = 12  # with the same weight, within one generated text
 
 
 class ZooGPTProjection(Conv1D):
@@ -221,6 +237,19 @@ class ZooGPTPreTrainedModel(SavedWithCode, TakesStockConfig, PreTrainedModel):
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
 
+def without_cache_by_default(forward: Callable) -> Callable:
+    """`forward`, whose `use_cache` is False unless the caller says otherwise, rather than the configuration's.
+
+    `generate` reads that of the configuration and passes it.
+    """
+
+    @functools.wraps(forward)
+    def forward_without_cache(self, *args, use_cache: bool | None = None, **kwargs):
+        return forward(self, *args, use_cache=bool(use_cache), **kwargs)
+
+    return forward_without_cache
+
+
 @auto_docstring(custom_intro="GPT's decoder, without a head: embeddings and layers.")
 class ZooGPTModel(ZooGPTPreTrainedModel):
     def __init__(self, config: ZooGPTConfig):
@@ -349,14 +378,14 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
         self.loss_function = language_loss
         self.post_init()
 
-    @keeping_packed_weights
     @functools.wraps(GenerationMixin.generate)
     def generate(self, *args, **kwargs):
         before = self.generates, self.transformer.exits_early
         self.transformer.exits_early = self.generates  # only an assistant that exits early calls its model once more
         self.generates = True
         try:
-            return super().generate(*args, **kwargs)
+            with keeping_packed_weights():
+                return super().generate(*args, **kwargs)
         finally:
             self.generates, self.transformer.exits_early = before
 
@@ -451,6 +480,74 @@ class ZooGPTLMHeadModel(ZooGPTPreTrainedModel, GenerationMixin):
             return mean_word_loss(states, self.lm_head, targets, num_items_in_batch)
         loss = nn.functional.cross_entropy(self.lm_head(states).float(), targets, reduction="sum")
         return loss / (len(targets) if num_items_in_batch is None else num_items_in_batch)
+
+
+# Weights packed for all steps of a generated text. A step multiplies a few rows with every weight of the model, so it
+# takes as long as reading them does. In oneDNN's layout a weight is read faster, but packing all of them takes as long
+# as what 40 steps save in float32, or 10 in bfloat16. So a weight is packed at its twelfth product within one call of
+# `generate`, and no call sees those of another. At its end the copies are released; until then they take as much
+# memory as the weights.
+
+
+@dataclass
+class KeptWeight:
+    """What is known of a weight, and its packed copy after some products.
+
+    Attributes:
+        weight: the weight itself; this reference does not keep it in memory.
+        state: what differs after a change: how often it was changed in place, where it lies, and how.
+    """
+
+    weight: weakref.ref
+    state: tuple
+    products: int = 0
+    copy: torch.Tensor | None = None
+
+
+_kept: ContextVar[dict[int, KeptWeight] | None] = ContextVar("kept", default=None)
+
+
+@contextlib.contextmanager
+def keeping_packed_weights() -> Iterator[None]:
+    """While it is open, `linear_in_steps` packs weights. One inside it, of an assistant, shares them."""
+    token = _kept.set({}) if _kept.get() is None else None
+    try:
+        yield
+    finally:
+        if token is not None:
+            _kept.reset(token)
+
+
+def linear_in_steps(
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, transposed: bool = False
+) -> torch.Tensor:
+    """inputs (..., I) @ weight (O, I)' + bias (O) -> (..., O); the weight is (I, O) if it is `transposed`."""
+    if not torch.compiler.is_compiling() and _kept.get() is not None and not torch.is_grad_enabled():
+        copy = _packed_copy(_kept.get(), inputs, weight, transposed)
+        if copy is not None:
+            return multiply_rows(inputs, copy, bias)
+    return linear(inputs, weight.T if transposed else weight, bias)
+
+
+def _packed_copy(
+    kept: dict[int, KeptWeight], inputs: torch.Tensor, weight: torch.Tensor, transposed: bool
+) -> torch.Tensor | None:
+    """The packed copy of the weight as it is now, or None if there is none yet, or oneDNN cannot be used.
+
+    A weight is packed anew after it has been replaced, moved, converted or changed in place. A change by way of
+    `weight.data[...] = `, of which torch keeps no record, is not noticed until the next call of `generate`. Weights
+    that are computed for each product (parametrizations) or loaded for it (offloading) are never packed.
+    """
+    if not is_faster(inputs, weight, WORTH_PACKING) or weight.is_inference():  # whose changes torch does not count
+        return None
+    state = weight._version, weight.data_ptr(), weight.stride()
+    entry = kept.get(id(weight))
+    if entry is None or entry.weight() is not weight or entry.state != state:
+        entry = kept[id(weight)] = KeptWeight(weakref.ref(weight), state)
+    entry.products += 1
+    if entry.products == PRODUCTS_BEFORE_PACKING:
+        entry.copy = packed(weight.T if transposed else weight, WORTH_PACKING)
+    return entry.copy
 
 
 __all__ = ["ZooGPTLMHeadModel", "ZooGPTModel", "ZooGPTPreTrainedModel"]

@@ -24,8 +24,6 @@ the mean over the rows. So a long row counts as much as a short one, as in the r
 Letters: as in modeling_gpt.py; C classes, K choices of a question, R rows.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn as nn
 from transformers.cache_utils import Cache
@@ -36,24 +34,25 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
+from transformers.models.openai.modeling_openai import OpenAIGPTDoubleHeadsModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, auto_docstring
 from transformers.utils.generic import can_return_tuple
 
-from ..shared.modeling_cache import cache_of_either_name, cached_tokens
 from ..shared.modeling_heads import (
-    check_choices,
     check_shapes,
     class_loss,
+    flatten_choices,
     is_possible,
     labels_need_padding,
+    language_loss,
     predicts_from_padding,
     sequence_classification_loss,
     token_loss,
+    word_loss,
 )
-from ..shared.modeling_packing import last_columns, states_at
-from ..shared.modeling_static import is_opaque
-from ..shared.modeling_word_loss import language_loss, word_loss
+from ..shared.modeling_onednn import is_opaque
+from ..shared.modeling_packing import cache_of_either_name, cached_tokens, last_columns, states_at
 from .configuration_gpt import ZooGPTConfig
 from .modeling_gpt import ZooGPTModel, ZooGPTPreTrainedModel, ZooGPTWordPredictor
 
@@ -108,15 +107,6 @@ def real_positions(positions: torch.Tensor, attention_mask: torch.Tensor | None,
         return positions
     real = attention_mask.to(states.device) != 0
     return positions.masked_fill(~is_possible(positions.clamp(min=0), real), states.shape[1])
-
-
-def flatten_choices(inputs: torch.Tensor, **tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """(B, K, T) -> (B * K, T), for each tensor; a tensor of two dimensions is already flat.
-
-    Raises ValueError if a shape differs from that of the inputs, which are (B, K, T) or (B, K, T, H).
-    """
-    check_choices(inputs, **tensors)
-    return [None if tensor is None else tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors.values()]
 
 
 @auto_docstring(custom_intro="Base of the heads, most of which read the state of each row's last token.")
@@ -374,28 +364,6 @@ class ZooGPTForMultipleChoice(ZooGPTTaskModel):
         )
 
 
-@auto_docstring(custom_intro="Output type of [`ZooGPTDoubleHeadsModel`].")
-@dataclass
-class ZooGPTDoubleHeadsModelOutput(ModelOutput):
-    r"""
-    loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `labels` is given):
-        The language modeling loss.
-    mc_loss (`torch.FloatTensor` of shape `(1,)`, *optional*, returned when `mc_labels` is given):
-        The loss of the scores of the choices.
-    logits (`torch.FloatTensor` of shape `(batch_size, num_choices, sequence_length, config.vocab_size)`):
-        Scores of all words, before the softmax.
-    mc_logits (`torch.FloatTensor` of shape `(batch_size, num_choices)`):
-        Scores of each choice, before the softmax.
-    """
-
-    loss: torch.FloatTensor | None = None
-    mc_loss: torch.FloatTensor | None = None
-    logits: torch.FloatTensor | None = None
-    mc_logits: torch.FloatTensor | None = None
-    hidden_states: tuple[torch.FloatTensor, ...] | None = None
-    attentions: tuple[torch.FloatTensor, ...] | None = None
-
-
 @auto_docstring(custom_intro="GPT with its language modeling head and one score per choice, with two separate losses.")
 class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
     _tied_weights_keys = {"lm_head.weight": "transformer.tokens_embed.weight"}
@@ -426,7 +394,7 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         mc_labels: torch.Tensor | None = None,
         unpad: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor] | ZooGPTDoubleHeadsModelOutput:
+    ) -> tuple[torch.Tensor] | OpenAIGPTDoubleHeadsModelOutput:
         r"""
         input_ids (`torch.LongTensor` of shape `(batch_size, num_choices, sequence_length)`):
             Token ids of the context with each choice. Masks and positions have the same shape. Rows without
@@ -468,7 +436,7 @@ class ZooGPTDoubleHeadsModel(ZooGPTPreTrainedModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return ZooGPTDoubleHeadsModelOutput(
+        return OpenAIGPTDoubleHeadsModelOutput(
             loss=loss,
             mc_loss=None if mc_labels is None else class_loss(scores.view(-1, shape[-1]), mc_labels),
             logits=logits.unflatten(0, shape),

@@ -14,12 +14,8 @@
 """Attention within each sequence of a batch, padded or packed (modeling_packing.py).
 
 `attend` is the one way from queries, keys and values to states. In a padded batch, a mask hides padding, and the
-configured function of transformers does the rest. In a packed row:
-
-- on the CPU, sequences of equal length are computed together, without a mask;
-- on a GPU, with sdpa in bfloat16 or float16, torch's flash attention takes all sequences at once, with their
-  boundaries, and so does any flash attention of transformers that is configured by its name;
-- elsewhere (`takes_flash`), where many small calls would cost more than they save, sequences are padded for attention.
+configured function of transformers does the rest. In a packed row, `way_to_attend` says how the sequences are kept
+apart: computed in groups of equal length, by the boundaries that a flash attention takes, or on a grid with padding.
 
 Letters: as in modeling_packing.py.
 """
@@ -41,19 +37,18 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
-from .modeling_cache import CACHE, is_paged
-from .modeling_onednn import Linear
+from .modeling_onednn import Linear, has_amx, is_opaque, is_plain, product_type
 from .modeling_packing import (
+    CACHE,
     FLASH_OPERATION,
     Packing,
     Plan,
-    attends_in_groups,
+    is_paged,
     is_recorded,
     is_well_known,
     states_at,
-    takes_flash,
+    way_to_attend,
 )
-from .modeling_static import has_amx, is_opaque, is_plain, product_type
 
 
 TOGETHER_DEVICES = ("cuda",)
@@ -85,14 +80,15 @@ def attend(
     if packing is None:
         output, probabilities = function(module, query, key, value, attention_mask, **kwargs)
         return output.flatten(2), probabilities
-    attend_to = _attend_on_a_grid
-    if is_flash_attention_requested(module.config):
-        attend_to = _attend_by_boundaries
-    elif attends_in_groups(query.device):
-        attend_to = _attend_in_groups
-    elif takes_flash(module.config, query.device, product_type(query), query.shape[-1], kwargs["dropout"]):
-        attend_to, function = _attend_by_boundaries, flash_attention_forward
-    return attend_to(function, module, query, key, value, packing, **kwargs).flatten(2), None
+    way = way_to_attend(module.config, query.device, product_type(query), query.shape[-1], kwargs["dropout"])
+    if way == "groups":
+        output = _attend_in_groups(function, module, query, key, value, packing, **kwargs)
+    elif way == "grid":
+        output = _attend_on_a_grid(function, module, query, key, value, packing, **kwargs)
+    else:
+        function = flash_attention_forward if way == "flash" else function
+        output = _attend_by_boundaries(function, module, query, key, value, packing, **kwargs)
+    return output.flatten(2), None
 
 
 def _attend_in_groups(function, module, query, key, value, packing: Packing, **kwargs) -> torch.Tensor:
@@ -169,35 +165,31 @@ def _is_for_sdpa(query: torch.Tensor, dropout: float) -> bool:
 def project(module: nn.Module, states: torch.Tensor, read: torch.Tensor | None) -> Sequence[torch.Tensor]:
     """(B, T, H) states -> queries (B, Q, A * D) of the tokens in the columns `read`, keys and values (B, T, A * D).
 
+    Under autocast, each product casts its states for itself, and its weight and bias once. On a small batch, a GPU
+    waits for the calls of so many kernels. So there, plain layers are one product with the weights of all. Its parts
+    may not be changed in place, as an attention function of the user might.
+
     Args:
         module: the attention layer, with `config` and the layers `query`, `key` and `value`.
         read: (B, Q); None: all tokens.
     """
-    if read is None:
-        return _apply_together(module.config, states, module.query, module.key, module.value)
-    return module.query(states_at(states, read)), *_apply_together(module.config, states, module.key, module.value)
+    layers, queries = [module.query, module.key, module.value], []
+    if read is not None:
+        layers, queries = layers[1:], [module.query(states_at(states, read))]
+    if not _are_one_product(module.config, states, layers):
+        return [*queries, *(layer(states) for layer in layers)]
+    weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+    products = nn.functional.linear(states, weight, bias)
+    return [*queries, *products.split([layer.out_features for layer in layers], -1)]
 
 
-def _apply_together(config, states: torch.Tensor, *layers: nn.Module) -> Sequence[torch.Tensor]:
-    """What each of the layers makes of the (..., I) states: (..., O) of each.
-
-    Under autocast, each product casts its states for itself, and its weight and bias once. On a small batch, a GPU
-    waits for the calls of so many kernels. So there, plain layers are one product with the weights of all. Its parts
-    may not be changed in place, as an attention function of the user might.
-    """
+def _are_one_product(config, states: torch.Tensor, layers: list[nn.Module]) -> bool:
+    """Not with weights that autocast does not cast: one product would only keep one more copy of them."""
     device = states.device.type
     if device not in TOGETHER_DEVICES or not torch.is_autocast_enabled(device) or is_tracing(states):
-        return [layer(states) for layer in layers]
-    cast = torch.get_autocast_dtype(device)
-    if not (is_well_known(config) and all(is_plain(layer, Linear) and _is_cast(layer, cast) for layer in layers)):
-        return [layer(states) for layer in layers]
-    weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
-    return nn.functional.linear(states, weight, bias).split([layer.out_features for layer in layers], -1)
-
-
-def _is_cast(layer: nn.Linear, dtype: torch.dtype) -> bool:
-    """Whether autocast casts its weight to this type. Otherwise one product would only keep one more copy of it."""
-    return layer.bias is not None and layer.weight.dtype != dtype
+        return False
+    are_plain = is_well_known(config) and all(is_plain(layer, Linear) and layer.bias is not None for layer in layers)
+    return are_plain and all(layer.weight.dtype != torch.get_autocast_dtype(device) for layer in layers)
 
 
 def split_heads(states: torch.Tensor, head_dim: int) -> torch.Tensor:
@@ -308,17 +300,12 @@ def mask_of_queries(mask: Any, read: torch.Tensor | None) -> tuple[Any, torch.Te
     return mask.expand(read.shape[0], -1, -1, -1).gather(2, columns), read
 
 
-def keeps_packed_rows_apart(config) -> bool:
-    """Whether the attention implementation takes a mask over pairs of tokens."""
-    return config._attn_implementation in ("eager", "sdpa", "flex_attention")  # trf-ignore: TRF051
-
-
 def _packed_rows_overlay(config: PreTrainedConfig, starts: torch.Tensor) -> Callable:
     """The mask function that separates the sequences of (B, T) packed rows.
 
     Raises ValueError for an attention implementation without masks over pairs of tokens.
     """
-    if not keeps_packed_rows_apart(config):
+    if config._attn_implementation not in ("eager", "sdpa", "flex_attention"):  # trf-ignore: TRF051
         raise ValueError(
             f"a row holds several sequences, and the attention {config._attn_implementation!r} keeps them "
             "apart only where padding is not computed. Choose eager, sdpa or flex_attention, or keep "

@@ -11,20 +11,16 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Matrix products on the CPU by oneDNN, where that is faster than `torch.nn.functional.linear`.
+"""Matrix products on the CPU by oneDNN where it is faster, and what a computation may do with a tensor or a module.
 
 In float32, torch uses MKL for matrix products, which reaches only half of the speed of processors that are not made by
 Intel. oneDNN, which is part of torch and computes its convolutions, has no such limit. In bfloat16, torch uses oneDNN
 itself, but converts the layout of the weight for each product. Results differ by rounding only.
 
-Which product is faster depends on the processor. `is_chosen` decides, by what the processor says of itself, so that a
-machine always computes in the same way: on processors with AMX, Intel's units for matrix products, `linear` is
-torch's, and on all others it is oneDNN's. The environment variable ZOO_ONEDNN overrides this: 1 for oneDNN, 0 for
-torch. It is read at the first product that is not SMALL: small ones are torch's on every processor.
-
-`linear` uses oneDNN only if this build of torch has it, if a first small product agrees with torch's, and unless
-`torch.backends.mkldnn.enabled` is switched off. For other types, on other devices, while a graph is traced, and under
-`torch.func` and forward-mode differentiation, `linear` is torch's.
+`Linear` and `linear` use oneDNN for plain float32 or bfloat16 tensors on the CPU. Wherever `can_multiply` is False (a
+traced graph, autocast, `torch.func`, another type or device, a build without oneDNN), and for products that are SMALL,
+they are torch's. Which is faster depends on the processor; `is_chosen` decides by what it says of itself, so that a
+machine always computes in the same way. The environment variable ZOO_ONEDNN overrides this: 1 for oneDNN, 0 for torch.
 
 oneDNN compiles code for each number of rows it meets, which takes a few milliseconds and a megabyte, and keeps a
 thousand of these programs. Without padding, nearly every batch has a different number of rows. So `linear` adds rows
@@ -38,15 +34,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn as nn
+import torch.nn.modules.module as every_module
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
-
-from .modeling_static import has_amx, is_transformed
+from transformers.utils.import_utils import is_tracing
 
 
 WORTH_PACKING = 24  # from this many products with the same weight on, packing it first saves time
 SMALL = 2**20  # multiplications; below, the calls from here to oneDNN and back take longer than the product
 VARIABLE = "ZOO_ONEDNN"
 PLAIN = (torch.Tensor, nn.Parameter)  # no subclass, and no stand-in while a graph is traced
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # attributes of a module
+
+
+class Linear(nn.Linear):
+    """nn.Linear, computed as by `linear`."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return linear(inputs, self.weight, self.bias)  # (..., I) -> (..., O)
 
 
 def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -58,6 +63,11 @@ def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     return multiply_rows(inputs, weight, bias)
 
 
+def multiply_rows(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`product` for any number of rows."""
+    return _without_filling(product(fill_up(inputs), weight, bias), inputs.shape[:-1])
+
+
 def _pays(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Whether `is_faster`, except for small products, and for one row and a weight that is stored as (I, O)."""
     if inputs.numel() * weight.shape[0] < SMALL or inputs.dim() < 2:
@@ -67,22 +77,29 @@ def _pays(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None)
     return bias is None or bias.dtype == weight.dtype
 
 
-def multiply_rows(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`product` for any number of rows."""
-    return _without_filling(product(fill_up(inputs), weight, bias), inputs.shape[:-1])
+class _FilledProduct(torch.autograd.Function):
+    """`product` of `fill_up(inputs)`, rows of zeros included: without them, outputs would be a view.
 
+    A view that such a function returns cannot be changed in place.
+    """
 
-class Linear(nn.Linear):
-    """nn.Linear, computed as by `linear`."""
+    @staticmethod
+    def forward(ctx, inputs, weight, bias):
+        ctx.save_for_backward(inputs, weight)
+        return product(fill_up(inputs), weight, bias)  # (N, O)
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return linear(inputs, self.weight, self.bias)  # (..., I) -> (..., O)
-
-
-def _without_filling(rows: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """(N, O) rows, of which the last may be filled up -> (*shape, O)."""
-    count = shape.numel()
-    return (rows if count == len(rows) else rows[:count]).view(*shape, rows.shape[1])
+    @staticmethod
+    def backward(ctx, gradient):  # (N, O)
+        inputs, weight = ctx.saved_tensors
+        needs_inputs, needs_weight, needs_bias = ctx.needs_input_grad
+        # Second derivatives (create_graph) and batches of gradients need torch's own operations.
+        multiply = nn.functional.linear if torch.is_grad_enabled() or is_transformed() else product
+        rows = fill_up(inputs).contiguous()  # (N, I); the inputs may be overlapping windows
+        return (
+            _without_filling(multiply(gradient, weight.T), inputs.shape[:-1]) if needs_inputs else None,
+            multiply(gradient.T, rows.T) if needs_weight else None,
+            gradient.sum(0) if needs_bias else None,
+        )
 
 
 def fill_up(inputs: torch.Tensor) -> torch.Tensor:
@@ -91,6 +108,36 @@ def fill_up(inputs: torch.Tensor) -> torch.Tensor:
     step = 1 << max(0, len(rows).bit_length() - 4)  # an eighth of the power of two below
     missing = -len(rows) % step
     return nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows
+
+
+def _without_filling(rows: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """(N, O) rows, of which the last may be filled up -> (*shape, O)."""
+    count = shape.numel()
+    return (rows if count == len(rows) else rows[:count]).view(*shape, rows.shape[1])
+
+
+def product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """As `linear`, by oneDNN and without a gradient; `weight` may be `packed`. Only if it `can_multiply`."""
+    bias = None if bias is None else bias.contiguous()  # oneDNN would read the numbers that lie next to the first
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+
+
+def packed(weight: torch.Tensor, products: int) -> torch.Tensor:
+    """`weight` (O, I) in oneDNN's layout, if the number of `products` with it is worth the conversion."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight) if products >= WORTH_PACKING else weight
+
+
+def product_flops(inputs: torch.Size, weight: torch.Size, *rest: object, **names: object) -> int:
+    """The work of a `product` for torch's counter of FLOPs, from the shapes (..., I) and (O, I)."""
+    return 2 * inputs.numel() * weight[0]
+
+
+if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # not in every build of torch
+    with contextlib.suppress(RuntimeError):  # another copy of this file, in a saved folder, was first
+        register_flop_formula(torch.ops.mkldnn._linear_pointwise)(product_flops)
+
+
+# Where oneDNN is used
 
 
 def is_faster(inputs: torch.Tensor, weight: torch.Tensor, products: int = 1) -> bool:
@@ -115,6 +162,13 @@ def _setting() -> bool | None:
     if value not in ("", "0", "1"):
         raise ValueError(f"{VARIABLE}={value}: set it to 1 for oneDNN's products, to 0 for torch's, or leave it out.")
     return value == "1" if value else None
+
+
+@functools.cache
+def has_amx() -> bool:
+    """Whether the processor has AMX, Intel's units for products. Builds of torch that do not tell count as without."""
+    tells = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return tells is not None and tells()
 
 
 def can_multiply(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -162,47 +216,46 @@ def _agrees(dtype: torch.dtype) -> bool:
     return all(torch.allclose(one, other, atol=tolerance) for one, other in zip(results, expected, strict=True))
 
 
-def product(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """As `linear`, by oneDNN and without a gradient; `weight` may be `packed`. Only if it `can_multiply`."""
-    bias = None if bias is None else bias.contiguous()  # oneDNN would read the numbers that lie next to the first
-    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+# What a computation may do with a tensor or a module
 
 
-def packed(weight: torch.Tensor, products: int) -> torch.Tensor:
-    """`weight` (O, I) in oneDNN's layout, if the number of `products` with it is worth the conversion."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight) if products >= WORTH_PACKING else weight
+def is_opaque(tensor: torch.Tensor | None) -> bool:
+    """Whether the values cannot be read, or should not be: each shape that depends on them would be another graph.
 
-
-def product_flops(inputs: torch.Size, weight: torch.Size, *rest: object, **names: object) -> int:
-    """The work of a `product` for torch's counter of FLOPs, from the shapes (..., I) and (O, I)."""
-    return 2 * inputs.numel() * weight[0]
-
-
-if hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # not in every build of torch
-    with contextlib.suppress(RuntimeError):  # another copy of this file, in a saved folder, was first
-        register_flop_formula(torch.ops.mkldnn._linear_pointwise)(product_flops)
-
-
-class _FilledProduct(torch.autograd.Function):
-    """`product` of `fill_up(inputs)`, rows of zeros included: without them, outputs would be a view.
-
-    A view that such a function returns cannot be changed in place.
+    So it is while a graph is traced, where `torch.vmap` maps over the tensor, and on XLA, which compiles a graph for
+    each new shape and computes all that is pending when a value is read.
     """
+    if tensor is None or is_tracing(tensor):
+        return tensor is not None
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # one wrapper for each of vmap, grad, ...
+        if torch._C._functorch.is_batchedtensor(tensor):
+            return True
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.device.type in ("xla", "meta")
 
-    @staticmethod
-    def forward(ctx, inputs, weight, bias):
-        ctx.save_for_backward(inputs, weight)
-        return product(fill_up(inputs), weight, bias)  # (N, O)
 
-    @staticmethod
-    def backward(ctx, gradient):  # (N, O)
-        inputs, weight = ctx.saved_tensors
-        needs_inputs, needs_weight, needs_bias = ctx.needs_input_grad
-        # Second derivatives (create_graph) and batches of gradients need torch's own operations.
-        multiply = nn.functional.linear if torch.is_grad_enabled() or is_transformed() else product
-        rows = fill_up(inputs).contiguous()  # (N, I); the inputs may be overlapping windows
-        return (
-            _without_filling(multiply(gradient, weight.T), inputs.shape[:-1]) if needs_inputs else None,
-            multiply(gradient.T, rows.T) if needs_weight else None,
-            gradient.sum(0) if needs_bias else None,
-        )
+def is_transformed() -> bool:
+    """Whether `torch.func` (grad, vmap, jvp, ...) or forward-mode differentiation is active.
+
+    oneDNN's operations have no rule for batches and no forward derivative, which torch would take for zero.
+    """
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def needs_static_shapes(tensor: torch.Tensor) -> bool:
+    """Whether to compute with ordinary operations of static shapes: the tensor `is_opaque`, or is transformed."""
+    return is_opaque(tensor) or is_transformed()
+
+
+def product_type(states: torch.Tensor) -> torch.dtype:
+    """The type in which products with these states are computed, with autocast or without."""
+    device = states.device.type
+    autocasts = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocasts else states.dtype
+
+
+def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a call of the module is that of its class `kind` and nothing else, with its own weight if it has one."""
+    hooked = any(getattr(module, name) or getattr(every_module, f"_global{name}") for name in HOOKS)
+    is_own = type(getattr(module, "weight", None)) in (nn.Parameter, type(None)) and "forward" not in vars(module)
+    return type(module) is kind and is_own and not hooked

@@ -22,6 +22,11 @@ sequence (modeling_attention.py).
 sequences (`find_starts`) are separated in the same way. To find the sequences, it reads values of the batch, for which
 a program has to wait if they are on a GPU. The collator of packing_collator.py finds them before the batch goes there.
 
+transformers calls the cache of keys and values `past_key_values` up to 5.23 and `cache` since 5.24: in `forward`, in a
+model's output, and in the functions that create masks. Here, `forward` takes it under both names; what goes to
+transformers, or comes from it, has the name of the installed release (`CACHE`). A layer takes it as `layer_past`,
+which gradient checkpointing leaves out in every release.
+
 Letters: B rows, T columns, N tokens of a packed row, S sequences (S = B unless rows hold several), L the length of the
 longest, H hidden size, Q queries, P tokens in a cache.
 """
@@ -31,19 +36,19 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn as nn
 import torch.nn.modules.module as every_module
 from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
 
-from .modeling_cache import cached_tokens, is_paged
 from .modeling_heads import IGNORED
-from .modeling_static import HOOKS, is_opaque, product_type
+from .modeling_onednn import HOOKS, is_opaque, product_type
 
 
 GROUPED_DEVICES = ("cpu",)
@@ -60,6 +65,8 @@ FEW_TOKENS = 2048
 ANY_SHAPE = ("accelerate", "deepspeed", "peft.mixed_model", "peft.peft_model", "peft.utils", "torch", "transformers")
 NEEDS_PADDING = ("transformers.integrations.neftune",)  # scales its noise by the number of columns
 Token = Literal["first", "last"]
+CACHE_NAMES = ["cache", "past_key_values"]
+CACHE = next(name for name in CACHE_NAMES if name in BaseModelOutputWithPast.__dataclass_fields__)
 BOUNDARIES = ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")  # names of transformers' collators
 
 
@@ -125,11 +132,6 @@ class Packing:
     @property
     def is_padded(self) -> bool:
         return len(self.tokens) < self.shape[0] * self.shape[1]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the batch has no padding, and one sequence in each row."""
-        return not self.is_padded and self.sequences == self.shape[0]
 
     @property
     def row_starts(self) -> torch.Tensor | None:
@@ -252,9 +254,7 @@ def usable_packing(
 
     Raises ValueError for a packing of another batch, as far as it shows without waiting for a device.
     """
-    if packing is None or cache is not None or not packing.fits(attention_mask):
-        return None
-    if attention_mask is not None and attention_mask.dim() != 2:
+    if packing is None or cache is not None or not packing.fits(attention_mask) or not is_of_rows(attention_mask):
         return None
     shape, real = tuple(inputs.shape[:2]), len(packing.tokens)
     if attention_mask is not None and attention_mask.device.type in READ_DEVICES and not is_opaque(attention_mask):
@@ -277,8 +277,8 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
         positions: (B or 1, T) of the tokens.
         packing: the real tokens as one row; None where the batch is computed as it is, with its padding.
         token: the token of each row whose state alone is returned; None to return all states.
-        column: (B, 1) where `token` is in each row of a batch that is not packed.
-        read: (B, 1) or, packed, (1, S) the columns of the only tokens that the last layer has to compute; None: all.
+        columns: (B, 1) where `token` is in each row or, packed, (1, S) in each sequence.
+        read: the same columns if the last layer has to compute no other tokens; None: all.
         padding: (B, T) True at padding that is computed and whose states become zero, or None.
         is_padded: whether the batch is known to have padding, so that nobody has to read the mask.
     """
@@ -286,12 +286,12 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
     attention_mask: torch.Tensor | None
     starts: torch.Tensor | None
     positions: torch.Tensor
-    packing: Packing | None = None
-    token: Token | None = None
-    column: torch.Tensor | None = None
-    read: torch.Tensor | None = None
-    padding: torch.Tensor | None = None
-    is_padded: bool = False
+    packing: Packing | None
+    token: Token | None
+    columns: torch.Tensor | None
+    read: torch.Tensor | None
+    padding: torch.Tensor | None
+    is_padded: bool
 
     def enter(self, padded: torch.Tensor | None) -> torch.Tensor | None:
         """(B or 1, T, ...) -> the same, or (1, N, ...) if packed; None -> None."""
@@ -304,11 +304,9 @@ class Plan:  # trf-ignore: TRF031 a decision, no output of a model
         """
         if self.token is None:
             return states if self.packing is None else self.packing.unpack(states)
-        if self.packing is None:
-            return states if states.shape[1] == 1 else states_at(states, self.column)
-        if states.shape[1] == len(self.packing.tokens):
-            states = states_at(states, self.packing.columns(self.token))
-        return self.packing.to_rows(states, self.token)
+        if states.shape[1] != self.columns.shape[1]:
+            states = states_at(states, self.columns)
+        return states if self.packing is None else self.packing.to_rows(states, self.token)
 
     def leave_recorded(self, states: tuple[torch.Tensor | None, ...] | None) -> tuple[torch.Tensor | None, ...] | None:
         """The states after each layer, (B, T, H) or (1, N, H), as (B, T, H); None where they are not wanted."""
@@ -361,35 +359,35 @@ def make_plan(
     position_ids = None if position_ids is None else torch.atleast_2d(position_ids).expand(-1, inputs.shape[1])
     packing = usable_packing(packing, inputs, attention_mask, cache)
     is_padded = packing is not None and packing.is_padded
+    # Continuous batching has its own boundaries, which its attention functions take.
+    boundaries = [None if is_paged(cache) else kwargs.pop(name, None) for name in BOUNDARIES]
     if packing is None:
-        starts = find_starts(inputs, attention_mask, position_ids, cache, kwargs)
+        starts = find_starts(inputs, attention_mask, position_ids, cache, *boundaries)
     else:
-        for name in BOUNDARIES:
-            kwargs.pop(name, None)
         starts, attention_mask = packing.row_starts, attention_mask if is_padded else None
     positions = find_positions(inputs, position_ids, starts, cache, longest)
     hidden_states, attentions = (is_recorded(model.config, name, kwargs) for name in ("hidden_states", "attentions"))
     may_skip_tokens = token is not None or cache is None  # no search for hooks in each step of generation
     hooked = unpad is not True and may_skip_tokens and not is_tracing(inputs) and hooks_need_padding(model)
-    is_asked = unpad is True
+    always = unpad is True
     configured = getattr(model.config, "unpad", True)  # EncoderDecoderModel may set transformers' configuration
     unpad = configured if unpad is None else unpad
     if hooked or not (unpad or configured):
         token = None
-    column, read, padding = None, None, None
     if unpad and not (hooked or attentions or cache is not None or (hidden_states and torch.is_grad_enabled())):
-        packing = choose_packing(model, inputs, attention_mask, starts, packing, always=is_asked)
+        packing = choose_packing(model, inputs, attention_mask, starts, packing, always)
     else:
         packing = None
-    if packing is None and token == "first":
-        column = torch.zeros(inputs.shape[0], 1, dtype=torch.long, device=inputs.device)
-    elif packing is None and token == "last":
-        column = last_columns(inputs, attention_mask).unsqueeze(1)
-    if token is not None and not (hidden_states or attentions):
-        read = column if packing is None else packing.columns(token)
+    columns, padding = None, None
+    if token is not None and packing is not None:
+        columns = packing.columns(token)
+    elif token is not None:
+        first = torch.zeros(inputs.shape[0], dtype=torch.long, device=inputs.device)
+        columns = (first if token == "first" else last_columns(inputs, attention_mask)).unsqueeze(1)
+    read = None if hidden_states or attentions else columns
     if packing is None and unpad and cache is None and attention_mask is not None and attention_mask.dim() == 2:
         padding = attention_mask[:, : inputs.shape[1]] == 0
-    return Plan(attention_mask, starts, positions, packing, token, column, read, padding, is_padded)
+    return Plan(attention_mask, starts, positions, packing, token, columns, read, padding, is_padded)
 
 
 def choose_packing(
@@ -397,13 +395,13 @@ def choose_packing(
     inputs: torch.Tensor,
     attention_mask: torch.Tensor | None,
     starts: torch.Tensor | None,
-    packing: Packing | None = None,
-    always: bool = False,
+    packing: Packing | None,
+    always: bool,
 ) -> Packing | None:
     """The sequences to pack in this call, or None if it computes the whole batch.
 
-    The whole batch is computed in traced graphs (torch.compile, torch.export, ONNX), under `torch.vmap` over masks and
-    on XLA, which need static shapes; with a 4-D mask, which says more than where padding is; with flex attention or an
+    The whole batch is computed in traced graphs (torch.compile, torch.export, ONNX), under `torch.vmap` and on XLA,
+    which need static shapes; with a 4-D mask, which says more than where padding is; with flex attention or an
     attention function of the user, which get the batch and its mask; and, on a GPU with sdpa, if the batch is small,
     unless it carries its packing and flash attention takes it.
 
@@ -412,27 +410,24 @@ def choose_packing(
         packing: the batch's, if the collator found it.
         always: also if the batch is small.
     """
-    if is_tracing(inputs) or is_opaque(attention_mask) or is_opaque(starts):
-        return None
-    if inputs.device.type in ("xla", "meta"):
-        return None
-    if attention_mask is not None and attention_mask.dim() != 2:
+    if is_opaque(inputs) or is_opaque(attention_mask) or is_opaque(starts) or not is_of_rows(attention_mask):
         return None
     if not is_well_known(model.config):
         return None
-    by_name, (rows, columns) = is_flash_attention_requested(model.config), inputs.shape[:2]
-    in_groups = attends_in_groups(inputs.device)
-    takes_boundaries = by_name or (not in_groups and _flash_takes(model, inputs.device))
-    is_small = starts is None and rows * columns < FEW_TOKENS
-    is_cheap = in_groups or by_name or (packing is not None and takes_boundaries)
-    if is_small and not (is_cheap or always):
+    rows, columns = inputs.shape[:2]
+    weight = next(model.parameters(), None)  # a copy of `nn.DataParallel` has none that tells the type
+    dtype = None if weight is None else product_type(weight)
+    head_size = model.config.hidden_size // model.config.num_attention_heads
+    way = way_to_attend(model.config, inputs.device, dtype, head_size)
+    is_cheap = way in ("groups", "named") or (packing is not None and way == "flash")
+    if starts is None and rows * columns < FEW_TOKENS and not (is_cheap or always):
         return None
     if packing is None:
         packing = find_sequences((rows, columns), inputs.device, attention_mask, starts)
-    if packing is None or packing.is_whole:
+    if packing is None or not (packing.is_padded or packing.sequences > rows):
         return None
-    if not (in_groups or takes_boundaries) and packing.sequences * packing.longest > 2 * rows * columns:
-        return None  # a grid of short sequences next to a long one
+    if way == "grid" and packing.sequences * packing.longest > 2 * rows * columns:
+        return None  # short sequences next to a long one
     return packing
 
 
@@ -445,43 +440,35 @@ def is_well_known(config) -> bool:
     return is_simple or is_flash_attention_requested(config)
 
 
-def _flash_takes(model: PreTrainedModel, device: torch.device) -> bool:
-    """Whether torch's flash attention is known to compute the heads of this model.
+def way_to_attend(
+    config, device: torch.device, dtype: torch.dtype | None, head_size: int, dropout: float = 0.0
+) -> Literal["named", "groups", "flash", "grid"]:
+    """How attention within the sequences of a packed row is computed, with heads of this size in this type.
 
-    It is not known of a copy of `nn.DataParallel`, which has no parameters that tell the type.
+    - "named": all sequences at once, with their boundaries, by the flash attention that the configuration names;
+    - "groups": sequences of equal length together, on the CPU, where many small calls cost little;
+    - "flash": all at once by torch's flash attention, with sdpa, if the GPU has it and the user leaves it on;
+    - "grid": sequences padded to the longest of them.
     """
-    head_size = model.config.hidden_size // model.config.num_attention_heads
-    weight = next(model.parameters(), None)
-    return weight is not None and takes_flash(model.config, device, product_type(weight), head_size)
-
-
-def attends_in_groups(device: torch.device) -> bool:
-    """Whether sequences of equal length are attended to together, because many small calls cost little there."""
-    return device.type in GROUPED_DEVICES
-
-
-def takes_flash(config, device: torch.device, dtype: torch.dtype, head_size: int, dropout: float = 0.0) -> bool:
-    """Whether sdpa is configured, and torch's flash attention computes it in this type, with heads of this size.
-
-    Not if the user has switched flash off, nor dropout by another kernel that the user has put in its place.
-    """
-    if config._attn_implementation != "sdpa" or device.type not in FLASH_DEVICES:  # trf-ignore: TRF051
-        return False
-    return dtype in FLASH_TYPES and head_size in FLASH_HEADS and _flash_is_on(device, dropout > 0)
+    if is_flash_attention_requested(config):
+        return "named"
+    if device.type in GROUPED_DEVICES:
+        return "groups"
+    suits = config._attn_implementation == "sdpa" and device.type in FLASH_DEVICES  # trf-ignore: TRF051
+    suits = suits and dtype in FLASH_TYPES and head_size in FLASH_HEADS
+    return "flash" if suits and _flash_is_on(device, dropout > 0) else "grid"
 
 
 @torch.compiler.assume_constant_result
 def _flash_is_on(device: torch.device, with_dropout: bool) -> bool:
-    """Whether torch's flash attention is there and switched on. A compiled graph keeps the first answer."""
-    if with_dropout and _is_replaced():
+    """Whether torch's flash attention is there and switched on. A compiled graph keeps the first answer.
+
+    FlashAttention 3 or 4, which the user may have put in the place of torch's kernel, have no dropout.
+    """
+    replacement = getattr(torch.nn.attention, "current_flash_attention_impl", None)  # since torch 2.11
+    if with_dropout and replacement is not None and replacement() is not None:
         return False
     return torch.backends.cuda.flash_sdp_enabled() and _has_flash(device)
-
-
-def _is_replaced() -> bool:
-    """Whether FlashAttention 3 or 4 stands in the place of torch's kernel; they have no dropout."""
-    current = getattr(torch.nn.attention, "current_flash_attention_impl", None)  # since torch 2.11
-    return current is not None and current() is not None
 
 
 @functools.cache
@@ -554,28 +541,35 @@ def find_starts(
     attention_mask: torch.Tensor | None,
     position_ids: torch.Tensor | None,
     cache: Cache | None,
-    kwargs: dict,
+    ends: torch.Tensor | None,
+    ends_of_keys: torch.Tensor | None,
+    numbers: torch.Tensor | None,
 ) -> torch.Tensor | None:
     """(B or 1, T) booleans, True where a sequence of a row begins, or None if each row is one sequence.
 
-    Boundaries are those of transformers' DataCollatorWithFlattening, which are taken out of `kwargs`: `cu_seq_lens_q`
-    (S + 1,), where the sequences of a batch of one row begin and where the last one ends, or `seq_idx` (B, T), the
-    number of each token's sequence. As in transformers' flash attention, the positions of a batch of one row without
-    padding may show them, too. Anywhere else, positions are nothing but positions.
+    Boundaries are those of transformers' DataCollatorWithFlattening: `cu_seq_lens_q` and `cu_seq_lens_k` (S + 1,),
+    where the sequences of a batch of one row begin and where the last one ends, or `seq_idx` (B, T), the number of
+    each token's sequence. As in transformers' flash attention, the positions of a batch of one row without padding may
+    show them, too. Anywhere else, positions are nothing but positions.
 
     Raises ValueError for boundaries that do not fit the tokens, or beside a mask over pairs or cached tokens.
     """
-    if is_paged(cache):
-        return None
-    ends, ends_of_keys, numbers = (kwargs.pop(name, None) for name in BOUNDARIES)
     past = cached_tokens(cache)
+    is_empty = not torch.is_tensor(past) and past == 0
     if ends is None and ends_of_keys is None and numbers is None:
-        is_one_row = inputs.shape[0] == 1 and position_ids is not None and not torch.is_tensor(past) and past == 0
+        is_one_row = inputs.shape[0] == 1 and position_ids is not None and not is_paged(cache) and is_empty
         return restarts(position_ids, attention_mask) if is_one_row else None
-    _check_boundaries(inputs, attention_mask, past, ends, ends_of_keys, numbers)
+    tokens = tuple(inputs.shape[:2])
+    if not is_of_rows(attention_mask):
+        raise ValueError("The mask says which pairs of tokens see each other: leave out cu_seq_lens_q and seq_idx.")
+    if not is_empty:
+        raise ValueError("A cache that holds tokens holds one sequence a row: leave out cu_seq_lens_q and seq_idx.")
+    if numbers is not None and tuple(numbers.shape) != tokens:
+        raise ValueError(f"seq_idx is {tuple(numbers.shape)}, but must be {tokens}: one number for each token.")
     columns = torch.arange(inputs.shape[1], device=inputs.device)
     starts = (columns == 0).unsqueeze(0)  # (1, T)
-    if ends is not None:
+    if ends is not None or ends_of_keys is not None:
+        _check_ends(tokens, ends, ends_of_keys)
         ends = ends.to(inputs.device)
         starts = starts | _changes(torch.searchsorted(ends, columns.to(ends.dtype), right=True).unsqueeze(0))
     if numbers is not None:
@@ -583,40 +577,28 @@ def find_starts(
     return starts
 
 
+def is_of_rows(attention_mask: Any) -> bool:
+    """Whether it is None or a (B, P + T) mask, and not one over pairs of tokens."""
+    return attention_mask is None or (torch.is_tensor(attention_mask) and attention_mask.dim() == 2)
+
+
 def _changes(numbers: torch.Tensor) -> torch.Tensor:
     """(B, T) numbers -> (B, T) booleans: True in each column, but the first, that differs from the one before it."""
     return nn.functional.pad(numbers[:, 1:] != numbers[:, :-1], (1, 0))
 
 
-def _check_boundaries(
-    inputs: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    past: int | torch.Tensor,
-    ends: torch.Tensor | None,
-    ends_of_keys: torch.Tensor | None,
-    numbers: torch.Tensor | None,
-) -> None:
-    tokens = tuple(inputs.shape[:2])
-    if attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() != 2):
-        raise ValueError("The mask says which pairs of tokens see each other: leave out cu_seq_lens_q and seq_idx.")
-    if torch.is_tensor(past) or past > 0:
-        raise ValueError("A cache that holds tokens holds one sequence a row: leave out cu_seq_lens_q and seq_idx.")
-    if numbers is not None and tuple(numbers.shape) != tokens:
-        raise ValueError(f"seq_idx is {tuple(numbers.shape)}, but must be {tokens}: one number for each token.")
-    if ends is None and ends_of_keys is None:
-        return
+def _check_ends(tokens: tuple[int, int], ends: torch.Tensor | None, ends_of_keys: torch.Tensor | None) -> None:
     if tokens[0] != 1:
         raise ValueError(f"cu_seq_lens_q divides a batch of one row, but this one has {tokens[0]}: give seq_idx.")
-    valid = ends is not None and (is_opaque(ends) or _divides(ends.tolist(), tokens[1]))
-    if not valid or not (ends_of_keys is None or is_opaque(ends) or ends.tolist() == ends_of_keys.tolist()):
+    if ends is not None and is_opaque(ends):
+        return
+    numbers = [] if ends is None else ends.tolist()
+    divides = len(numbers) > 1 and (numbers[0], numbers[-1]) == (0, tokens[1]) and numbers == sorted(numbers)
+    if not divides or not (ends_of_keys is None or numbers == ends_of_keys.tolist()):
         raise ValueError(
             f"cu_seq_lens_q is {ends} and cu_seq_lens_k is {ends_of_keys}, but both must be the same rising numbers "
             f"from 0 to {tokens[1]}, the tokens of the row."
         )
-
-
-def _divides(ends: list[int], tokens: int) -> bool:
-    return len(ends) > 1 and (ends[0], ends[-1]) == (0, tokens) and ends == sorted(ends)
 
 
 def restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -624,9 +606,7 @@ def restarts(position_ids: torch.Tensor, attention_mask: torch.Tensor | None) ->
 
     A run is m, m + 1, ... with the same m, mostly 0, for all of them. Runs of one token only are none.
     """
-    if attention_mask is not None and (not torch.is_tensor(attention_mask) or attention_mask.dim() != 2):
-        return None
-    if position_ids.shape[1] < 2:
+    if not is_of_rows(attention_mask) or position_ids.shape[1] < 2:
         return None
     begins = position_ids == position_ids[:, :1]
     follows = position_ids[:, 1:] == position_ids[:, :-1] + 1
@@ -665,3 +645,31 @@ def find_positions(
             f"max_length={longest} to the tokenizer, cut the text into windows, or let generate make fewer new tokens."
         )
     return position_ids
+
+
+def cache_of_either_name(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
+    """The one that is given, or None. Raises ValueError for both."""
+    if cache is not None and past_key_values is not None:
+        raise ValueError("cache and past_key_values are two names of the same argument: give one of them.")
+    return past_key_values if cache is None else cache
+
+
+def check_places(cache: Cache | None, layers: int, field: str) -> None:
+    """Raises ValueError for a cache of fewer layers than the model has, as of a configuration from before a change."""
+    if not isinstance(cache, Cache) or cache.layer_class_to_replicate is not None:  # one that grows
+        return
+    if len(cache.layers) < layers:
+        raise ValueError(
+            f"The cache has {len(cache.layers)} layers and the model {layers}: set config.{field} to {layers} after "
+            "adding layers, and make the cache anew."
+        )
+
+
+def is_paged(cache: Any) -> bool:
+    """Whether it is the cache of continuous batching, which is no `Cache`; by name, because its module may move."""
+    return type(cache).__name__ == "PagedAttentionCache"
+
+
+def cached_tokens(cache: Cache | None) -> int | torch.Tensor:
+    """P, the tokens in front of each row: 0 for None and for a paged cache, a tensor for a static one."""
+    return 0 if cache is None or is_paged(cache) else cache.get_seq_length()

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import torch
 import torch.nn as nn
 
+from .modeling_onednn import product_type
 from .modeling_parameters import compute_weights
-from .modeling_static import product_type
 
 
 Tensors = Sequence[torch.Tensor]

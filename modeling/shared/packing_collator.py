@@ -57,7 +57,7 @@ def find_packing(batch: MutableMapping[str, Any]) -> Packing | None:
     if tokens.dim() == 3:
         tokens, position_ids = tokens.flatten(0, 1), None
         attention_mask = None if attention_mask is None else attention_mask.flatten(0, 1)
-    starts = find_starts(tokens, attention_mask, position_ids, None, {name: batch.get(name) for name in BOUNDARIES})
+    starts = find_starts(tokens, attention_mask, position_ids, None, *map(batch.get, BOUNDARIES))
     if starts is not None and attention_mask is not None and bool((starts & (attention_mask == 0)).any()):
         return None  # a sequence begins with padding, and positions count from there
     packing = find_sequences(tuple(tokens.shape), tokens.device, attention_mask, starts, if_whole=True)
