@@ -1,4 +1,4 @@
-"""Where the tests are, the settings they run under, and their fixtures, which only a process that runs tests imports."""
+"""Where the tests are, their settings, and their fixtures, which only a process that runs tests imports."""
 
 import gc
 import os
