@@ -25,6 +25,13 @@ pytestmark = pytest.mark.slow
 GPU = torch.device("cuda")
 
 
+@pytest.fixture(autouse=True)
+def _small_limits(monkeypatch):
+    """What the machine can do is measured with little work."""
+    monkeypatch.setattr(limits, "CPU_SIZE", 64)
+    monkeypatch.setattr(limits, "READ_BYTES", 2**12)
+
+
 def flop_of(model: torch.nn.Module, batch: dict[str, torch.Tensor], train: bool = False) -> int:
     """What torch counts in a pass through our model, which leaves padding out; it cannot count in fused attention."""
     if hasattr(model, "set_attn_implementation"):
@@ -170,9 +177,7 @@ def test_a_share_is_the_need_per_second_over_the_limit(row, limit, most):
     assert table_line(result)[9] == f"{100 * result.share:.0f} : {100 * result.baseline_share:.0f} {limit}"
 
 
-def test_limits_are_measured_once_for_each_type_and_number_of_threads(monkeypatch):
-    monkeypatch.setattr(limits, "CPU_SIZE", 64)
-    monkeypatch.setattr(limits, "READ_BYTES", 2**12)
+def test_limits_are_measured_once_for_each_type_and_number_of_threads():
     for cached in (limits._matrix_peak, limits._read_bandwidth):
         cached.cache_clear()
     for _ in range(2):

@@ -247,8 +247,7 @@ MODELS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [2, 3, 5, 10])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "number"), [*zip(MODELS, (2, 3, 5, 10), strict=True), ("bert", 10)])
 def test_every_model_learns_from_files_of_ones_own_with_any_number_of_choices(tmp_path, flags, model, number):
     checkpoint = MODELS[model](tmp_path)
     flags += ["--model_name_or_path", str(checkpoint)]
