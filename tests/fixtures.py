@@ -1,7 +1,10 @@
 """What every test relies on: one thread a process, quiet libraries, the registries as they were, and a tiny run."""
 
+import functools
+import importlib.metadata
 from pathlib import Path
 
+import jinja2
 import numpy as np
 import pytest
 import torch
@@ -17,6 +20,10 @@ from tests.tiny_run import Arguments
 
 transformers.utils.logging.disable_progress_bar()
 modeling_onednn.SMALL = 0  # the tiny models of the tests take the way of large ones
+# What each run of a script works out anew, and all of them alike: which packages are there, the template of a card.
+importlib.metadata.metadata = functools.cache(importlib.metadata.metadata)
+importlib.metadata.version = functools.cache(importlib.metadata.version)
+jinja2.Template = functools.cache(jinja2.Template)
 
 
 @pytest.fixture(autouse=True)

@@ -225,6 +225,7 @@ def test_a_recipe_runs(recipe, tmp_path):
     assert {"README.md", "config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
+@pytest.mark.slow
 def test_squad_goes_on_with_the_model_that_triviaqa_has_trained(tmp_path):
     first, second = (ROOT / "configs" / "bert" / f"{name}.yaml" for name in ("triviaqa_large", "squad_triviaqa_large"))
     assert read(second)["model_name_or_path"] == read(first)["output_dir"]
@@ -235,6 +236,7 @@ def test_squad_goes_on_with_the_model_that_triviaqa_has_trained(tmp_path):
     torch.testing.assert_close(*weights, rtol=0, atol=0)  # with the head of the first
 
 
+@pytest.mark.slow
 def test_the_ensemble_runs_with_the_commands_of_its_recipe(tmp_path):
     recipe = ROOT / "configs" / "bert" / "squad_large.yaml"
     text = recipe.read_text(encoding="utf-8").replace("\\\n#", "").replace("runs/bert", str(tmp_path))

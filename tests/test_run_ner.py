@@ -412,6 +412,7 @@ def scores_of(results: dict) -> dict[str, float]:
     return {name: value for name, value in results.items() if name.startswith("eval_") and "runtime" not in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [[], ["--document_context"]])
 def test_states_from_the_cache_give_the_scores_of_the_model_itself(tmp_path, flags, conll, context):
     args = [*flags, *conll, *context, *ALL, *SHORT, "--features", "weighted_sum_all"]
@@ -630,6 +631,7 @@ def test_a_broken_file_is_an_error_that_says_where(tmp_path, flags, content, mes
 # Several processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "elmo"])
 def test_two_processes_and_accumulated_steps_weigh_tags_as_one_process_does(tmp_path, flags, conll, elmo, family):
     """However sentences of different lengths are divided, each labelled word counts the same."""
