@@ -41,6 +41,7 @@ def compile_to_nothing(monkeypatch) -> CompileCounter:
     return counter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
 @pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
 def test_packed_batches_of_eight_sizes_are_at_most_three_graphs_without_a_break(cases, head, tmp_path, monkeypatch):

@@ -344,6 +344,7 @@ def test_versions_and_threads_may_change_and_that_is_said(stopped, monkeypatch, 
     assert expected in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(tmp_path, monkeypatch):
     argv = [
         *run_with_dropout(tmp_path, NONE),

@@ -469,6 +469,7 @@ def test_without_features_the_taggers_fields_are_not_the_models(flags, conll):
         run_ner.main([*flags, *conll, "--do_train", "--config_overrides", "rnn_size=5"])
 
 
+@pytest.mark.slow
 def test_elmos_tagger_runs_with_and_without_the_cache(tmp_path, elmo, conll):
     args = ["--model_name_or_path", elmo, *conll, *ALL, "--tag_scheme", "bioes", "--output_dir", str(tmp_path / "out")]
     args += ["--config_overrides", "task_dropout=0,mix_dropout=0", "--overwrite_output_dir", "--learning_rate", "0.05"]

@@ -320,6 +320,7 @@ def test_a_language_model_reads_its_own_tokens_around_context_and_choice_and_lea
 # However a run is computed
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_results_of_one(tmp_path, flags, swag):
     common = [*flags, *swag, *ALL, "--num_train_epochs", "2", "--group_by_length", "--adam_epsilon", "0.001"]
     one, two = tmp_path / "one", tmp_path / "two"
