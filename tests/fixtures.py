@@ -47,6 +47,15 @@ def _without_compiler():
 
 
 @pytest.fixture
+def _little_work(monkeypatch):
+    """The benchmarks measure what the machine can do with small matrices, and let each side work for a moment."""
+    monkeypatch.setattr("benchmarks.limits.CPU_SIZE", 64)
+    monkeypatch.setattr("benchmarks.limits.READ_BYTES", 2**12)
+    monkeypatch.setattr("benchmarks.__main__.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("benchmarks.__main__.QUICK_TURN_SECONDS", 0.01)
+
+
+@pytest.fixture
 def run(tmp_path: Path):
     """Arguments of a run on a tiny model; keyword arguments change them."""
     flags = {

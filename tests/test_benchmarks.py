@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicLayer
 
 import modeling.bert.modeling_bert
 import run_glue
-from benchmarks import bert, elmo, gpt, gpu, growth, limits, measure, precision, scripts, squad, start
+from benchmarks import bert, elmo, gpt, gpu, growth, measure, precision, scripts, squad, start
 from benchmarks.__main__ import DEFAULT_SETTINGS, ROWS, main
 from benchmarks.measure import Contest, DifferentResults, Side
 from elmo_gpt_bert.tasks.squad.features import make_windows
@@ -37,7 +37,7 @@ from tests.processes import fork, wait
 from tests.test_gpt_tokenizer import read_release
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_little_work")]
 
 
 def tiny_run(row: str, *arguments: str):
@@ -58,13 +58,6 @@ def word_pieces(lines: list[str], vocabulary) -> list[int]:
 
     tokenizer = BertWordPieceTokenizer(str(vocabulary), lowercase=True)
     return [len(encoding.ids) for encoding in tokenizer.encode_batch(lines)]
-
-
-@pytest.fixture(autouse=True)
-def _small_limits(monkeypatch):
-    """What the machine can do is measured with little work; test_benchmarks_limits.py has what follows from it."""
-    monkeypatch.setattr(limits, "CPU_SIZE", 64)
-    monkeypatch.setattr(limits, "READ_BYTES", 2**12)
 
 
 @pytest.fixture

@@ -19,17 +19,10 @@ from benchmarks.reporting import describe_machine, extensions
 from modeling import ElmoForPreTraining, ElmoModel
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_little_work")]
 
 
 GPU = torch.device("cuda")
-
-
-@pytest.fixture(autouse=True)
-def _small_limits(monkeypatch):
-    """What the machine can do is measured with little work."""
-    monkeypatch.setattr(limits, "CPU_SIZE", 64)
-    monkeypatch.setattr(limits, "READ_BYTES", 2**12)
 
 
 def flop_of(model: torch.nn.Module, batch: dict[str, torch.Tensor], train: bool = False) -> int:
