@@ -267,7 +267,6 @@ def test_the_folder_holds_the_zoos_code_and_a_tokenizer_of_the_models_width(rele
     assert type(tokenizer) is ElmoTokenizer and tokenizer.max_characters_per_token == 11
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("zeros", [True, False], ids=["shifted for prediction", "trained with one too many"])
 def test_a_table_of_262_characters_has_one_that_does_not_count(zeros, release):
     plain = weights_of(converted(release))
@@ -322,7 +321,6 @@ def variable(name: str) -> str:
     return "lm/" + name.replace("cell/B", "cell/bias")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_training_checkpoint_converts_like_the_file_dumped_from_it(layers, tf, release):
     tensors = rewrite(release, n_layers=layers, **TRAINING, n_characters=261)
@@ -442,7 +440,6 @@ def prefixed(state: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
     return {f"{prefix}{name}": value for name, value in state.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False], ids=["today", "before torch 1.6"])
 def test_allennlps_bilm_is_the_same_model(zipped, release):
     plain = weights_of(converted(release).rename(release.parent / "plain"))
@@ -451,7 +448,6 @@ def test_allennlps_bilm_is_the_same_model(zipped, release):
     assert_same(weights_of(converted(release, "best.th")), plain)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "text_field_embedder.token_embedder_elmo._elmo."])
 def test_allennlps_elmo_keeps_its_mixes_wherever_it_is(prefix, release):
     plain = weights_of(converted(release).rename(release.parent / "plain"))
