@@ -1,12 +1,12 @@
-# make demo | test | test-slow | test-clients | test-release | test-oldest | test-newest | test-xla | lint | docs | dist | clean.
+# make demo | test | test-slow | test-all | test-clients | test-release | test-oldest | test-newest | test-xla | lint | docs | dist | clean.
 # Needs python3 (3.11 or later) and make; everything else goes into $(VENV), for test-xla into $(XLA_VENV), and for the
 # tests of the wheel into $(WHEEL_VENV).
 PYTHON ?= python3
 VENV ?= .venv
 XLA_VENV ?= .venv-xla
 WHEEL_VENV ?= .venv-wheel
-# One more than two cores, because some tests wait.
-WORKERS ?= 3
+# Each takes half a minute of CPU to import what the tests need, so no more than cores.
+WORKERS ?= 2
 # Absolute, so that nothing that changes the directory loses it.
 BIN := $(abspath $(VENV))/bin
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
@@ -16,11 +16,13 @@ XLA := torch==2.9.1 torch_xla==2.9.0
 
 # One thread a process: the models here are so small that threads cost more than they bring, and WORKERS tests at a
 # time would fight over the cores.
-demo test test-slow test-clients test-release test-oldest test-newest test-xla docs: export OMP_NUM_THREADS = 1
+demo test test-slow test-all test-clients test-release test-oldest test-newest test-xla docs: export OMP_NUM_THREADS = 1
 # Nothing here asks the Hub: models, data and metrics are files of this repository.
-demo test test-slow test-clients test-release test-oldest test-newest test-xla docs: export HF_HUB_OFFLINE = 1
+demo test test-slow test-all test-clients test-release test-oldest test-newest test-xla docs: export HF_HUB_OFFLINE = 1
+# What one process has compiled, or pytest has rewritten, the next one reads, also where the environment says otherwise.
+demo test test-slow test-all test-clients test-release test-oldest test-newest test-xla docs: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-slow test-clients test-release test-oldest test-newest test-xla lint docs dist clean
+.PHONY: demo test test-slow test-all test-clients test-release test-oldest test-newest test-xla lint docs dist clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m demo
@@ -31,6 +33,10 @@ test: $(VENV)/installed-test
 # The rest of the suite: benchmarks in miniature, compiled and exported graphs, lost machines, every recipe, the demo.
 test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow
+
+# Both in one go: each worker imports what the tests need once.
+test-all: $(VENV)/installed-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # The models inside other people's libraries, which the suite does without.
 test-clients: $(VENV)/installed-clients
@@ -44,11 +50,13 @@ test-xla: $(XLA_VENV)/installed-xla
 # The wheel, installed in an environment of its own and run where the checkout is not in reach: with the pinned
 # dependencies, and with the oldest and the newest that setup.py allows. The latter two take gigabytes, because they
 # bring other releases of torch, with CUDA; continuous integration does without them.
-test-release: INSTALL_WHEEL = $(WHEEL_VENV)/bin/python -m pip install --quiet --constraint constraints.txt
+# With pip, only what is imported is compiled, when it is: all of torch and transformers would take minutes of CPU.
+WHEEL_PIP = $(BIN)/python -m pip --python $(WHEEL_VENV)/bin/python install --quiet --no-compile
+test-release: INSTALL_WHEEL = $(WHEEL_PIP) --constraint constraints.txt
 test-oldest: INSTALL_WHEEL = $(BIN)/python -m uv pip install --quiet --python $(WHEEL_VENV) --resolution lowest-direct -r setup.py
-test-newest: INSTALL_WHEEL = $(WHEEL_VENV)/bin/python -m pip install --quiet
+test-newest: INSTALL_WHEEL = $(WHEEL_PIP)
 test-release test-oldest test-newest: dist
-	$(PYTHON) -m venv --clear $(WHEEL_VENV)
+	$(PYTHON) -m venv --clear --without-pip $(WHEEL_VENV)
 	$(INSTALL_WHEEL) dist/*.whl 'pytest>=8' 'pytest-xdist>=3.6'
 	folder=$$(mktemp -d) && cp -r tests $$folder && cd $$folder && \
 		$(abspath $(WHEEL_VENV))/bin/python -m pytest tests/release -n $(WORKERS); \

@@ -1,56 +1,29 @@
-"""What every test relies on: no network, one thread a process, quiet libraries, the registries as they were."""
+"""Where the tests are, their settings, and their fixtures, which only a process that runs tests imports."""
 
 import gc
 import os
 from pathlib import Path
+
+import pytest
 
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before huggingface_hub reads it
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("ZOO_ONEDNN", "1")  # the same products are tested on every processor
 
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from accelerate.state import AcceleratorState  # noqa: E402
-from datasets import Dataset  # noqa: E402
-
-import modeling  # noqa: E402
-from modeling.shared import modeling_onednn  # noqa: E402
-from tests.glue_sample import VOCABULARY, WORDS, write_model, write_vocabulary  # noqa: E402
-from tests.tiny_run import Arguments  # noqa: E402
-
-
 ROOT = Path(__file__).resolve().parent.parent
-transformers.utils.logging.disable_progress_bar()
-modeling_onednn.SMALL = 0  # the tiny models of the tests take the way of large ones
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Spares the process that only hands tests to its workers (-n) the imports of the fixtures, ten seconds of CPU."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.pluginmanager.import_plugin("tests.fixtures")
 
 
 def pytest_collection_finish() -> None:
     """Spares garbage collection what the imports have made; --seeds collects after each seed."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def _process_as_it_was():
-    """What a run sets for its whole process is undone: each test starts like a fresh one."""
-    torch.set_num_threads(1)  # tests run side by side, and models this small lose time to a second thread
-    torch.manual_seed(0)
-    verbosity = transformers.utils.logging.get_verbosity()
-    yield
-    transformers.utils.logging.set_verbosity(verbosity)
-    torch.set_float32_matmul_precision("highest")
-    AcceleratorState._reset_state(True)
-    modeling.unregister()
-
-
-@pytest.fixture
-def _without_compiler():
-    """What a library compiles is computed as it stands: flex attention's code takes the compiler half a minute."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 @pytest.fixture
@@ -60,29 +33,3 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data at {folder}; set ZOO_DATA to the folder that holds glue/, vocab/, ...")
     return folder
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Arguments of a run on a tiny model; keyword arguments change them."""
-    flags = {
-        "model_name_or_path": str(write_model(tmp_path)),
-        "tokenizer_name": str(write_vocabulary(tmp_path)),
-        "output_dir": str(tmp_path / "out"),
-        "do_train": True,
-        "per_device_train_batch_size": 4,
-        "learning_rate": 0.01,
-        "mixed_precision": "no",  # as `repeat` hands arguments to a run, without "auto"
-        "matmul_precision": "highest",
-    }
-    return lambda **changes: Arguments(**(flags | changes))
-
-
-@pytest.fixture
-def data_set() -> Dataset:
-    """21 examples of 3 to 14 tokens, labelled by whether "good" occurs."""
-    rng = np.random.default_rng(0)
-    low = len(VOCABULARY) - len(WORDS)
-    rows = [[2, *rng.integers(low, len(VOCABULARY), size).tolist(), 3] for size in rng.integers(1, 13, 21)]
-    good = VOCABULARY.index("good")
-    return Dataset.from_dict({"input_ids": rows, "labels": [int(good in row) for row in rows]})

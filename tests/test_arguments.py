@@ -163,6 +163,7 @@ def test_a_recipe_that_is_a_device_is_not_read_without_end(capsys):
     assert "cannot read the recipe /dev/zero: " in error_of(["/dev/zero", *REQUIRED], capsys)
 
 
+@pytest.mark.slow
 def test_a_recipe_of_aliases_is_refused_before_it_grows(tmp_path, capsys):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]

@@ -8,7 +8,7 @@ from benchmarks.__main__ import main
 from benchmarks.measure import CPU, DifferentResults
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_little_work")]
 
 
 @pytest.mark.parametrize("row", attention.ROWS)

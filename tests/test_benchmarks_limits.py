@@ -19,7 +19,7 @@ from benchmarks.reporting import describe_machine, extensions
 from modeling import ElmoForPreTraining, ElmoModel
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_little_work")]
 
 
 GPU = torch.device("cuda")
@@ -170,9 +170,7 @@ def test_a_share_is_the_need_per_second_over_the_limit(row, limit, most):
     assert table_line(result)[9] == f"{100 * result.share:.0f} : {100 * result.baseline_share:.0f} {limit}"
 
 
-def test_limits_are_measured_once_for_each_type_and_number_of_threads(monkeypatch):
-    monkeypatch.setattr(limits, "CPU_SIZE", 64)
-    monkeypatch.setattr(limits, "READ_BYTES", 2**12)
+def test_limits_are_measured_once_for_each_type_and_number_of_threads():
     for cached in (limits._matrix_peak, limits._read_bandwidth):
         cached.cache_clear()
     for _ in range(2):

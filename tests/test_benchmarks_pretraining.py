@@ -17,7 +17,7 @@ from elmo_gpt_bert.tasks.pretraining.masked import MaskedLM
 from elmo_gpt_bert.training.flags import parse_arguments
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_little_work", "_without_compiler")]
 
 
 def run_here(work, *args):

@@ -9,7 +9,7 @@ from benchmarks import profile
 from benchmarks.measure import Side
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_little_work")]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,8 @@ def test_a_profile_counts_both_passes_of_a_convolution_as_products():
     assert shares["products"] > shares["other operations"]
 
 
-def test_a_profile_has_a_line_for_each_side_and_setting(tmp_path, capsys):
+def test_a_profile_has_a_line_for_each_side_and_setting(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(profile, "in_new_process", lambda work, *args: (work(*args), 1.0))  # not a new one, but here
     path = tmp_path / "shares.json"
     lines = profile.main(["masked-lm", "elmo-training", "--settings", "fp32", "--size", "tiny", "--json", str(path)])
     sides = [("masked-lm", "zoo"), ("masked-lm", "transformers"), ("elmo-training", "zoo"), ("elmo-training", "plain")]

@@ -254,6 +254,7 @@ def test_what_torchscript_cannot_trace_is_one_clear_error(tmp_path):
         torch.jit.trace(ours, example_kwarg_inputs=packed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["tp_size", "fsdp_size"])
 def test_two_processes_that_share_the_weights_compute_the_same_step(way, tmp_path):
     ours = modeling.ZooBertForMaskedLM(ZooBertConfig(**(SIZES | {"hidden_size": 32, "num_attention_heads": 4})))

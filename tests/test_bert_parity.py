@@ -1,6 +1,7 @@
 """The zoo's BERT computes what transformers' BERT computes: outputs, losses and gradients, for every head."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -14,22 +15,32 @@ UNPAD = pytest.mark.parametrize("unpad", [True, False], ids=["packed", "padded"]
 ATTENTION = pytest.mark.parametrize("attention", ["eager", "sdpa"])
 
 
-@UNPAD
-@ATTENTION
-@pytest.mark.parametrize("holes", [False, True], ids=["lengths", "holes"])
-@pytest.mark.parametrize("head", ["Model", *HEADS])
-def test_outputs_are_the_stock_models(head, attention, holes, unpad, tmp_path):
+# All ways of the encoder with the model alone, and each head, which sees only the encoder's last states, with two that
+# have nothing in common.
+WAYS = [*product([True, False], ["eager", "sdpa"], [False, True])]
+APART = [(True, "sdpa", True), (False, "eager", False)]
+
+
+@pytest.mark.parametrize(
+    ("head", "unpad", "attention", "holes"),
+    [*(("Model", *way) for way in WAYS), *((head, *way) for head in HEADS for way in APART)],
+)
+def test_outputs_are_the_stock_models(head, unpad, attention, holes, tmp_path):
     stock, ours = pair(head, tmp_path, attention)
     this = case(head, holes)
     with torch.no_grad():
         assert_same_outputs(ours(**this.inputs, unpad=unpad), stock(**this.inputs), this.real)
 
 
-@UNPAD
-@ATTENTION
-@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("head", HEADS)
-def test_losses_and_gradients_are_the_stock_models(head, attention, training, unpad, tmp_path):
+# A head that reads all states and one that reads the first, in all ways; the others in two.
+@pytest.mark.parametrize(
+    ("head", "unpad", "attention", "training"),
+    [
+        *((head, *way) for head in ("ForMaskedLM", "ForSequenceClassification") for way in WAYS),
+        *((head, *way) for head in HEADS if head not in ("ForMaskedLM", "ForSequenceClassification") for way in APART),
+    ],
+)
+def test_losses_and_gradients_are_the_stock_models(head, unpad, attention, training, tmp_path):
     stock, ours = pair(head, tmp_path, attention)
     this = case(head, holes=True)
     losses = []

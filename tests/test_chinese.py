@@ -184,6 +184,7 @@ def flags_of(values: dict[str, object]) -> list[str]:
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_from_a_chinese_csv_file_and_predicts(data, tmp_path):
     sizes = {"hidden_size": 36, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 53}
     sizes |= {"initializer_range": 0.2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -41,6 +41,7 @@ def compile_to_nothing(monkeypatch) -> CompileCounter:
     return counter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["Model", "ForSequenceClassification"])
 @pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
 def test_packed_batches_of_eight_sizes_are_at_most_three_graphs_without_a_break(cases, head, tmp_path, monkeypatch):
@@ -70,6 +71,7 @@ def test_full_rows_are_one_graph(tmp_path, monkeypatch):
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", [bert_cases, gpt_cases], ids=["bert", "gpt"])
 def test_all_kinds_of_batches_in_one_run_stay_below_the_limit_of_graphs(cases, tmp_path, monkeypatch):
     """Packed and whole batches, of one row and of several, above frozen layers: torch would make 8 graphs at most."""

@@ -250,6 +250,7 @@ def test_the_folder_holds_the_zoos_code_and_no_converter(release):
     assert code_in(folder) == code_followed(folder)
 
 
+@pytest.mark.slow
 def test_a_pre_training_run_of_ones_own_converts_without_its_optimizer(tf, release):
     variables = released_variables()
     plain = ZooBertForPreTraining.from_pretrained(converted(release)).state_dict()

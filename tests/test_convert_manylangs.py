@@ -475,6 +475,7 @@ def test_a_pickle_cut_anywhere_never_gives_a_model(file, release):
         assert_refused(release, f"{file} is not a state dict that torch.save wrote, or is damaged")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["char.dic", "word.dic"])
 def test_a_dictionary_with_random_changes_gives_a_model_or_one_clear_error(file, release, monkeypatch):
     monkeypatch.setattr(manylangs, "write_model", lambda *_: None)

@@ -160,6 +160,7 @@ def test_only_wanted_words_are_kept(content, path):
     np.testing.assert_array_equal(table, [everything[word] for word in words])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "count"), [(in_text, 4_000), (in_binary, 40_000)], ids=["text", "binary"])
 def test_of_a_large_file_only_what_is_wanted_is_in_memory(make, count, path):
     path.write_bytes(make([f"word{number}" for number in range(count)], np.tile(TABLE[0], (count, 12))))
@@ -365,6 +366,7 @@ def test_json_is_known_by_its_name_in_capitals_and_compressed_too(tmp_path, name
     assert count_words([tmp_path / name]) == {"text": 1, "Café": 1}
 
 
+@pytest.mark.slow
 def test_a_small_text_that_unpacks_to_one_huge_line_is_refused_before_it_fills_the_memory(path):
     with gzip.open(path, "wb", compresslevel=1) as file:
         for _ in range(300):

@@ -24,6 +24,7 @@ def test_a_curve_has_the_updates_at_which_its_number_was_logged_and_shares_a_pan
     assert panels["perplexity"] == {"eval_perplexity": ([4], [31.0])}
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_without_a_display_and_the_same_records_make_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # which would choose how to show them
     files = [tmp_path / name for name in ("curves.png", "again.png")]

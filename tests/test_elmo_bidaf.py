@@ -130,6 +130,7 @@ def test_at_first_a_word_would_rather_look_at_others_than_at_none():
             assert parameter.abs().max() <= limit and parameter.std() >= 0.6 * limit / 3**0.5, name
 
 
+@pytest.mark.slow
 def test_it_learns_to_find_the_word_asked_for_and_that_it_is_not_there():
     rows, positions = [make_row(1, 4, seed) for seed in range(40)], torch.arange(40) % 5  # 0: it is not there
     for row, position in zip(rows, positions, strict=True):

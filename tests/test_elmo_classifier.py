@@ -94,6 +94,7 @@ def test_labels_tell_the_problem_and_its_loss(num_labels, labels, problem):
     torch.testing.assert_close(8 * eighth, expected)
 
 
+@pytest.mark.slow
 def test_it_learns_whether_two_sentences_share_a_word():
     model = build(ElmoForSequenceClassification, **LEARNS)
     rows = [make_row(2, 3, seed) for seed in range(32)]

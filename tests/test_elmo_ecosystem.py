@@ -229,6 +229,7 @@ def arguments(folder, **changes) -> TrainingArguments:
     return TrainingArguments(str(folder), **(quiet | {"per_device_train_batch_size": 3} | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("freeze", [True, False, "undone"])
 @pytest.mark.parametrize("head", ["ModelForSequenceClassification", "ModelForTokenClassification"])
 def test_trainer_changes_what_is_not_frozen_and_drops_nothing_of_the_rest(head, freeze, tmp_path):

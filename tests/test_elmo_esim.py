@@ -125,6 +125,7 @@ def test_trainer_takes_the_choices_that_transformers_collates(tmp_path):
         torch.testing.assert_close(torch.from_numpy(logits), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_it_learns_to_choose_what_repeats_a_word_of_the_context():
     rows = [make_row(2, 3, seed) for seed in range(48)]
     labels = torch.arange(24) % 2

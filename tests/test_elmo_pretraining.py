@@ -185,6 +185,7 @@ def test_many_predictions_are_scored_in_pieces_with_the_same_gradient(monkeypatc
     assert pieces == [5, 5, 2] * 2  # nine words and three boundaries in each direction
 
 
+@pytest.mark.slow
 def test_what_sampled_rivals_add_up_to_is_expected_to_be_what_all_rivals_do():
     head = language_model(lm_vocab_size=60).lm_head
     states, targets = 0.3 * torch.randn(40, 7), torch.randint(0, 60, (40,))

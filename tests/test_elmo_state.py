@@ -81,6 +81,7 @@ def test_the_warm_state_is_saved_with_the_model(tmp_path):
     torch.testing.assert_close(layers_of(ElmoModel.from_pretrained(tmp_path), SECOND), layers_of(model, SECOND))
 
 
+@pytest.mark.slow
 def test_warming_brings_vectors_close_to_the_released_behaviour(data, tmp_path):
     """Of the released miniature, where a state that has run for a while is what published vectors were made with."""
     import json

@@ -345,6 +345,7 @@ def make_sentences(count: int) -> list[dict[str, torch.Tensor]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_crf", [True, False])
 def test_the_baseline_learns_that_capitals_begin_names(use_crf):
     config = ElmoConfig(

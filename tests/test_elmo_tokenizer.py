@@ -455,6 +455,7 @@ def test_a_run_loads_it_from_a_folder_without_any_vocabulary(tokenizer, tmp_path
     assert type(loaded) is ElmoTokenizer and dict(loaded("Zoë")) == dict(tokenizer("Zoë"))
 
 
+@pytest.mark.slow
 def test_its_folder_loads_where_this_package_is_not_installed(vocabularies, tmp_path):
     folder = tmp_path / "saved"
     ElmoTokenizer(**vocabularies, max_characters_per_token=9).save_pretrained(folder)

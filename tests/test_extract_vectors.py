@@ -185,6 +185,7 @@ def test_a_text_is_split_so_that_the_vectors_of_a_part_fit_into_memory(tmp_path,
     assert [len(part) for part in extraction.make_plan(path, 0).parts] == [9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["safetensors", "parquet"])
 def test_a_run_that_is_killed_at_any_time_goes_on_to_the_same_bytes(kind, text, tmp_path, small_parts, monkeypatch):
     folder, out = write_bert(tmp_path), tmp_path / "out"

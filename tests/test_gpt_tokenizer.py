@@ -406,6 +406,7 @@ def test_what_a_folder_says_can_be_changed_when_it_is_loaded(tmp_path):
     assert loaded("don't", "a").tokens() == ["d", "o</w>", "n", "'", "t</w>", "a</w>"]
 
 
+@pytest.mark.slow
 def test_a_folder_loads_in_a_process_without_this_package(tmp_path):
     folder, text = tmp_path / "saved", "The man's “hat”\ndon't!"
     tokenizer = tiny(words="released", task_inputs=True)

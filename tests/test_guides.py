@@ -7,7 +7,7 @@ import io
 import json
 import re
 import shutil
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -184,13 +184,26 @@ def test_each_flag_in_the_text_of_a_guide_exists(guide):
 # Examples
 
 
+@pytest.fixture(scope="module")
+def folder_of_models(tmp_path_factory) -> Path:
+    """The shipped models, and tiny random ones under the other names that the guides use."""
+    folder = tmp_path_factory.mktemp("models")
+    with chdir(folder):
+        write_models(folder)
+    return folder
+
+
 @pytest.fixture
-def checkpoints(tmp_path, monkeypatch) -> None:
-    """A directory with the shipped models, in which the other names that the guides use are tiny random models."""
+def checkpoints(folder_of_models, tmp_path, monkeypatch) -> None:
+    """A directory with the models, which an example may change."""
+    shutil.copytree(folder_of_models, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+
+
+def write_models(folder: Path) -> None:
     Path("checkpoints").symlink_to(ROOT / "checkpoints")
-    config = ZooBertConfig.from_json_file(write_model(tmp_path))
-    tokenizer = BertTokenizer(str(write_vocabulary(tmp_path)))
+    config = ZooBertConfig.from_json_file(write_model(folder))
+    tokenizer = BertTokenizer(str(write_vocabulary(folder)))
     for model_class, name in [
         (ZooBertForPreTraining, "google-bert/bert-base-uncased"),
         (ZooBertForPreTraining, "google-bert/bert-base-chinese"),
@@ -200,13 +213,13 @@ def checkpoints(tmp_path, monkeypatch) -> None:
     ]:
         model_class(config).save_pretrained(name)
         tokenizer.save_pretrained(name)
-    gpt = write_gpt_model(tmp_path, n_positions=64)
+    gpt = write_gpt_model(folder, n_positions=64)
     Path("openai-community").mkdir()
     shutil.copytree(gpt, "runs/gpt/pretraining_small")
     gpt.rename("openai-community/openai-gpt")
     for name in ("elmo", "runs/elmo/conll2003"):
         write_elmo(Path(name))
-    convert(None, str(write_release(tmp_path / "zh.model")), "elmo-zh")
+    convert(None, str(write_release(folder / "zh.model")), "elmo-zh")
     write_hdf5(Path("weights.hdf5"), released_tensors(OPTIONS))
     Path("options.json").write_text(json.dumps(OPTIONS), encoding="utf-8")
 

@@ -247,6 +247,7 @@ def test_the_noise_of_neftune_is_scaled_by_the_columns(tmp_path):
     torch.testing.assert_close(losses[1], losses[0], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", [bert_cases, gpt_cases])
 def test_trainer_adds_the_noise_as_to_the_stock_model(cases, tmp_path):
     rows = []

@@ -141,6 +141,7 @@ def test_the_newest_weights_of_a_run_are_packed_while_it_goes_on_and_when_it_has
         (tmp_path / f"go-on-{name}").touch()
 
 
+@pytest.mark.slow
 def test_packed_weights_are_those_of_the_run_rounded_to_bfloat16(tmp_path):
     (program,) = re.findall(r"^halve='(.*?)^'", GPU.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     weights = {"table": torch.randn(3, 5), "scale": torch.tensor(1.7), "counts": torch.tensor([3, 4])}

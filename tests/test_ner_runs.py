@@ -158,6 +158,7 @@ print(json.dumps([type(model).__module__, logits.tolist(), len(vectors[0]), tags
 """
 
 
+@pytest.mark.slow
 def test_a_pushed_elmo_tagger_works_for_a_stranger_with_the_code_beside_it(tmp_path, conll, monkeypatch):
     words, out = sentence(1)[0], tmp_path / "out"
     flags = ["--model_name_or_path", write_elmo(tmp_path / "elmo"), *conll, "--do_train", "--do_eval", "--max_steps"]

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 import torch.nn as nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 import modeling
 from modeling.shared import modeling_onednn as onednn
@@ -74,9 +74,16 @@ def test_torchs_counter_counts_products_and_their_gradients(parameters):
     assert counter.get_total_flops() == 2 * 32 * 5 * 6
 
 
-def test_the_formula_of_the_counter_is_registered_once_for_all_copies_of_the_code():
+def test_the_formula_of_the_counter_is_registered_once_for_all_copies_of_the_code(parameters):
+    registered = flop_registry[torch.ops.mkldnn._linear_pointwise]
     spec = importlib.util.spec_from_file_location("modeling.shared.modeling_onednn_copy", onednn.__file__)
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    copied = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copied)
+    assert flop_registry[torch.ops.mkldnn._linear_pointwise] is registered
+    copied.SMALL = 0
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        copied.linear(torch.randn(4, 8, 5), *parameters)
+    assert counter.get_total_flops() == 2 * 32 * 5 * 6
 
 
 @pytest.mark.parametrize(

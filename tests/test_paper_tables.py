@@ -46,6 +46,7 @@ def commands() -> dict[str, list[steps.Step]]:
     return {name: plan(table, folders, seeds=1) for name, table in TABLES_OF_PAPERS.items()}
 
 
+@pytest.mark.slow
 def test_the_scripts_accept_every_command_with_the_models_and_data_of_the_hub(commands, repository_root):
     parser = parser_of(vectors)
     every = {step.row.name: step for of_table in commands.values() for step in of_table}

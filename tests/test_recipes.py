@@ -279,6 +279,7 @@ def commands_of_squad_large(folder: Path) -> list[list[str]]:
     return [shlex.split(command)[1:] for command in commands]
 
 
+@pytest.mark.slow
 def test_squad_goes_on_with_the_model_that_triviaqa_has_trained(tmp_path):
     recipe = ROOT / "configs" / "bert" / "squad_large.yaml"
     _, _, first, second = commands_of_squad_large(tmp_path)
@@ -291,6 +292,7 @@ def test_squad_goes_on_with_the_model_that_triviaqa_has_trained(tmp_path):
     torch.testing.assert_close(*weights, rtol=0, atol=0)  # with the head of the first
 
 
+@pytest.mark.slow
 def test_the_ensemble_runs_with_the_commands_of_its_recipe(tmp_path):
     recipe = ROOT / "configs" / "bert" / "squad_large.yaml"
     seven, together, *_ = commands_of_squad_large(tmp_path)

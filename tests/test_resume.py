@@ -32,13 +32,13 @@ NONE = ("--save_strategy", "no")
 
 
 def run_with_dropout(tmp_path: Path, saving: tuple[str, ...] = EACH_THIRD) -> list[str]:
-    """A run of 40 updates of RTE in miniature, with dropout, and a checkpoint every third update."""
+    """A run of 30 updates of RTE in miniature, with dropout, and a checkpoint every third update."""
     data = write_task(tmp_path, "RTE")
     model = write_model(tmp_path, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     flags = ["--model_name_or_path", str(model), "--tokenizer_name", str(write_vocabulary(tmp_path)), "--do_train"]
     flags += ["--do_eval", "--task_name", "rte", "--data_dir", str(data), "--max_seq_length", "24"]
     flags += ["--per_device_train_batch_size", "2", "--learning_rate", "0.01"]
-    replaced = recipe(tmp_path, "num_train_epochs: 8\nwarmup_ratio: 0.1\n")  # in some tests, by flags of other names
+    replaced = recipe(tmp_path, "num_train_epochs: 6\nwarmup_ratio: 0.1\n")  # in some tests, by flags of other names
     return [replaced, *flags, *saving]
 
 
@@ -344,6 +344,7 @@ def test_versions_and_threads_may_change_and_that_is_said(stopped, monkeypatch, 
     assert expected in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_seeds_that_are_resumed_on_other_data_are_refused_before_they_train(tmp_path, monkeypatch):
     argv = [
         *run_with_dropout(tmp_path, NONE),
@@ -381,7 +382,7 @@ def test_nothing_begins_again_where_all_checkpoints_are_damaged(stopped, tmp_pat
     ("flag", "value", "message"),
     [
         ("--learning_rate", "0.02", "is of a run with learning_rate 0.01, not 0.02"),
-        ("--num_train_epochs", "9", "is of a run with num_train_epochs 8.0, not 9.0"),
+        ("--num_train_epochs", "9", "is of a run with num_train_epochs 6.0, not 9.0"),
         ("--max_train_samples", "8", "is of a run with max_train_samples None, not 8"),
     ],
 )
@@ -395,30 +396,34 @@ CONSTANT = ["--lr_scheduler_type", "constant", "--warmup_ratio", "0"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shorter", "longer"),
+    ("save", "shorter", "longer"),
     [
-        (["--num_train_epochs", "2"], ["--num_train_epochs", "3"]),
-        (["--num_train_epochs", "2"], ["--max_steps", "14"]),
-        (["--max_steps", "7"], ["--max_steps", "13"]),  # in the middle of an epoch
+        ("epoch", ["--num_train_epochs", "2"], ["--num_train_epochs", "3"]),
+        ("steps", ["--num_train_epochs", "2"], ["--max_steps", "14"]),
+        ("epoch", ["--max_steps", "7"], ["--max_steps", "13"]),  # in the middle of an epoch
+        ("steps", ["--max_steps", "7"], ["--max_steps", "13"]),
         (
+            "steps",
             ["--max_steps", "8", "--lr_scheduler_type", "constant_with_warmup", "--warmup_ratio", "0.5"],
             ["--max_steps", "13", "--lr_scheduler_type", "constant_with_warmup", "--warmup_steps", "4"],
         ),
         (
+            "epoch",
             ["--max_steps", "8", "--load_best_model_at_end", "--eval_steps", "4"],
             ["--max_steps", "16", "--load_best_model_at_end", "--eval_steps", "4"],
         ),
         (
+            "steps",
             ["--max_steps", "6", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
             ["--max_steps", "9", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
         ),
         (
+            "epoch",
             ["--max_steps", "2", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
             ["--max_steps", "9", "--early_stopping_patience", "1", "--eval_steps", "1", "--learning_rate", "0"],
         ),
     ],
 )
-@pytest.mark.parametrize("save", ["steps", "epoch"])
 def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(flags, tmp_path, shorter, longer, save):
     if save == "epoch":
         place = flags.index("--save_steps")
@@ -430,6 +435,7 @@ def test_a_finished_run_goes_on_to_the_bits_of_a_longer_one(flags, tmp_path, sho
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shorter", "longer", "message"),
     [
@@ -474,6 +480,7 @@ STABLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [["--max_steps", "14", "--decay_ratio", "0.4"], ["--max_steps", "30"]])
 def test_a_run_goes_on_from_a_checkpoint_to_another_length_if_its_learning_rate_has_not_fallen(
     flags, tmp_path, length
@@ -487,6 +494,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_another_length_if_its_learning_rate_
     assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "stable"), [("9", 8), ("30", 18)])
 def test_a_run_whose_learning_rate_has_fallen_has_no_other_length(flags, tmp_path, length, stable):
     argv = [*flags, *STABLE, "--max_steps", "20", "--output_dir", str(tmp_path / "out")]
@@ -496,7 +504,7 @@ def test_a_run_whose_learning_rate_has_fallen_has_no_other_length(flags, tmp_pat
 
 
 def test_the_same_length_in_other_words_is_the_same_run(stopped, whole, tmp_path):
-    run_glue.main([*stopped, "--resume", "--max_steps", "40", "--warmup_ratio", "0", "--warmup_steps", "4"])
+    run_glue.main([*stopped, "--resume", "--max_steps", "30", "--warmup_ratio", "0", "--warmup_steps", "3"])
     assert outcome(tmp_path / "out") == whole
 
 
@@ -506,6 +514,7 @@ def test_what_changes_no_weight_may_change_when_a_run_is_resumed(stopped, whole,
     assert (tmp_path / "out" / "predictions.tsv").exists()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_its_data_have_moved_and_its_flags_are_in_other_words(stopped, flags, tmp_path):
     moved = shutil.move(tmp_path / "RTE", tmp_path / "moved")
     words = ["--gradient_checkpointing", "--eval_strategy", "epoch", "--data_dir", str(moved)]
@@ -533,6 +542,7 @@ def test_a_finished_run_is_resumed_without_training(flags, tmp_path, monkeypatch
     assert outcome(tmp_path / "out") == before
 
 
+@pytest.mark.slow
 def test_a_finished_run_without_checkpoints_predicts_without_training(tmp_path, monkeypatch):
     argv, out = run_with_dropout(tmp_path, NONE), tmp_path / "out"
     run_glue.main([*argv, "--do_predict", "--output_dir", str(tmp_path / "whole")])
@@ -606,6 +616,7 @@ def test_of_two_processes_one_with_a_full_disk_ends_both_with_one_line(flags, tm
     assert not list((tmp_path / "out").glob("*checkpoint-*"))
 
 
+@pytest.mark.slow
 def test_a_disk_too_full_for_the_model_keeps_the_earlier_one_and_the_checkpoint(flags, tmp_path, capfd):
     out = tmp_path / "out"
     argv = [*flags, "--output_dir", str(out)]

@@ -121,6 +121,7 @@ def test_two_processes_score_as_one(flags, tmp_path):
         assert [mine[side] for side in ("good", "bad")] == pytest.approx([expected["good"], expected["bad"]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_gpt, write_bert, write_bilm], ids=lambda write: write.__name__)
 def test_bfloat16_moves_the_scores_a_little(write, flags, tmp_path):
     flags += ["--model_name_or_path", str(write(tmp_path))]

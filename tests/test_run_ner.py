@@ -85,18 +85,17 @@ def test_the_saved_folder_tags_text_in_a_pipeline(tmp_path, flags, conll):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tag_scheme", ["iob2", "bioes"])
-@pytest.mark.parametrize("scheme", ["iob1", "iob2", "bioes"])
+@pytest.mark.parametrize(
+    ("scheme", "tag_scheme"), [("iob1", "iob2"), ("iob1", "bioes"), ("iob2", "bioes"), ("bioes", "iob2")]
+)
 def test_the_data_may_have_any_scheme_and_the_model_another(tmp_path, flags, scheme, tag_scheme):
     folder = write_folder(tmp_path / "conll", scheme=scheme)
     more = ["--data_dir", str(folder), "--tag_scheme", tag_scheme, "--num_train_epochs", "25", *ALL]
     results = run_ner.main([*flags, *more, "--save_strategy", "no"])
     assert results["eval_f1"] == results["eval_accuracy"] == results["test_accuracy"] == 1
     names = AutoConfig.from_pretrained(tmp_path / "out").id2label
-    assert list(names.values()) == [
-        "O",
-        *(f"{p}-{t}" for t in ("PER", "WORK") for p in ("BIES" if tag_scheme == "bioes" else "BI")),
-    ]
+    prefixes = "BIES" if tag_scheme == "bioes" else "BI"
+    assert list(names.values()) == ["O", *(f"{p}-{t}" for t in ("PER", "WORK") for p in prefixes)]
     rows = read_columns(tmp_path / "out" / "predictions.conll")
     assert all(line[1] == line[2] for row in rows for line in row)
 
@@ -122,10 +121,8 @@ def test_a_checkpoints_own_order_of_the_tags_stays(tmp_path, flags, conll):
 def test_json_and_columns_of_the_same_sentences_are_the_same_data(tmp_path, flags):
     rows = range(8)
     files = [write_conll(tmp_path / "a.conll", rows), write_json(tmp_path / "a.json", [sentence(row) for row in rows])]
-    results = [
-        run_ner.main([*flags, *SHORT, "--train_file", file, "--validation_file", file, "--do_train", "--do_eval"])
-        for file in files
-    ]
+    argv = [*flags, *SHORT, "--do_train", "--do_eval"]
+    results = [run_ner.main([*argv, "--train_file", file, "--validation_file", file]) for file in files]
     assert results[0]["eval_loss"] == results[1]["eval_loss"]
 
 
@@ -412,6 +409,7 @@ def scores_of(results: dict) -> dict[str, float]:
     return {name: value for name, value in results.items() if name.startswith("eval_") and "runtime" not in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [[], ["--document_context"]])
 def test_states_from_the_cache_give_the_scores_of_the_model_itself(tmp_path, flags, conll, context):
     args = [*flags, *conll, *context, *ALL, *SHORT, "--features", "weighted_sum_all"]
@@ -468,6 +466,7 @@ def test_without_features_the_taggers_fields_are_not_the_models(flags, conll):
         run_ner.main([*flags, *conll, "--do_train", "--config_overrides", "rnn_size=5"])
 
 
+@pytest.mark.slow
 def test_elmos_tagger_runs_with_and_without_the_cache(tmp_path, elmo, conll):
     args = ["--model_name_or_path", elmo, *conll, *ALL, "--tag_scheme", "bioes", "--output_dir", str(tmp_path / "out")]
     args += ["--config_overrides", "task_dropout=0,mix_dropout=0", "--overwrite_output_dir", "--learning_rate", "0.05"]
@@ -630,6 +629,7 @@ def test_a_broken_file_is_an_error_that_says_where(tmp_path, flags, content, mes
 # Several processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "elmo"])
 def test_two_processes_and_accumulated_steps_weigh_tags_as_one_process_does(tmp_path, flags, conll, elmo, family):
     """However sentences of different lengths are divided, each labelled word counts the same."""

@@ -110,6 +110,7 @@ def test_a_trained_model_goes_on_with_other_text(trained, tmp_path):
     assert again["eval_loss"] == pytest.approx(metrics["eval_loss"], abs=difference)
 
 
+@pytest.mark.slow
 def test_two_processes_evaluate_as_one(trained, tmp_path):
     kind, folder, _ = trained
     argv = [*flags(tmp_path, kind), "--model_name_or_path", str(folder / "out"), "--do_train", "false"]
@@ -242,6 +243,7 @@ def test_the_last_part_of_the_updates_has_longer_rows(tmp_path, monkeypatch):
     assert lengths == [18] * 18 + [31] * 2
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_to_another_length_if_its_longer_rows_have_not_begun(tmp_path):
     argv = [*flags(tmp_path, "masked_lm"), "--final_seq_length", "31", "--final_share", "0.25", "--do_eval", "false"]
     argv += ["--lr_scheduler_type", "warmup_stable_decay", "--save_strategy", "steps", "--save_steps", "7"]
@@ -304,6 +306,7 @@ def test_the_perplexity_is_that_of_the_held_out_text(tmp_path):
     assert metrics["eval_bits_per_byte"] == pytest.approx(total / math.log(2) / size, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked_lm", "bilm"])
 def test_a_run_that_does_not_evaluate_trains_on_the_same_text_where_the_held_out_file_is_missing(tmp_path, kind):
     argv = [*flags(tmp_path, kind), "--max_steps", "1", "--output_dir", str(tmp_path / "out")]

@@ -247,8 +247,7 @@ MODELS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [2, 3, 5, 10])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("model", "number"), [*zip(MODELS, (2, 3, 5, 10), strict=True), ("bert", 10)])
 def test_every_model_learns_from_files_of_ones_own_with_any_number_of_choices(tmp_path, flags, model, number):
     checkpoint = MODELS[model](tmp_path)
     flags += ["--model_name_or_path", str(checkpoint)]
@@ -321,6 +320,7 @@ def test_a_language_model_reads_its_own_tokens_around_context_and_choice_and_lea
 # However a run is computed
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_results_of_one(tmp_path, flags, swag):
     common = [*flags, *swag, *ALL, "--num_train_epochs", "2", "--group_by_length", "--adam_epsilon", "0.001"]
     one, two = tmp_path / "one", tmp_path / "two"

@@ -336,6 +336,7 @@ def test_several_seeds_are_the_single_runs_and_the_best_is_kept(flags, tmp_path)
     assert all(torch.equal(kept[name], alone[name]) for name in alone)
 
 
+@pytest.mark.slow
 def test_of_the_seeds_that_were_not_best_only_the_results_remain_and_with_other_predictions_they_are_refused(
     flags, tmp_path
 ):
@@ -395,6 +396,7 @@ def test_the_model_of_a_seed_is_gone_when_the_next_begins(flags, monkeypatch):
     assert len(models) == 2
 
 
+@pytest.mark.slow
 def test_seeds_of_data_that_only_have_the_same_name_are_not_resumed(two_seeds, finished, tmp_path):
     record = metrics_of(tmp_path / "out" / "seed-42")
     assert record["args"]["data_dir"] == "RTE" and str(Path(two_seeds[-1]).parent) not in json.dumps(record)
@@ -528,6 +530,7 @@ def test_a_seed_that_diverges_is_replaced_and_where_it_may_not_be_named(run, tmp
         runs.repeat(diverging, run(do_eval=True, seeds=2, output_dir=str(tmp_path / "other")))
 
 
+@pytest.mark.slow
 def test_a_seed_that_diverged_and_was_replaced_is_not_run_again(run, tmp_path):
     fake, _ = fake_run({42: (0.4, 2), 43: (0.5, 2), 44: (0.6, 2)})
     started = []
@@ -583,6 +586,7 @@ def test_runs_of_several_seeds_are_not_resumed_as_one(finished):
         run_glue.main([*finished, "--resume", "--do_predict"])
 
 
+@pytest.mark.slow
 def test_overwriting_leaves_nothing_of_earlier_seeds(flags, tmp_path, monkeypatch):
     out = tmp_path / "out"
     run_glue.main([*flags, "--seeds", "3", "--do_predict"])

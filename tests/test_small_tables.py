@@ -148,6 +148,8 @@ def prepare_small_pretraining(step: Step, words: list[str]) -> None:
     """A model of a size for tests instead of the recipe's, on the same text."""
     words += ["--per_device_train_batch_size", "2", "--preprocessing_num_workers", "1", "--max_eval_samples", "3"]
     words += ["--max_seq_length", "24", "--report_to", "none"]
+    overrides = steps.parse(step).config_overrides
+    words += ["--config_overrides", ",".join(filter(None, [overrides, "hidden_size=24,intermediate_size=37"]))]
 
 
 @pytest.mark.slow

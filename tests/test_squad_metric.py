@@ -330,6 +330,7 @@ def test_an_unknown_version_is_refused_with_the_list(version):
         metrics.load("squad", version)
 
 
+@pytest.mark.slow
 def test_the_last_reference_of_each_published_question_is_all_right(data):
     """But in F1 of 1.1 where it is nothing but an article."""
     articles = json.loads((data / "squad" / "dev-v1.1.json").read_text(encoding="utf-8"))["data"]

@@ -407,6 +407,7 @@ def test_a_long_context_is_tokenised_once(bert, monkeypatch):
     assert str(read).count("good film " * 99) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "elmo"])
 def test_a_context_of_a_megabyte_is_read_to_its_end(tmp_path, name):
     context = f"good {'bad' * 12} film " * 24_000 + "very dull"

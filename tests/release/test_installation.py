@@ -84,9 +84,26 @@ def test_all_recipes_are_there_and_parse():
     assert CONFIGS.is_relative_to(INSTALLED.locate_file(""))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_shows_its_help(command, work):
-    assert "usage" in call(work, command.removeprefix(COMMAND), "--help").lower()
+# Those that the tests below run, and app.
+RUN = [
+    "app",
+    "extract-vectors",
+    "reproduce",
+    "run-blimp",
+    "run-glue",
+    "run-ner",
+    "run-pretraining",
+    "run-squad",
+    "run-swag",
+]
+
+
+def test_each_command_is_run_here():
+    assert [command.removeprefix(COMMAND) for command in COMMANDS] == RUN
+
+
+def test_a_command_whose_extra_is_missing_shows_its_help(work):
+    assert "usage" in call(work, "app", "--help").lower()
 
 
 def test_a_classifier_is_trained_and_loads(classifier):
