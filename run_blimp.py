@@ -192,7 +192,7 @@ def load(args: BlimpArguments) -> tuple[MinimalPairs, PreTrainedModel, PreTraine
         raise InputError(f"--pll {args.pll} is for masked models, not {type(config).__name__}: leave it out")
     model = load_model(head, args.source, config, tokenizer, train=False, remedy=REMEDY)
     scorer = make_scorer(head, model, tokenizer, args.pll)
-    task = MinimalPairs(data, {}, scorer.collate, samples, describe_data(of_blimp, scorer), scorer, columns)
+    task = MinimalPairs(data, samples, describe_data(of_blimp, scorer), scorer, columns, collate=scorer.collate)
     return task, model, tokenizer
 
 

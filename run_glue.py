@@ -249,7 +249,7 @@ def load(args: GlueArguments) -> tuple[Classification, PreTrainedModel, PreTrain
     model = load_model(AutoModelForSequenceClassification, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=len(glue_task.text) == 2)
     samples = count_samples(data, args.limits)
-    return Classification(data, {}, None, samples, describe_data(glue_task, args), glue_task, names), model, tokenizer
+    return Classification(data, samples, describe_data(glue_task, args), glue_task, names), model, tokenizer
 
 
 def classifier_fields(names: list[str]) -> dict[str, object]:

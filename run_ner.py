@@ -238,7 +238,7 @@ def load(args: NerArguments) -> tuple[Tagging, PreTrainedModel, PreTrainedTokeni
     model = build_model(config, names, tokenizer, args)
     check_length(args.max_seq_length, model, tokenizer)
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
-    task = Tagging(data, {}, None, samples, describe_data(args), names, data_scheme or scheme, scheme)
+    task = Tagging(data, samples, describe_data(args), names, data_scheme or scheme, scheme)
     return task, model, tokenizer
 
 

@@ -372,7 +372,7 @@ def build_task(
         training = phases[0].objective if args.do_train else None
         held_out = build(text.validation, phases[-1].objective.length, rows=None, training=training)
         features["validation"] = HeldOut.of(held_out, args.max_eval_samples)
-    return LanguageModelling(data, features, None, {}, describe_data(kind, args), phases)
+    return LanguageModelling(data, {}, describe_data(kind, args), phases, features=features)
 
 
 def _check_needs_no_evaluation(args: PretrainingArguments) -> None:

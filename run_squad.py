@@ -265,7 +265,7 @@ def load(args: SquadArguments) -> tuple[Answering, PreTrainedModel, PreTrainedTo
         "max_answer_length": args.max_answer_length,
         "threshold": args.null_score_diff_threshold,
     }
-    return Answering(data, {}, None, samples, describe_data(args), {}, **decoding), model, tokenizer
+    return Answering(data, samples, describe_data(args), {}, **decoding), model, tokenizer
 
 
 def describe_windows(windows: Windows) -> str:

@@ -141,7 +141,7 @@ def load(args: SwagArguments) -> tuple[MultipleChoice, PreTrainedModel, PreTrain
     data = load_data(args)
     model = load_model(AutoModelForMultipleChoice, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
-    return MultipleChoice(data, {}, None, count_samples(data, args.limits), describe_data(args)), model, tokenizer
+    return MultipleChoice(data, count_samples(data, args.limits), describe_data(args)), model, tokenizer
 
 
 def describe_data(args: SwagArguments) -> Description:

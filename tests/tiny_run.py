@@ -81,7 +81,14 @@ def tiny_task(
     """`eval_sets` by their suffix; `references` are the examples that the first of them is made from."""
     features = {"train": data_set} | {f"validation{suffix}": each for suffix, each in (eval_sets or {}).items()}
     data = DatasetDict({"validation": references} if references is not None else features)
-    return TinyTask(data, features, collate, {}, Description("text-classification", "tiny", "Tiny"), metrics)
+    return TinyTask(
+        data,
+        {},
+        Description("text-classification", "tiny", "Tiny"),
+        metrics,
+        features=features,
+        collate=collate,
+    )
 
 
 def computation(model: PreTrainedModel, collate: Collate, args: RunArguments, accelerator: Accelerator) -> Compute:

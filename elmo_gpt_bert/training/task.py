@@ -9,7 +9,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -151,16 +151,16 @@ class Task(ABC):
     test_mm.
 
     data: the examples as they were read
+    samples: the entries of metrics.json for the numbers of examples, as `count_samples` makes them
     features: the features made from them, limited to the number of examples that the run uses
     collate: makes a batch of a list of features
-    samples: the entries of metrics.json for the numbers of examples, as `count_samples` makes them
     """
 
     data: DatasetDict
-    features: Mapping[str, Dataset]
-    collate: Collate
     samples: Mapping[str, int]
     description: Description
+    features: Mapping[str, Dataset] = field(default_factory=dict, kw_only=True)
+    collate: Collate | None = field(default=None, kw_only=True)
 
     writes_validation: ClassVar[bool] = False  # whether predictions for the validation set are written, too
     unit: ClassVar[str] = "examples"  # what the console calls an example
