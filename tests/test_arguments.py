@@ -65,8 +65,8 @@ def test_null_in_a_recipe_is_the_default_of_none_and_in_quotes_it_is_text_as_on_
     def parse(*argv: str) -> RunArguments:
         return parse_arguments(Arguments, [*argv, *REQUIRED])
 
-    assert parse(recipe(tmp_path, "tokenizer_name: null\neval_steps: ~\nhub_model_id:")) == parse()
-    quoted = parse(recipe(tmp_path, "tokenizer_name: 'null'"))
+    assert parse(recipe(tmp_path, "do_train: true\ntokenizer_name: null\neval_steps: ~\nhub_model_id:")) == parse()
+    quoted = parse(recipe(tmp_path, "do_train: true\ntokenizer_name: 'null'"))
     assert quoted.tokenizer_name == "null" and quoted == parse("--tokenizer_name", "null")
 
 
@@ -212,7 +212,7 @@ def test_their_flags_are_ours_under_other_names_and_leave_no_trace(tmp_path, the
     keys = [flag.replace("-", "_").replace("=", " ").split() for flag in re.split("(?:^| )--", theirs)[1:]]
     if not any(key[0].startswith("no_") for key in keys):
         lines = [f"{name}: {values[0] if len(values) == 1 else values or True}" for name, *values in keys]
-        text = "\n".join(lines).replace("'", "")
+        text = "\n".join(["do_train: true", *lines]).replace("'", "")
         assert parse_arguments(Arguments, [recipe(tmp_path, text), *REQUIRED]) == meant
 
 
@@ -321,7 +321,7 @@ def test_a_run_that_compares_no_evaluations_leaves_out_that_the_recipe_chooses_t
         with pytest.raises(SystemExit):
             parse(text, *flags)
     with pytest.raises(SystemExit):  # a recipe that lacks do_eval is not half of one
-        parse("load_best_model_at_end: true")
+        parse("do_train: true\nload_best_model_at_end: true")
 
 
 # Flags of which a run uses one
@@ -388,8 +388,8 @@ def test_data_on_the_command_line_replace_those_of_the_recipe_split_by_split(tmp
     ],
 )
 def test_a_flag_that_leaves_another_without_effect_is_refused_with_it(flags, arguments, tmp_path, capsys):
-    text = "".join(f"{word.strip().replace(' ', ': ')}\n" for word in flags.split("--")[1:])
-    for argv in ([*REQUIRED, *flags.split()], [recipe(tmp_path, text), *MODEL, "--do_train"]):
+    text = "".join(f"{word.strip().replace(' ', ': ')}\n" for word in ["do_train true", *flags.split("--")[1:]])
+    for argv in ([*REQUIRED, *flags.split()], [recipe(tmp_path, text), *MODEL]):
         with pytest.raises(SystemExit):
             parse_arguments(SCRIPTS[arguments], argv)
         (line,) = capsys.readouterr().err.splitlines()
@@ -521,7 +521,7 @@ def test_the_former_name_of_a_flag_is_read_on_the_command_line_and_in_a_recipe(t
     arguments, name, data = run_ner.NerArguments, "state_cache", ["--data_dir", "d"]
     meant = parse_arguments(arguments, [*REQUIRED, *data, f"--{name}", "kept"])
     assert getattr(meant, name) == "kept" and "feature_cache" not in public_arguments(meant)
-    old = recipe(tmp_path, "feature_cache: kept")
+    old = recipe(tmp_path, "do_train: true\nfeature_cache: kept")
     for argv in (
         ["--feature_cache", "kept"],
         ["--feature-cache=kept"],

@@ -32,7 +32,18 @@ LONGEST_FILE = 500
 LONGER_FILES = {"tests/test_convert_elmo.py": 548}
 
 # The modules of elmo_gpt_bert/training, each of which imports only from those before it.
-ROOMS = ("errors", "files", "digests", "processes", "output_folder", "arguments", "flags", "command_line", "results")
+ROOMS = (
+    "errors",
+    "files",
+    "digests",
+    "memory",
+    "processes",
+    "output_folder",
+    "arguments",
+    "flags",
+    "command_line",
+    "results",
+)
 ROOMS += ("layers", "optimization", "identity", "batches", "log", "launching", "loading", "hub")
 ROOMS += ("published", "task", "ensembles", "checkpoints", "loop", "cards", "reporting", "runs")
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from elmo_gpt_bert.training import processes
+from elmo_gpt_bert.training import memory
 from tests.conftest import ROOT
 from tests.run_samples import make_run
 
@@ -15,7 +15,7 @@ from tests.run_samples import make_run
 # Blocks of 100,000 bytes are below what the C library asks the system for one by one.
 HOLES = """
 from pathlib import Path
-from elmo_gpt_bert.training.processes import release
+from elmo_gpt_bert.training.memory import release
 
 def resident():
     return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
@@ -42,7 +42,7 @@ def test_holes_between_blocks_in_use_go_back_to_the_system():
 PAGES = """
 import resource
 import torch
-from elmo_gpt_bert.training.processes import keep_blocks
+from elmo_gpt_bert.training.memory import keep_blocks
 
 def new_pages(megabytes):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -83,16 +83,16 @@ def test_a_library_that_refuses_large_limits_gets_smaller_ones_or_none(most, cal
     class Library:
         def mallopt(self, option: int, value: int) -> int:
             made.append((option, value))
-            return int(option == processes.M_TRIM_THRESHOLD or value <= most)
+            return int(option == memory.M_TRIM_THRESHOLD or value <= most)
 
-    monkeypatch.setattr(processes, "_glibc", Library)
-    processes.keep_blocks()
+    monkeypatch.setattr(memory, "_glibc", Library)
+    memory.keep_blocks()
     assert made == (calls or [(-3, 2**30), (-3, 2**25)])
 
 
 def test_training_gives_memory_back_again_and_again(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(processes, "release", lambda: calls.append(1))
+    monkeypatch.setattr(memory, "release", lambda: calls.append(1))
     main, argv = make_run(tmp_path, "bert glue")
-    main([*argv, "--max_steps", str(2 * processes.UPDATES + 1), "--output_dir", str(tmp_path / "out")])
+    main([*argv, "--max_steps", str(2 * memory.UPDATES + 1), "--output_dir", str(tmp_path / "out")])
     assert len(calls) == 3  # and at the end

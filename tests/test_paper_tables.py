@@ -295,7 +295,8 @@ def test_a_table_of_a_paper_runs_and_goes_on_where_it_was(miniature, repository_
     record = json.loads((tmp_path / "paper" / "glue" / "record.json").read_text(encoding="utf-8"))
     row = next(row for row in record["rows"] if row["name"] == "bert_base/mrpc")
     assert record["budget"] == "paper" and row["runs"].keys() == {"42", "43"}
-    assert row["flags"] == {"model_name_or_path": "google-bert/bert-base-uncased", "data_dir": "data/glue, or the Hub"}
+    paths = {"model_name_or_path": "google-bert/bert-base-uncased", "data_dir": "data/glue, or the Hub"}
+    assert row["flags"] == {"task_name": "mrpc", **paths}
 
 
 class Ended:

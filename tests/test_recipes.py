@@ -181,6 +181,26 @@ def test_a_recipe_fits_its_script(use):
         assert load_config(args).max_position_embeddings >= args.max_seq_length
 
 
+@pytest.mark.parametrize(
+    ("text", "flags", "expected"),
+    [
+        ("", "", (True, True, "runs/mine/tasks")),
+        ("", "--task_name SST-2", (True, True, "runs/mine/tasks/sst2")),
+        ("task_name: cola", "--task_name STS-B --output_dir o", (True, True, "o")),
+        ("task_name: cola", "--do_train false", (False, True, "runs/mine/tasks")),
+        ("task_name: cola\ndo_train: true", "", (True, False, "runs/mine/tasks")),
+        ("task_name: cola\ndo_eval: true", "", (False, True, "runs/mine/tasks")),
+    ],
+)
+def test_a_recipe_trains_evaluates_and_names_its_folder_unless_words_say_otherwise(tmp_path, text, flags, expected):
+    (tmp_path / "mine").mkdir()
+    path = tmp_path / "mine" / "tasks.yml"
+    path.write_text(f"model_name_or_path: m\n{text or 'seed: 1'}\n", encoding="utf-8")
+    words = flags.split() if "task_name" in text + flags else ["--train_file", "a.csv", "--validation_file", "b.csv"]
+    args = parse_arguments(run_glue.GlueArguments, [str(path), *words])
+    assert (args.do_train, args.do_eval, args.output_dir) == expected
+
+
 # Chinese tasks: of entities the layout, of questions the content of a file.
 CHINESE = {"msra": "msra", "ontonotes4": "bmes", "cmrc2018": make_cmrc(), "drcd": make_drcd()}
 

@@ -12,7 +12,8 @@ A module imports only from modules above it in this list:
     command_line   one-line errors, signals, and output that outlives its reader
     results        the entries of metrics.json: scores, seconds, and how many examples a run uses
     layers         finds, freezes and compiles a model's layers; optimization: optimizer and learning rate schedule
-    processes      joins the processes of a run, and makes them agree; their versions, processor, threads and memory
+    memory         kept for the next update of a run on the CPU, and given back to the system
+    processes      joins the processes of a run, and makes them agree; their versions, processor and threads
     identity       which run the files in OUTPUT_DIR belong to, and whether it has finished
     batches        the examples of each update, and how their batches are loaded
     log            what a run logs: its speed, trackers, and the curves of log.jsonl

@@ -5,7 +5,7 @@ line, which override them:
 
     python run_glue.py configs/bert/glue.yaml --task_name sst2 --learning_rate 5e-5
 
-A run with a recipe trains and evaluates unless a word says otherwise, and its --output_dir is by default named after
+A recipe that names neither do_train nor do_eval does both, and its --output_dir is by default named after
 the recipe and the task: runs/bert/glue/sst2.
 Paths, also in recipes, are relative to the directory in which the command runs. Those that begin with configs/ are
 found in every directory. The flags of transformers' example scripts, past and present, that have another name or form
@@ -231,7 +231,7 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
             recipe = parser.read(_read_recipe(path, parser.optional), path)
         flags = parser.read(words)
         if path is not None:
-            recipe = parser.defaults_with(path, flags) | recipe
+            recipe = parser.defaults_with(path, recipe, flags) | recipe
         recipe = switch_off(arguments_class, recipe, flags)
         given = recipe | flags
         if given.keys() & {"bf16", "fp16"}:  # --bf16 false, alone, means float32, not auto
@@ -379,11 +379,15 @@ class _RunParser(_Parser):
         self.recipe = None
         return vars(namespace)
 
-    def defaults_with(self, recipe: Path, flags: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of a run with a recipe where neither it nor the `flags` of the command line say another."""
+    def defaults_with(self, path: Path, recipe: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+        """What a run with the recipe in `path` does where its words and the `flags` of the command line do not say it.
+
+        A recipe that names one of do_train and do_eval means no other.
+        """
         choices = [str(flags[name]) for name in CHOICES_OF_OUTPUT if flags.get(name) is not None]
-        folder = Path("runs", recipe.resolve().parent.name, recipe.stem, *choices)
-        defaults = {"do_train": True, "do_eval": True, "output_dir": str(folder)}
+        defaults = {"output_dir": str(Path("runs", path.resolve().parent.name, path.stem, *choices))}
+        if recipe.keys().isdisjoint({"do_train", "do_eval"}):
+            defaults |= {"do_train": True, "do_eval": True}
         return {name: value for name, value in defaults.items() if name in self.names}
 
     def _refuse(self, word: str) -> None:

@@ -22,7 +22,7 @@ import torch
 from accelerate import Accelerator, DistributedType
 from accelerate.utils import send_to_device, tqdm
 
-from elmo_gpt_bert.training import processes
+from elmo_gpt_bert.training import memory
 from elmo_gpt_bert.training.arguments import RunArguments, default_strategy
 from elmo_gpt_bert.training.batches import (
     Batch,
@@ -107,11 +107,11 @@ def train(
     if task.evaluation_splits and args.metric_for_best_model:  # a wrong name fails before training
         _check_metric(task, compute, args.metric_for_best_model)
     if accelerator.device.type == "cpu":
-        processes.keep_blocks()
+        memory.keep_blocks()
     compiled = compiled_layers(model, args.torch_compile_mode) if args.torch_compile else contextlib.nullcontext()
     with compiled:
         trained = _Training(model, tokenizer, task, compute, args, accelerator, identity).run()
-    processes.release()
+    memory.release()
     return trained
 
 
@@ -339,8 +339,8 @@ class _Training:
         """Does what is due after an update: logs, evaluates, saves a checkpoint, or stops."""
         args, update, is_last = self.args, self.progress.update, self.is_last
         ends = self.plan.ends_epoch(update) or is_last
-        if update % processes.UPDATES == 0:
-            processes.release()
+        if update % memory.UPDATES == 0:
+            memory.release()
         if update % args.logging_steps == 0 or is_last:
             self.log()
         evaluates = is_last if args.eval_strategy == "no" else self.is_due(args.eval_strategy, args.eval_steps, ends)
