@@ -6,7 +6,7 @@
 
     python run_glue.py configs/bert/glue.yaml --task_name mrpc  # the paper's recipe, data from the Hub
     python run_glue.py configs/bert/sst2_scratch.yaml --data_dir glue_data  # random weights, the GLUE zip's folders
-    python run_glue.py configs/gpt/glue.yaml --task_name snli --data_dir snli_1.0  # the unpacked release
+    python run_glue.py configs/gpt/glue.yaml --task_name snli --data_dir snli_1.0 --do_predict
     python run_glue.py --model_name_or_path CHECKPOINT --train_file a.csv --validation_file b.csv \\
         --do_train --do_eval --output_dir runs/mine
     python run_glue.py --model_name_or_path runs/mine --test_file c.csv --do_predict --output_dir runs/predictions
@@ -79,6 +79,8 @@ class GlueArguments(DataArguments):
         Pair(OWN_DATA, "task_name data_dir", about="text_column_names label_column_name label_names problem_type"),
     )
 
+    flags_of_use: ClassVar[tuple[str, ...]] = (*DataArguments.flags_of_use, "text_column_names", "label_column_name")
+
     task_name: Annotated[str, one_of(EVERY_TASK)] | None = HfArg(
         default=None, help=f"one of {', '.join(TASKS)}; {', '.join(DIAGNOSTICS)} test a model trained on mnli"
     )
@@ -145,7 +147,7 @@ class GlueArguments(DataArguments):
         if self.task_name in DIAGNOSTICS and self.do_train:
             raise InputError(
                 f"--task_name {self.task_name} has no data to train on: train on mnli, and give that model as "
-                "--model_name_or_path"
+                "--model_name_or_path, with --do_train false"
             )
         for split in self.splits:
             if split not in EVERY_TASK[self.task_name].splits:

@@ -90,7 +90,7 @@ class NerArguments(DataArguments):
         OneWay("do_train", "tag_scheme", lambda args: not args.do_train),
     )
 
-    flags_of_reading: ClassVar[tuple[str, ...]] = (*DataArguments.flags_of_reading, "document_context")
+    flags_of_use: ClassVar[tuple[str, ...]] = (*DataArguments.flags_of_use, "document_context", *COLUMNS.split())
 
     dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. lhoestq/conll2003")
     dataset_config_name: PathOrName | None = HfArg(default=None, help="its configuration, where it has several")

@@ -33,10 +33,11 @@ import elmo_gpt_bert.starting  # noqa: F401 - says so before the imports below, 
 import json
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from accelerate import PartialState
@@ -92,9 +93,10 @@ class SquadArguments(DataArguments):
         ),
     )
 
-    flags_of_reading: ClassVar[tuple[str, ...]] = (
-        *DataArguments.flags_of_reading,
-        *("doc_stride", "max_query_length", "max_answer_length", "version_2_with_negative"),
+    flags_of_use: ClassVar[tuple[str, ...]] = (
+        *DataArguments.flags_of_use,
+        *("doc_stride", "max_query_length", "max_answer_length", "version_2_with_negative", "metric"),
+        "null_score_diff_threshold",
     )
 
     dataset_name: PathOrName | None = HfArg(default=None, help="data set on the Hub, e.g. rajpurkar/squad")
@@ -121,6 +123,11 @@ class SquadArguments(DataArguments):
         help="predict '' where 'no answer' scores more than this above the best answer; default: 0 or, for the test "
         "file of a run that evaluates, the threshold with the best F1 on the validation set",
     )
+
+    def repeated_flags(self, results: Mapping[str, float]) -> dict[str, Any]:
+        """As in every script; for SQuAD 2.0 with the threshold that has the best F1 on the validation set."""
+        best = {"null_score_diff_threshold": results.get("eval_best_f1_thresh")}
+        return ({} if best["null_score_diff_threshold"] is None else best) | super().repeated_flags(results)
 
     def __post_init__(self) -> None:
         super().__post_init__()

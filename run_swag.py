@@ -5,8 +5,8 @@
 """Fine-tunes and evaluates a model on multiple choice: SWAG (Zellers et al. 2018), RACE, Story Cloze or your own data.
 
     python run_swag.py configs/gpt/choices.yaml --task_name swag  # the paper's recipe, data from the Hub
-    python run_swag.py configs/gpt/choices.yaml --task_name race --data_dir RACE  # RACE's folder as it is published
-    python run_swag.py configs/gpt/choices.yaml --task_name storycloze --data_dir storycloze  # the csv files of 2016
+    python run_swag.py configs/gpt/choices.yaml --task_name race --data_dir RACE --do_predict
+    python run_swag.py configs/gpt/choices.yaml --task_name storycloze --data_dir storycloze --do_predict
     python run_swag.py --model_name_or_path CHECKPOINT --train_file a.csv --validation_file b.csv \\
         --do_train --do_eval --output_dir runs/mine
     python run_swag.py --model_name_or_path runs/mine --test_file c.csv --do_predict --output_dir runs/predictions

@@ -36,7 +36,7 @@ FILES = [(task, split, file) for task in EVERY_TASK.values() for split, file in 
 def write(task_name: str, split: str, names: list[str], outputs: np.ndarray) -> dict[str, list[str]]:
     """name -> lines of what a run writes; the model has these classes and, for each example, a row of outputs."""
     glue_task = EVERY_TASK[task_name]
-    task = run_glue.Classification({}, {}, None, {}, Description("text-classification"), glue_task, names)
+    task = run_glue.Classification({}, {}, Description("text-classification"), glue_task, names)
     return {name: text.splitlines() for name, text in task.write(split, {"logits": list(outputs)}).items()}
 
 

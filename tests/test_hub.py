@@ -208,6 +208,8 @@ def pull(packages: list[str], mark: str, folder: str) -> dict:
     report["stock v1"] = load(classify, "me/tiny-bert", revision="v1")
     report["stock gpt"] = pull_gpt(trust_remote_code=False)
     print(mark, file=sys.stderr, flush=True)
+    AutoModelForMaskedLM.from_pretrained("me/tiny-bert", trust_remote_code=True).save_pretrained(f"{folder}-words")
+    report["saved as another"] = load(classify, f"{folder}-words", trust_remote_code=True)
     for auto in (AutoModel, AutoModelForMaskedLM, classify):
         report[auto.__name__] = load(auto, "me/tiny-bert", trust_remote_code=True)
     classify.from_pretrained("me/tiny-bert", trust_remote_code=True).save_pretrained(folder)
@@ -348,6 +350,10 @@ def test_a_model_from_remote_code_is_saved_with_its_code(hub: HubServer, owner: 
     assert stranger["code saved again"] == code
     assert stranger["saved again"]["class"].endswith("modeling_bert_tasks.ZooBertForSequenceClassification")
     assert stranger["saved again"]["logits"] == owner["main"]
+
+
+def test_a_folder_saved_from_one_head_has_the_code_of_all(stranger: dict):
+    assert stranger["saved as another"]["class"].endswith("modeling_bert_tasks.ZooBertForSequenceClassification")
 
 
 def test_a_pushed_elmo_comes_back_the_same_with_and_without_this_package(

@@ -106,7 +106,9 @@ def uses(recipe: Path) -> list[Use]:
     if tasks is not None and "task_name" not in Use(recipe).content:
         return [Use(recipe, {"--task_name": name}) for name in re.findall(r"\w+", tasks[1])]
     layers = re.findall(r"^#   --features (\w+)", header, flags=re.MULTILINE)
-    return [Use(recipe), *(Use(recipe, {"--features": name}) for name in layers)]
+    chosen = Use(recipe).content.get("features")
+    layers = [] if chosen is None else [chosen, *layers]
+    return [Use(recipe, {"--features": name}) for name in layers] or [Use(recipe)]
 
 
 USES = [use for recipe in RECIPES for use in uses(recipe)]
@@ -184,12 +186,13 @@ def test_a_recipe_fits_its_script(use):
 @pytest.mark.parametrize(
     ("text", "flags", "expected"),
     [
-        ("", "", (True, True, "runs/mine/tasks")),
+        ("", "", (True, True, "runs/mine/tasks/a")),  # of the user's own a.csv
         ("", "--task_name SST-2", (True, True, "runs/mine/tasks/sst2")),
         ("task_name: cola", "--task_name STS-B --output_dir o", (True, True, "o")),
         ("task_name: cola", "--do_train false", (False, True, "runs/mine/tasks")),
         ("task_name: cola\ndo_train: true", "", (True, False, "runs/mine/tasks")),
         ("task_name: cola\ndo_eval: true", "", (False, True, "runs/mine/tasks")),
+        ("task_name: cola\ndo_predict: true", "", (False, False, "runs/mine/tasks")),
     ],
 )
 def test_a_recipe_trains_evaluates_and_names_its_folder_unless_words_say_otherwise(tmp_path, text, flags, expected):

@@ -13,6 +13,9 @@ import transformers
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
+import run_glue
+import run_ner
+import run_squad
 from elmo_gpt_bert.training import launching, reporting, runs
 from elmo_gpt_bert.training.arguments import hub_model_id
 from elmo_gpt_bert.training.cards import model_card
@@ -67,6 +70,20 @@ def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
         assert (tmp_path / "out" / "metrics.json").exists()  # the run may still fail to load its data
         launching.remove_earlier_results(args, accelerator)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == stay
+
+
+def test_the_next_command_reads_texts_as_training_has():
+    def repeated(arguments: type, words: list[str], results: dict[str, float]) -> dict[str, object]:
+        needed = ["--model_name_or_path", "m", "--output_dir", "o", "--train_file", "t", "--do_train"]
+        return parse_arguments(arguments, [*needed, *words]).repeated_flags(results)
+
+    words = ["--text_column_name", "my text", "--max_seq_length", "64", "--trust_remote_code"]
+    expected = {"trust_remote_code": True, "max_seq_length": 64, "text_column_name": "my text"}
+    assert repeated(run_ner.NerArguments, words, {}) == expected
+    assert repeated(run_glue.GlueArguments, ["--text_column_names", "a,b"], {}) == {"text_column_names": "a,b"}
+    assert repeated(run_squad.SquadArguments, ["--metric", "cmrc2018"], {}) == {"metric": "cmrc2018"}
+    tuned = repeated(run_squad.SquadArguments, ["--version_2_with_negative"], {"eval_best_f1_thresh": -1.5})
+    assert tuned == {"version_2_with_negative": True, "null_score_diff_threshold": -1.5}
 
 
 def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):

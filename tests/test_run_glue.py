@@ -191,12 +191,13 @@ def test_a_run_ends_with_a_command_that_uses_the_model(tmp_path, flags, capsys, 
     )
     seconds, written, following = capsys.readouterr().out.splitlines()[-3:]
     assert re.fullmatch(r"seconds: start [\d.]+, .*train [\d.]+, .*save [\d.]+; [\d.]+ in all", seconds)
-    assert written == f"written to {tmp_path / 'my model'}: metrics.json (scores), README.md (model card), ..."
+    assert written == f"written to {tmp_path / 'my model'}: model, README.md (its card), metrics.json"
     introduction, command, *words = shlex.split(following)
     assert (introduction, command) == ("next:", "zoo-run-glue")
     run_glue.main([str(tmp_path / "c.csv") if word == "FILE" else word for word in words])
     assert len(predictions(tmp_path / "my model-predictions")) == len(OWN["c.csv"])
-    assert "next:" not in capsys.readouterr().out  # it has trained nothing
+    printed = capsys.readouterr().out
+    assert "metrics.json, predictions.tsv\n" in printed and "next:" not in printed  # it has trained nothing
 
 
 def test_an_order_of_the_classes_that_is_only_assumed_is_said(capsys):

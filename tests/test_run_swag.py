@@ -153,7 +153,7 @@ def test_a_batch_is_what_transformers_own_collator_makes_of_it(tokenizer):
 def choosing(examples: dict, features: Dataset) -> run_swag.MultipleChoice:
     """A task of one validation set."""
     data = DatasetDict({"validation": Dataset.from_dict(examples)})
-    return run_swag.MultipleChoice(data, {"validation": features}, None, {}, Description("multiple-choice"))
+    return run_swag.MultipleChoice(data, {}, Description("multiple-choice"), features={"validation": features})
 
 
 def test_the_loss_and_the_accuracy_are_those_of_the_right_choices():

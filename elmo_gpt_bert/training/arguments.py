@@ -152,8 +152,8 @@ class RunArguments:
         keeps its default
     pairs: flags that exclude each other
     next_command: what to do with a trained model, shown at the end of its run; `script` and `vectors` stand for the
-        start of this script and of extract_vectors.py, `output` for the output folder, and `flags` for the values of
-    flags_of_reading: the flags by which a use of the model has to read texts as its training has
+        start of this script and of extract_vectors.py, `output` for the output folder
+    flags_of_use: flags that a use of the model repeats, because they say which model it is and how texts are read
     """
 
     makes_tokenizer: ClassVar[bool] = False
@@ -161,7 +161,7 @@ class RunArguments:
     without_flag: ClassVar[frozenset[str]] = frozenset()
     pairs: ClassVar[tuple[Pair, ...]] = PAIRS
     next_command: ClassVar[str | None] = None
-    flags_of_reading: ClassVar[tuple[str, ...]] = ()
+    flags_of_use: ClassVar[tuple[str, ...]] = ("implementation", "trust_remote_code")
 
     model_name_or_path: PathOrName = HfArg(help="checkpoint folder, Hub id, or config JSON (random weights)")
     config_overrides: str | None = HfArg(
@@ -310,6 +310,12 @@ class RunArguments:
                 f"{self.model_name_or_path} is a configuration without a tokenizer: give --tokenizer_name"
             )
 
+    def repeated_flags(self, results: Mapping[str, float]) -> dict[str, Any]:
+        """The `flags_of_use` that are not their defaults, for a use of the model that has these results."""
+        fields = {field.name: field for field in self.flags() if field.name in self.flags_of_use}
+        values = {name: getattr(self, name) for name in self.flags_of_use if name in fields}
+        return {name: value for name, value in values.items() if value != fields[name].default}
+
     @classmethod
     def flags(cls) -> list[dataclasses.Field]:
         """The fields that the command line sets."""
@@ -322,7 +328,7 @@ class RunArguments:
             purposes = [f"--{field.name}" for field in self.flags() if field.name in PURPOSES_OF.values()]
             raise InputError(f"nothing to do: give {'at least one of ' * (len(purposes) > 1)}{', '.join(purposes)}")
         if self.ensemble is not None and self.do_train:
-            raise InputError("--ensemble averages runs that were trained before: leave --do_train out")
+            raise InputError("--ensemble averages runs that were trained before: give --do_train false")
         if self.save_outputs and not (self.do_eval or self.do_predict):
             raise InputError("--save_outputs keeps what --do_eval and --do_predict compute: give one of them")
         if self.hub_private_repo and not self.push_to_hub:
@@ -456,9 +462,9 @@ class DataArguments(RunArguments):
     """The arguments of scripts whose data have the splits train, validation and test."""
 
     next_command: ClassVar[str] = (
-        "{script} --model_name_or_path {output} --test_file FILE --do_predict --output_dir {output}-predictions{flags}"
+        "{script} --model_name_or_path {output} --test_file FILE --do_predict --output_dir {output}-predictions"
     )
-    flags_of_reading: ClassVar[tuple[str, ...]] = ("max_seq_length",)
+    flags_of_use: ClassVar[tuple[str, ...]] = (*RunArguments.flags_of_use, "max_seq_length")
 
     data_dir: PathOrName | None = HfArg(default=None, help="folder of the data in its published format")
     train_file: PathOrName | None = HfArg(default=None, help="your own file to train on")

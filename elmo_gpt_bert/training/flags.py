@@ -5,8 +5,9 @@ line, which override them:
 
     python run_glue.py configs/bert/glue.yaml --task_name sst2 --learning_rate 5e-5
 
-A recipe that names neither do_train nor do_eval does both, and its --output_dir is by default named after
-the recipe and the task: runs/bert/glue/sst2.
+A recipe that names none of do_train, do_eval and do_predict trains and evaluates. The default --output_dir is named
+after the recipe and the task: runs/bert/glue/sst2.
+
 Paths, also in recipes, are relative to the directory in which the command runs. Those that begin with configs/ are
 found in every directory. The flags of transformers' example scripts, past and present, that have another name or form
 here are translated by tables. A flag that a script has itself is not looked up there.
@@ -25,7 +26,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import yaml
 from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
-from elmo_gpt_bert.training.arguments import RunArguments, switch_off
+from elmo_gpt_bert.training.arguments import FILES, RunArguments, switch_off
 from elmo_gpt_bert.training.errors import InputError, flags_in_errors
 from elmo_gpt_bert.training.files import read_text
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, matching_folders
@@ -147,7 +148,7 @@ GROUPS = {
     "logging_steps": "reports",
 }
 CHECKPOINT_PATH = "resume_from_checkpoint"
-CHOICES_OF_OUTPUT = ("task_name", "features")  # flags that name a part of what a recipe is for
+SOURCES = {"task_name", "dataset_name", "data_dir", *FILES.split()}  # flags that name data
 LISTS = {"report_to"}  # flags that take several values, separated by spaces or commas, or a YAML list
 NO_VALUE = ("", "~", "null", "Null", "NULL")  # how YAML writes that there is none
 
@@ -178,7 +179,7 @@ def _number_or_share(text: str) -> int | float:
 
 def _task_name(text: str) -> str:
     """The name of a task as the scripts write it: MRPC, SST-2 and STS-B are mrpc, sst2 and stsb."""
-    return text.lower().replace("-", "")
+    return re.sub("[-_ ]", "", text.lower())
 
 
 # Flags whose values the type of their field does not say. The model may be a configuration JSON of this project.
@@ -382,11 +383,15 @@ class _RunParser(_Parser):
     def defaults_with(self, path: Path, recipe: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
         """What a run with the recipe in `path` does where its words and the `flags` of the command line do not say it.
 
-        A recipe that names one of do_train and do_eval means no other.
+        A recipe that says what to do does nothing else. The output folder has the recipe's name and that of what
+        is chosen with it: a task, features, or a file where the recipe has no data.
         """
-        choices = [str(flags[name]) for name in CHOICES_OF_OUTPUT if flags.get(name) is not None]
-        defaults = {"output_dir": str(Path("runs", path.resolve().parent.name, path.stem, *choices))}
-        if recipe.keys().isdisjoint({"do_train", "do_eval"}):
+        chosen = [flags.get("task_name"), (recipe | flags).get("features")]
+        if recipe.keys().isdisjoint(SOURCES):
+            chosen += [Path(flags[name]).stem for name in FILES.split() if flags.get(name)][:1]
+        parts = [str(name) for name in chosen if name is not None]
+        defaults = {"output_dir": str(Path("runs", path.resolve().parent.name, path.stem, *parts))}
+        if recipe.keys().isdisjoint({"do_train", "do_eval", "do_predict"}):
             defaults |= {"do_train": True, "do_eval": True}
         return {name: value for name, value in defaults.items() if name in self.names}
 

@@ -23,7 +23,7 @@ from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.files import follow_umask, write_json, write_text
 from elmo_gpt_bert.training.layers import gather_weights
 from elmo_gpt_bert.training.log import finish_trackers
-from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, SEED, matching_folders, read_result_files
 from elmo_gpt_bert.training.processes import hardware, versions
 from elmo_gpt_bert.training.results import describe_results, read_results
 from elmo_gpt_bert.training.task import Description
@@ -122,25 +122,24 @@ def move_model(files: list[Path], output: Path) -> None:
         os.replace(path, output / path.name)
 
 
-def print_results(results: Mapping[str, float], args: RunArguments) -> None:
-    """Prints scores, seconds, the output folder and, after training, a command that uses the model."""
+def print_results(results: Mapping[str, float], args: RunArguments, seed: int | None = None) -> None:
+    """Prints scores, seconds, what is in the output folder and, after training, a command that uses the model.
+
+    seed: of several seeds, the one whose model is in the folder; the seconds are those of its run
+    """
     output = Path(args.output_dir)
     scores, seconds, _ = read_results(results)
     if scores:  # predictions alone have none
         print(describe_results(scores))
     if seconds:
         steps = ", ".join(f"{name.removesuffix('_runtime')} {value:,.1f}" for name, value in seconds.items())
-        print(f"seconds: {steps}; {sum(seconds.values()):,.1f} in all")
-    card = " (scores), README.md (model card)" if (output / "README.md").is_file() else ""
-    print(f"written to {output}: {METRICS}{card}, ...")
-    if args.do_train and args.next_command:
+        of_seed = "" if seed is None else f" of seed {seed}"
+        print(f"seconds{of_seed}: {steps}; {sum(seconds.values()):,.1f} in all")
+    files = [*(["model", "README.md (its card)"] if args.do_train else []), METRICS]
+    print(f"written to {output}: {', '.join([*files, *sorted(read_result_files(output).predictions)])}")
+    if args.do_train and args.next_command and not SEED.fullmatch(output.name):  # a seed's model may be removed
         scripts = {"script": start_of_script(), "vectors": start_of_script("extract_vectors")}
-        flags = _flags_of_reading(args)
-        print("next:", args.next_command.format(output=shlex.quote(str(output)), flags=flags, **scripts))
-
-
-def _flags_of_reading(args: RunArguments) -> str:
-    """The flags by which a use of the model reads texts as its training has, where they are not the defaults."""
-    flags = {field.name: field for field in args.flags() if field.name in args.flags_of_reading}
-    values = {name: getattr(args, name) for name, field in flags.items() if getattr(args, name) != field.default}
-    return "".join(f" --{name} {value}" for name, value in values.items())
+        words = [args.next_command.format(output=shlex.quote(str(output)), **scripts)]
+        for name, value in args.repeated_flags(results).items():
+            words += [f"--{name}", *([] if value is True else [shlex.quote(str(value))])]
+        print("next:", *words)

@@ -402,4 +402,4 @@ def _move_best_run(
     record |= {**results, "seed": best, "args": public_arguments(args), "runs": runs, "replaced_runs": replaced}
     write_json(output / METRICS, record)
     (folder / "README.md").unlink(missing_ok=True)  # last: as long as it exists, the move is not complete
-    print_results(results, args)
+    print_results(results, args, best)

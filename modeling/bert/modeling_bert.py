@@ -30,6 +30,8 @@ Letters: B rows, T columns, H hidden size, A heads, D = H / A, V vocabulary, C c
 front of a row (prefix tuning). In a packed batch, B is 1 and T the number of real tokens.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn as nn
 import transformers
@@ -85,6 +87,10 @@ from ..shared.modeling_packing import (
     states_at,
 )
 from .configuration_bert import NO_DECODER, ZooBertConfig
+
+
+if TYPE_CHECKING:  # from the Hub, transformers brings the files that another one imports
+    from .modeling_bert_tasks import ZooBertForSequenceClassification  # noqa: F401
 
 
 PRETRAINING_HEADS = [r"^cls\.predictions\.", r"^cls\.seq_relationship\."]  # keys of checkpoints

@@ -30,7 +30,7 @@ hidden size (both directions), P the size of one direction, C cells, K character
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn as nn
@@ -49,6 +49,11 @@ from .modeling_elmo_characters import ElmoTokenEncoder, ElmoWordCache, distinct
 from .modeling_elmo_lstm import ElmoLSTM, Pair, Sentences, State, run_both, scan_both
 from .tokenization_elmo import ElmoTokenizer
 from .tokenization_elmo_spelling import boundary_rows
+
+
+if TYPE_CHECKING:  # from the Hub, transformers brings the files that another one imports
+    from .modeling_elmo_pretraining import ElmoForPreTraining  # noqa: F401
+    from .modeling_elmo_tasks import ElmoForTokenClassification  # noqa: F401
 
 
 logger = logging.get_logger(__name__)

@@ -38,6 +38,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn as nn
@@ -87,6 +88,10 @@ from ..shared.modeling_packing import (
     states_at,
 )
 from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
+
+
+if TYPE_CHECKING:  # from the Hub, transformers brings the files that another one imports
+    from .modeling_gpt_tasks import ZooGPTForSequenceClassification  # noqa: F401
 
 
 ATTENTION_FILLS_PAGED_CACHE = CACHE == "past_key_values"  # up to transformers 5.23; since then a layer does
