@@ -10,8 +10,9 @@ import pytest
 
 import reproduce
 from elmo_gpt_bert.reproduction import steps
+from elmo_gpt_bert.reproduction.records import read_runs
 from elmo_gpt_bert.reproduction.steps import Folders, Step, plan
-from elmo_gpt_bert.reproduction.tables import TABLES
+from elmo_gpt_bert.reproduction.tables import MODELS, TABLES
 from tests.conftest import ROOT
 from tests.reproduction_sample import write_data, write_models
 from tests.test_guides import parser_of
@@ -33,6 +34,13 @@ def folders(tmp_path_factory) -> Folders:
 @pytest.fixture
 def repository_root(monkeypatch):
     monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("record", sorted(ROOT.glob("docs/records/*.json")), ids=lambda path: path.stem)
+def test_the_records_are_of_todays_recipes_data_and_models(record, data, repository_root):
+    table = TABLES[record.stem]["small"]
+    steps_of_table = plan(table, Folders(data, MODELS["small"], Path("runs")), 3)
+    assert read_runs(record, table, steps_of_table)  # raises for a run that would be another one today
 
 
 @pytest.mark.parametrize("table", SMALL, ids=lambda table: table.name)

@@ -32,6 +32,7 @@ from .tables import Place, Row, Table, places
 
 FIRST_SEED = 42  # the scripts' default
 SCRIPTS = "elmo_gpt_bert.scripts"
+WITHOUT_EFFECT = {"do_train", "do_eval", "output_dir"}  # keys of recipes; each row trains, evaluates, and has a folder
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,8 @@ def content_digests(steps: Iterable[Step]) -> dict[str, str | None]:
         contents = _contents(Path(path) for paths in found for path in paths)
         contents += [_contents([Path(name)]) if Path(name).is_dir() else name for name in step.hub_models]
         needed = [digests[name] for name in sorted(row.needs)]
-        values = json.dumps([row.script, read_recipe(row), flags, row.overrides, contents, needed], sort_keys=True)
+        recipe = {name: value for name, value in read_recipe(row).items() if name not in WITHOUT_EFFECT}
+        values = json.dumps([row.script, recipe, flags, row.overrides, contents, needed], sort_keys=True)
         is_whole = all(found) and None not in needed
         digests[row.name] = hashlib.sha256(values.encode()).hexdigest() if is_whole else None
     return digests
