@@ -90,7 +90,7 @@ from .configuration_bert import NO_DECODER, ZooBertConfig
 
 
 if TYPE_CHECKING:  # from the Hub, transformers brings the files that another one imports
-    from .modeling_bert_tasks import ZooBertForSequenceClassification  # noqa: F401
+    from .modeling_bert_tasks import ZooBertForSequenceClassification
 
 
 PRETRAINING_HEADS = [r"^cls\.predictions\.", r"^cls\.seq_relationship\."]  # keys of checkpoints

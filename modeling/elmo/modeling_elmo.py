@@ -52,8 +52,8 @@ from .tokenization_elmo_spelling import boundary_rows
 
 
 if TYPE_CHECKING:  # from the Hub, transformers brings the files that another one imports
-    from .modeling_elmo_pretraining import ElmoForPreTraining  # noqa: F401
-    from .modeling_elmo_tasks import ElmoForTokenClassification  # noqa: F401
+    from .modeling_elmo_pretraining import ElmoForPreTraining
+    from .modeling_elmo_tasks import ElmoForTokenClassification
 
 
 logger = logging.get_logger(__name__)

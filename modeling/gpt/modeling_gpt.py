@@ -23,7 +23,7 @@ in other ways:
   and only attention separates the sequences (modeling_attention.py);
 - where only the state of the last token is read, the last block computes only that state;
 - on the CPU, oneDNN computes matrix products where it is faster (modeling_onednn.py), and `generate` packs the weights
-  for it (modeling_onednn.py).
+  for it (`keeping_packed_weights`).
 
 In the released code, one matrix holds the embeddings of words and positions, and the softmax over words includes the
 512 positions. Here, as in every other implementation, it is over the words only.
@@ -91,7 +91,7 @@ from .configuration_gpt import ACTIVATIONS, ZooGPTConfig
 
 
 if TYPE_CHECKING:  # from the Hub, transformers brings the files that another one imports
-    from .modeling_gpt_tasks import ZooGPTForSequenceClassification  # noqa: F401
+    from .modeling_gpt_tasks import ZooGPTForSequenceClassification
 
 
 ATTENTION_FILLS_PAGED_CACHE = CACHE == "past_key_values"  # up to transformers 5.23; since then a layer does
