@@ -13,6 +13,7 @@ import weakref
 from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -198,6 +199,14 @@ def test_a_mistake_of_the_users_is_one_line_on_the_command_line(flags, capsys, m
     monkeypatch.setattr("sys.argv", ["run_glue.py"])
     status, error = end_of(lambda: run_glue.main([*flags, "--max_seq_length", "99"]), capsys)
     assert (status, error) == (1, "run_glue.py: error: --max_seq_length 99 is more than the model's 40 positions\n")
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has this clock")
+def test_a_process_is_as_old_as_before_where_the_system_starts_at_another_time_of_day(monkeypatch):
+    boot, began, age = psutil.boot_time(), psutil.Process().create_time(), runs._seconds_of_process()
+    monkeypatch.setattr(psutil, "boot_time", lambda: boot + 1000)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: began + 1000)
+    assert age <= runs._seconds_of_process() < age + 100
 
 
 def test_an_interruption_is_one_line_on_the_command_line(capsys):

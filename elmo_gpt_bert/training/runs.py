@@ -83,9 +83,21 @@ def command(main: Callable[[], object] | None = None) -> None:
     """
     if main is None:
         main = importlib.import_module(Path(sys.argv[0]).stem).main
-    Clock.startup_seconds = time.time() - psutil.Process().create_time()  # the interpreter's start and the imports
+    Clock.startup_seconds = _seconds_of_process()  # the interpreter's start and the imports
     run_command(main, "interrupted: what was finished is kept, and --resume continues from it")
     PartialState().destroy_process_group()
+
+
+def _seconds_of_process() -> float:
+    """How long this process exists.
+
+    psutil tells when it began by the time of day at which the system started, in whole seconds. That is off by more
+    where the clock was set later. Linux has a clock that does without.
+    """
+    began = psutil.Process().create_time()
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - (began - psutil.boot_time())
+    return time.time() - began
 
 
 @flags_in_errors()
