@@ -212,7 +212,6 @@ def test_registering_takes_bert_over_and_unregistering_gives_it_back(tmp_path):
     assert type(AutoModelForSequenceClassification.from_pretrained(tmp_path)).__module__.startswith("transformers.")
 
 
-@pytest.mark.slow
 def test_every_auto_class_is_covered_and_an_encoder_refuses_to_decode(tmp_path):
     pair("ForMaskedLM", tmp_path)
     modeling.register()

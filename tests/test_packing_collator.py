@@ -267,7 +267,6 @@ def test_a_step_reads_nothing_from_the_device(step, how, tmp_path, monkeypatch):
             model(**batch).loss.backward()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sst2", "masked_lm", "next_sentence", "causal_lm"])
 def test_a_run_on_a_gpu_gives_its_batches_a_packing(kind, tmp_path, monkeypatch):
     """The processor counts as one, and the numbers are the same bits."""

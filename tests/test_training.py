@@ -482,7 +482,6 @@ def test_what_collates_in_a_script_can_be_sent_to_workers(run, tmp_path, collate
             assert torch.equal(values, ours(rows)[name])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_that_make_batches_ready_change_no_bit(run, data_set, tmp_path, workers):
     dropout = {"model_name_or_path": str(write_model(tmp_path, hidden_dropout_prob=0.3)), "group_by_length": True}

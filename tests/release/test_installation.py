@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -100,6 +101,8 @@ RUN = [
 
 def test_each_command_is_run_here():
     assert [command.removeprefix(COMMAND) for command in COMMANDS] == RUN
+    called = re.findall(r'call\(\s*work, "([a-z-]+)"', Path(__file__).read_text(encoding="utf-8"))
+    assert {*RUN} <= {*called}
 
 
 def test_a_command_whose_extra_is_missing_shows_its_help(work):
