@@ -34,7 +34,7 @@ def plan_of(*phases: Phase, processes: int = 1, micro_batch: int = 3, accumulati
         **flags,
     )
     accelerator = SimpleNamespace(num_processes=processes, distributed_type=DistributedType.NO)
-    return LanguageModelling({}, {}, None, {}, None, phases).build_plan(args, accelerator)
+    return LanguageModelling({}, {}, None, phases).build_plan(args, accelerator)
 
 
 def updates_from(plan: CorpusPlan, update: int) -> list[tuple[int, list[list[int]]]]:
