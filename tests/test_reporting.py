@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +20,14 @@ import run_squad
 from elmo_gpt_bert.training import launching, reporting, runs
 from elmo_gpt_bert.training.arguments import hub_model_id
 from elmo_gpt_bert.training.cards import model_card
+from elmo_gpt_bert.training.command_line import start_of_script
 from elmo_gpt_bert.training.digests import verify_checksums, write_checksums
 from elmo_gpt_bert.training.files import write_text
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.output_folder import record_result_files
 from elmo_gpt_bert.training.results import Clock
 from elmo_gpt_bert.training.task import Description
+from tests.conftest import ROOT
 from tests.tiny_run import Arguments, prepare, recipe, tiny_task
 
 
@@ -84,6 +87,19 @@ def test_the_next_command_reads_texts_as_training_has():
     assert repeated(run_squad.SquadArguments, ["--metric", "cmrc2018"], {}) == {"metric": "cmrc2018"}
     tuned = repeated(run_squad.SquadArguments, ["--version_2_with_negative"], {"eval_best_f1_thresh": -1.5})
     assert tuned == {"version_2_with_negative": True, "null_score_diff_threshold": -1.5}
+
+
+@pytest.mark.parametrize(
+    ("program", "start"),
+    [
+        ("/usr/bin/zoo-run-glue", "zoo-run-glue"),
+        (str(ROOT / "run_ner.py"), f"python {ROOT / 'run_glue.py'}"),
+        ("/notebook/launcher.py", "python run_glue.py"),  # which calls run_glue.main
+    ],
+)
+def test_a_command_starts_the_script_and_not_the_program_that_calls_it(monkeypatch, program, start):
+    monkeypatch.setattr(sys, "argv", [program])
+    assert start_of_script("run_glue") == start
 
 
 def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):

@@ -265,6 +265,10 @@ def test_types_and_seeds_are_shown_as_tables_and_all_other_results_line_by_line(
     ]
 
 
+def test_a_score_that_ends_like_a_statistic_of_seeds_is_a_line():
+    assert describe_results({"eval_accuracy_mean": 0.5}) == "  eval_accuracy_mean  0.5000"
+
+
 @pytest.mark.parametrize("results", [ENTITIES, PHENOMENA, SQUAD, CLASSES])
 def test_each_result_has_a_line_or_a_cell_in_a_table(results):
     lines, *tables = describe_results(results).split("\n\n")

@@ -20,5 +20,9 @@ def run() -> None:
     """Runs the script of the command in `sys.argv`, as `python SCRIPT.py` does. Errors and help name the command."""
     name = Path(sys.argv[0]).stem.removeprefix(COMMAND).replace("-", "_")
     main = importlib.import_module(f"{__name__}.{name}").main
-    start = importlib.import_module("elmo_gpt_bert.training.runs").command if name.startswith("run_") else run_command
-    start(main)
+    if name.startswith("run_"):
+        from elmo_gpt_bert.training.runs import command  # the script has imported it
+
+        command(main)
+    else:
+        run_command(main)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+import numpy as np
 from accelerate import PartialState
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining
 
@@ -30,6 +31,11 @@ def map_examples(
             for split, examples in first_examples(data, limits).items()
         }
     )
+
+
+def count_up(counts: np.ndarray) -> np.ndarray:
+    """0, 1, ..., count - 1 for each count, one range after the other."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def reads_words(tokenizer: PreTrainedTokenizerBase | type) -> bool:

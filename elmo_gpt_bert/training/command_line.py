@@ -44,12 +44,13 @@ def _call(main: Callable[[], object], interrupted: str) -> None:
         sys.exit(1)
 
 
-def start_of_script(name: str | None = None) -> str:
-    """How to start this script, or the one of that name beside it: "python run_glue.py", or "zoo-run-glue"."""
+def start_of_script(name: str) -> str:
+    """How a user starts the script of that name: "python run_glue.py" or, in an installation, "zoo-run-glue"."""
     this = Path(sys.argv[0])
     if this.name.startswith(COMMAND):
-        return this.name if name is None else f"{COMMAND}{name.replace('_', '-')}"
-    return f"python {shlex.quote(str(this if name is None else this.with_name(f'{name}.py')))}"
+        return f"{COMMAND}{name.replace('_', '-')}"
+    beside = this.with_name(f"{name}.py")  # not where a notebook or another program calls the script's `main`
+    return f"python {shlex.quote(str(beside)) if beside.is_file() else beside.name}"
 
 
 # Signals

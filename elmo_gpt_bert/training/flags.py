@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import yaml
 from transformers.hf_argparser import HfArgumentParser, string_to_bool
 
-from elmo_gpt_bert.training.arguments import FILES, RunArguments, switch_off
+from elmo_gpt_bert.training.arguments import FILES, PURPOSES_OF, RunArguments, switch_off
 from elmo_gpt_bert.training.errors import InputError, flags_in_errors
 from elmo_gpt_bert.training.files import read_text
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, matching_folders
@@ -391,7 +391,7 @@ class _RunParser(_Parser):
             chosen += [Path(flags[name]).stem for name in FILES.split() if flags.get(name)][:1]
         parts = [str(name) for name in chosen if name is not None]
         defaults = {"output_dir": str(Path("runs", path.resolve().parent.name, path.stem, *parts))}
-        if recipe.keys().isdisjoint({"do_train", "do_eval", "do_predict"}):
+        if recipe.keys().isdisjoint(PURPOSES_OF.values()):
             defaults |= {"do_train": True, "do_eval": True}
         return {name: value for name, value in defaults.items() if name in self.names}
 

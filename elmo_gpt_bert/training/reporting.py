@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -138,7 +139,8 @@ def print_results(results: Mapping[str, float], args: RunArguments, seed: int | 
     files = [*(["model", "README.md (its card)"] if args.do_train else []), METRICS]
     print(f"written to {output}: {', '.join([*files, *sorted(read_result_files(output).predictions)])}")
     if args.do_train and args.next_command and not SEED.fullmatch(output.name):  # a seed's model may be removed
-        scripts = {"script": start_of_script(), "vectors": start_of_script("extract_vectors")}
+        script = Path(sys.modules[type(args).__module__].__file__).stem
+        scripts = {"script": start_of_script(script), "vectors": start_of_script("extract_vectors")}
         words = [args.next_command.format(output=shlex.quote(str(output)), **scripts)]
         for name, value in args.repeated_flags(results).items():
             words += [f"--{name}", *([] if value is True else [shlex.quote(str(value))])]

@@ -142,8 +142,9 @@ def describe_results(results: Mapping[str, float]) -> str:
         if rows:
             overall = ["overall", *(results.get(f"{prefix}_{score}") for score in columns)]
             tables.append([[prefix, *columns], *rows, overall])
-    spreads = [name.removesuffix("_mean") for name in values if name.endswith("_mean")]
-    rows = [[name, *(values.pop(f"{name}_{statistic}") for statistic in STATISTICS)] for name in spreads]
+    spreads = {name: [f"{name}_{statistic}" for statistic in STATISTICS] for name in results}
+    spreads = {name: entries for name, entries in spreads.items() if values.keys() >= {*entries}}
+    rows = [[name, *map(values.pop, entries)] for name, entries in spreads.items()]
     if rows:
         tables.append([["seeds", *STATISTICS], *rows])
     return "\n\n".join(_aligned(table) for table in [[*values.items()], *tables] if table)

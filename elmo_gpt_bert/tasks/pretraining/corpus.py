@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from elmo_gpt_bert.tasks.features import count_up
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError
 from elmo_gpt_bert.training.files import read_json_object, sha256, sync, write_json
 
@@ -33,11 +34,6 @@ ENDS = np.dtype("<i8")
 def token_type(numbers: int) -> np.dtype:
     """The type of tokens that are below `numbers`."""
     return np.dtype("<u2" if numbers <= 1 << 16 else "<u4")
-
-
-def count_up(counts: np.ndarray) -> np.ndarray:
-    """0, 1, ..., count - 1 for each count, one range after the other."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 # Reading

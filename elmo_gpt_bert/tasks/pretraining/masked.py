@@ -40,7 +40,8 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from elmo_gpt_bert.tasks.pretraining.corpus import ENDS, Corpus, Ends, FileArray, count_up, ends_within
+from elmo_gpt_bert.tasks.features import count_up
+from elmo_gpt_bert.tasks.pretraining.corpus import ENDS, Corpus, Ends, FileArray, ends_within
 from elmo_gpt_bert.tasks.pretraining.draws import shuffle_epochs, uniform
 from elmo_gpt_bert.tasks.pretraining.objective import Objective, Use, skip_logits
 from elmo_gpt_bert.tasks.pretraining.text import MORE_HELD_OUT

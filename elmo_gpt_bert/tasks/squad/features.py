@@ -25,7 +25,7 @@ from datasets import Dataset
 from datasets.fingerprint import generate_random_fingerprint
 from datasets.table import InMemoryTable
 
-from elmo_gpt_bert.tasks.features import report_known_words
+from elmo_gpt_bert.tasks.features import count_up, report_known_words
 from elmo_gpt_bert.training.errors import InputError, Parameter, Text
 
 
@@ -299,11 +299,6 @@ def _lists(values: np.ndarray, lengths: np.ndarray) -> pa.Array:
 def _ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """begin, begin + 1, ... for each range, one range after the other."""
     return np.repeat(begins, lengths) + count_up(lengths)
-
-
-def count_up(lengths: np.ndarray) -> np.ndarray:
-    """0, 1, ..., length - 1 for each length, one range after the other."""
-    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def answer_tokens(answers: Iterable[dict], context_of: np.ndarray, contexts: Tokens) -> tuple[np.ndarray, np.ndarray]:
