@@ -159,9 +159,8 @@ def test_a_table_of_runs_is_planned_with_the_recipes_of_the_package(work):
 
 def test_errors_and_help_name_the_command(work):
     assert call(work, "run-glue", status=2).splitlines()[-1].startswith("zoo-run-glue: error: ")
-    wrong = call(
-        work, "run-glue", *TINY, *SHORT, "--data_dir", ".", "--output_dir", "x", "--task_name", "rte", status=1
-    )
+    run = [*TINY, *SHORT, "--do_train", "--output_dir", "x"]
+    wrong = call(work, "run-glue", *run, "--data_dir", ".", "--task_name", "rte", status=1)
     assert wrong.splitlines()[-1].startswith("zoo-run-glue: error: ")
     assert call(work, "reproduce", "--help").startswith("usage: zoo-reproduce ")
 
