@@ -143,10 +143,12 @@ class NerArguments(DataArguments):
     def data_sources(self) -> dict[str, list[Path] | str]:
         if self.dataset_name is not None:
             return dict.fromkeys(self.splits, hub_version(self.dataset_name, self.dataset_config_name, None))
-        if self.data_dir is not None:
-            files = find_folder_files(Path(self.data_dir), self.splits)
-            return {split: [Path(file)] for split, file in files.items()}
         return super().data_sources()
+
+    @property
+    def files(self) -> dict[str, str | None]:
+        """The user's own files, or those in --data_dir."""
+        return super().files if self.data_dir is None else find_folder_files(Path(self.data_dir), self.splits)
 
 
 def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
@@ -160,8 +162,6 @@ def load_data(args: NerArguments) -> tuple[str | None, DatasetDict]:
     }
     if args.dataset_name is not None:
         return read_hub(args.dataset_name, args.splits, args.dataset_config_name, **options)
-    if args.data_dir is not None:
-        return read_files(find_folder_files(Path(args.data_dir), args.splits), **options)
     tag_names = None if args.tag_names is None else [name.strip() for name in args.tag_names.split(",")]
     return read_files(args.files, **options, tag_names=tag_names, held_out=args.validation_split_percentage)
 

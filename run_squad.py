@@ -49,7 +49,7 @@ from elmo_gpt_bert import metrics
 from elmo_gpt_bert.tasks.rows import hub_version, total
 from elmo_gpt_bert.tasks.squad import scoring
 from elmo_gpt_bert.tasks.squad.answering import Answers, find_answers
-from elmo_gpt_bert.tasks.squad.data import find_file, read_files, read_folder, read_hub
+from elmo_gpt_bert.tasks.squad.data import find_file, read_files, read_hub
 from elmo_gpt_bert.tasks.squad.features import Windows, collate, make_features
 from elmo_gpt_bert.training.arguments import (
     DATA_PAIRS,
@@ -141,9 +141,8 @@ class SquadArguments(DataArguments):
             raise InputError("--metric cmrc2018 is for questions with answers: leave --version_2_with_negative out")
 
     def data_sources(self) -> dict[str, list[Path] | str]:
-        """As `load_data` chooses them."""
         sources = super().data_sources()
-        for split in [split for split in self.splits if split not in sources and split != "test"]:
+        for split in [split for split in self.splits if split not in sources]:
             if self.data_dir is not None:
                 sources[split] = [find_file(Path(self.data_dir), split, self.version_2_with_negative)]
             elif self.dataset_name is not None:
@@ -159,13 +158,12 @@ class SquadArguments(DataArguments):
 def load_data(args: SquadArguments) -> DatasetDict:
     """The splits that this run needs, each cut to its first --max_*_samples questions; the rest is not read."""
     options = {"version_2": args.version_2_with_negative, "limits": args.limits, "locate": args.locate_answers}
-    data = DatasetDict()
-    for split, file in args.files.items():
-        if file is None and split != "test" and args.data_dir is not None:
-            data |= read_folder(Path(args.data_dir), [split], **options)
-        elif file is None and split != "test" and args.dataset_name is not None:
+    data, sources = DatasetDict(), args.data_sources()
+    for split in args.splits:
+        if isinstance(sources.get(split), str):
             data |= read_hub(args.dataset_name, [split], **options)
         else:
+            (file,) = sources.get(split, [None])
             data |= read_files({split: file}, **options, held_out=args.validation_split_percentage)
     return data
 

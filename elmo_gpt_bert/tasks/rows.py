@@ -56,7 +56,7 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
     from datasets import load_dataset  # the import takes seconds, which readers of local files do not need
 
     try:
-        return load_dataset(name, configuration, revision=revision)
+        return _load(load_dataset, name, configuration, revision)
     except OSError as error:
         offline = "HF_HUB_OFFLINE is set, and the data are not in the cache: unset it"
         cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
@@ -67,6 +67,11 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
 
 
 @lru_cache
+def _load(load_dataset: Callable, name: str, configuration: str | None, revision: str | None) -> "DatasetDict":
+    """Loads a data set once: a run asks for its version, and then for its examples."""
+    return load_dataset(name, configuration, revision=revision)
+
+
 def hub_version(name: str, configuration: str | None, revision: str | None) -> str:
     """NAME@VERSION of a data set of the Hub, or NAME where it is out of reach.
 

@@ -520,7 +520,7 @@ class DataArguments(RunArguments):
         return files
 
     def data_sources(self) -> dict[str, list[Path] | str]:
-        """The user's own files; a script adds its other sources."""
+        """The `files`; a script adds its other sources."""
         return {split: [Path(file)] for split, file in self.files.items() if file is not None}
 
     @property
