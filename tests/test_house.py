@@ -45,7 +45,7 @@ ROOMS = (
     "results",
 )
 ROOMS += ("layers", "optimization", "identity", "batches", "log", "launching", "loading", "hub")
-ROOMS += ("published", "task", "ensembles", "checkpoints", "loop", "cards", "reporting", "runs")
+ROOMS += ("task", "ensembles", "checkpoints", "loop", "cards", "reporting", "runs")
 
 SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")
 

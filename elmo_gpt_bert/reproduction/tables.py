@@ -12,7 +12,7 @@ import yaml
 
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import read_text
-from elmo_gpt_bert.training.published import LOADER, PAPERS
+from elmo_gpt_bert.training.cards import LOADER, PAPERS
 
 
 Budget = Literal["small", "paper"]

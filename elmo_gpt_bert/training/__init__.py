@@ -23,7 +23,7 @@ A module imports only from modules above it in this list:
     ensembles      the mean of several runs' outputs
     checkpoints    what --resume reads
     loop           train()
-    cards          the model card, from the template card.md; published: the papers' scores that it shows
+    cards          the model card, from the template card.md, with the papers' scores
     reporting      writes metrics.json, the model folder and its card
     runs           run_task() and carry_out() for one run, repeat() for one or several seeds
 

@@ -11,7 +11,8 @@ import dataclasses
 import html
 import json
 import re
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,8 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from elmo_gpt_bert.training import published
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
+from elmo_gpt_bert.training.files import read_text
 from elmo_gpt_bert.training.layers import saved_class
 from elmo_gpt_bert.training.optimization import samples_of_update
 from elmo_gpt_bert.training.output_folder import CHECKPOINT
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 
 TEMPLATE = Path(__file__).with_name("card.md")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the first, in C, takes a ninth of the time
 HEADS = {
     "text-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
@@ -69,7 +71,6 @@ def model_card(
     --max_*_samples cuts is marked as such. Its scores are neither in the model-index nor compared.
     """
     scores, part = uncut_scores(results), part_used(results, "train")
-    comparison = published.comparison(scores, description.dataset_type, description.dataset_config)
     head, from_zoo = HEADS[description.task_type], saved_class(model).__module__.startswith("modeling.")
     return ModelCard.from_template(
         card_data(model, scores, description, args),
@@ -81,7 +82,8 @@ def model_card(
         part=part,
         data_set=escape(description.dataset_name),
         score_table=score_table(results, "validation" if args.do_train else "test"),
-        comparison="" if part else comparison,  # the papers trained on all examples
+        # The papers trained on all examples.
+        comparison="" if part else comparison(scores, description.dataset_type, description.dataset_config),
         head=head,
         from_zoo=from_zoo,
         from_transformers=_transformers_reads(model.config, head),
@@ -212,6 +214,63 @@ def _transformers_reads(config: PreTrainedConfig, head: str) -> bool:
     names = getattr(transformers, head)._model_mapping._model_mapping  # model type -> name of the class
     has_model = config.model_type in CONFIG_MAPPING_NAMES and hasattr(transformers, str(names.get(config.model_type)))
     return has_model and not getattr(config, "both_orders", False)
+
+
+# The papers' scores
+
+
+@dataclass(frozen=True)
+class Published:
+    """A table of a paper: metric -> the score of each system, times 100."""
+
+    source: str
+    systems: tuple[str, ...]  # the names of the columns: system and split
+    scores: dict[str, tuple[float, ...]]
+    percent: bool = False  # whether this project's scores are percent, too; otherwise they are fractions
+
+
+def read_papers(path: Path) -> dict[str, dict[str, dict[str, float | None]]]:
+    """entry -> system -> score -> the figure, in percent; None: not published."""
+    return {
+        name: {
+            system: dict(zip(entry["scores"], figures, strict=True)) for system, figures in entry["systems"].items()
+        }
+        for name, entry in yaml.load(read_text(path), LOADER).items()
+    }
+
+
+def read_compared(path: Path) -> Iterator[tuple[tuple[str, str | None], Published]]:
+    """Yields each data set, with its configuration, and the table of a paper that has scores on it."""
+    for entry in yaml.load(read_text(path), LOADER):
+        for name, scores in entry["data"].items():
+            columns: dict[str, dict[str, float]] = {}
+            for figure in entry["figures"]:
+                of_system = PAPERS[figure["entry"]][figure["system"]]
+                names = figure.get("scores", scores)
+                columns.setdefault(figure["column"], {}).update({ours: of_system[names[ours]] for ours in names})
+            rows = {metric: tuple(column[metric] for column in columns.values()) for metric in scores}
+            data_set, _, configuration = name.partition(" ")
+            table = Published(entry["source"], tuple(columns), rows, entry.get("percent", False))
+            yield (data_set, configuration or None), table
+
+
+PAPERS = read_papers(Path(__file__).with_name("papers.yaml"))
+TABLES = dict(read_compared(Path(__file__).with_name("compared.yaml")))
+
+
+def comparison(scores: dict[str, float], data_set: str, configuration: str | None) -> str:
+    """A Markdown table of `scores` and the papers' scores, on the papers' scale; empty if no paper has scores."""
+    table = TABLES.get((data_set, configuration))
+    if table is None or not scores.keys() & table.scores.keys():
+        return ""
+    unit, factor = ("percent", 1) if table.percent else ("times 100", 100)
+    rows = [
+        [metric, *(f"{score:.1f}" for score in (factor * scores[metric], *paper_scores))]
+        for metric, paper_scores in table.scores.items()
+        if metric in scores
+    ]
+    compared = markdown_table([unit, "this model, validation", *table.systems], rows)
+    return f"\nCompared with the systems of {table.source}:\n\n{compared}\n"
 
 
 # Where the weights come from
