@@ -45,10 +45,10 @@ from elmo_gpt_bert.analysis.frame import set_up_libraries
 from elmo_gpt_bert.analysis.representations import Pieces, is_vectors, load_encoder
 from elmo_gpt_bert.training.arguments import without_folders
 from elmo_gpt_bert.training.command_line import run_command
-from elmo_gpt_bert.training.digests import model_digest
 from elmo_gpt_bert.training.errors import ExistingFileError, InputError
 from elmo_gpt_bert.training.files import read_json_object, write_json
 from elmo_gpt_bert.training.flags import parse_fields
+from elmo_gpt_bert.training.identity import model_digest
 from elmo_gpt_bert.training.launching import locked
 
 

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from elmo_gpt_bert.training import files
-from elmo_gpt_bert.training.digests import SHA256SUMS, damage, verify_checksums, write_checksums
 from elmo_gpt_bert.training.files import sync
+from elmo_gpt_bert.training.output_folder import SHA256SUMS, damage, verify_checksums, write_checksums
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_what_is_written_again_is_listed_anew(folder):
 
 def test_all_is_on_the_disk_before_anyone_can_rely_on_it(folder, monkeypatch):
     synced = set()
-    monkeypatch.setattr("elmo_gpt_bert.training.digests.sync", lambda path: synced.add(path))
+    monkeypatch.setattr("elmo_gpt_bert.training.output_folder.sync", lambda path: synced.add(path))
     write_checksums(folder)
     assert synced == {folder, *folder.rglob("*")}
 

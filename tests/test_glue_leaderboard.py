@@ -10,7 +10,7 @@ import pytest
 
 import run_glue
 from elmo_gpt_bert.tasks.glue import EVERY_TASK
-from elmo_gpt_bert.training.hub import PREDICTIONS
+from elmo_gpt_bert.training.output_folder import PREDICTIONS
 from elmo_gpt_bert.training.task import Description
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.test_house import blocks

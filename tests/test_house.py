@@ -35,7 +35,6 @@ LONGER_FILES = {"tests/test_convert_elmo.py": 548}
 ROOMS = (
     "errors",
     "files",
-    "digests",
     "memory",
     "processes",
     "output_folder",
@@ -44,7 +43,7 @@ ROOMS = (
     "command_line",
     "results",
 )
-ROOMS += ("layers", "optimization", "identity", "batches", "log", "launching", "loading", "hub")
+ROOMS += ("layers", "optimization", "identity", "batches", "log", "launching", "loading")
 ROOMS += ("task", "ensembles", "checkpoints", "loop", "cards", "reporting", "runs")
 
 SCRIPTS = sorted(path.stem for path in ROOT.glob("*.py") if path.stem != "setup")

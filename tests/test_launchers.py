@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from elmo_gpt_bert.training.digests import damage
+from elmo_gpt_bert.training.output_folder import damage
 from tests.conftest import ROOT
 
 

@@ -17,7 +17,7 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from elmo_gpt_bert.training import digests, launching, loading
+from elmo_gpt_bert.training import launching, loading, output_folder
 from elmo_gpt_bert.training.arguments import ModelSource
 from elmo_gpt_bert.training.errors import UserError
 from modeling import ZooBertConfig
@@ -564,7 +564,7 @@ def test_a_checkpoints_own_code_runs_only_when_trusted(run, saved, monkeypatch, 
 
 @pytest.mark.parametrize("part", [load_tokenizer, load_config, load])
 def test_a_folder_with_checksums_loads_only_as_it_was_written(evaluation, saved, part):
-    digests.write_checksums(saved)
+    output_folder.write_checksums(saved)
     (saved / "notes.txt").write_text("mine", encoding="utf-8")
     part(evaluation)
     (saved / "adapter_config.json").write_text("{}", encoding="utf-8")
@@ -620,7 +620,7 @@ def test_damage_anywhere_is_an_error_or_leaves_the_weights_as_they_are(run, save
 
 
 def test_damage_anywhere_is_noticed_with_checksums(evaluation, saved):
-    digests.write_checksums(saved)
+    output_folder.write_checksums(saved)
     rng = random.Random(0)
     for path in sorted(set(saved.iterdir()) - {saved / "SHA256SUMS"}):
         whole = path.read_bytes()

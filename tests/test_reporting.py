@@ -21,10 +21,9 @@ from elmo_gpt_bert.training import launching, reporting, runs
 from elmo_gpt_bert.training.arguments import hub_model_id
 from elmo_gpt_bert.training.cards import model_card
 from elmo_gpt_bert.training.command_line import start_of_script
-from elmo_gpt_bert.training.digests import verify_checksums, write_checksums
 from elmo_gpt_bert.training.files import write_text
 from elmo_gpt_bert.training.flags import parse_arguments
-from elmo_gpt_bert.training.output_folder import record_result_files
+from elmo_gpt_bert.training.output_folder import verify_checksums, write_checksums
 from elmo_gpt_bert.training.results import Clock
 from elmo_gpt_bert.training.task import Description
 from tests.conftest import ROOT
@@ -66,7 +65,6 @@ def test_an_earlier_runs_results_go_and_all_else_stays(run, tmp_path):
     go += [f"{name}{split}.json" for name in squad for split in ("", "_validation")]
     for name in [*go, *stay]:
         (tmp_path / "out" / name).touch()
-    record_result_files(tmp_path / "out", predictions=[*go[1:3], *go[4:]], outputs=[go[3]])
     args = run(overwrite_output_dir=True)
     with launching.lock_output_folder(args):
         accelerator = launching.make_accelerator(args)
@@ -210,9 +208,9 @@ def test_the_folder_is_pushed_to_a_repository_made_before_the_work(finished, tmp
         def list_repo_files(self, repo_id):
             return []
 
-        def upload_folder(self, repo_id, folder_path, allow_patterns, delete_patterns):
+        def upload_folder(self, repo_id, folder_path, ignore_patterns, delete_patterns):
             files = ["model.safetensors", "checkpoint-2/optimizer.safetensors", "outputs-0123456789abcdef.safetensors"]
-            sent = filter_repo_objects(files, allow_patterns=allow_patterns)
+            sent = filter_repo_objects(files, ignore_patterns=ignore_patterns)
             calls.append(("upload", repo_id, Path(folder_path, "model.safetensors").exists(), list(sent)))
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)

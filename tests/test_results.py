@@ -11,7 +11,6 @@ from elmo_gpt_bert.training import launching, runs
 from elmo_gpt_bert.training.cards import score_table
 from elmo_gpt_bert.training.errors import FileError, InputError
 from elmo_gpt_bert.training.files import new_file, new_folder
-from elmo_gpt_bert.training.output_folder import ResultFiles, read_result_files, record_result_files
 from elmo_gpt_bert.training.results import (
     count_samples,
     describe_results,
@@ -157,9 +156,6 @@ def test_the_files_of_one_script_go_when_another_overwrites_its_folder(run, tmp_
     out = tmp_path / "out"
     out.mkdir()
     names = ["predictions.tsv", "nbest_predictions.json", "outputs-1.safetensors"]
-    record_result_files(out, predictions=names[:1])
-    record_result_files(out, predictions=names[1:2], outputs=names[2:])
-    assert read_result_files(out) == ResultFiles(sorted(names[:2]), names[2:])
     for name in [*names, "notes.txt"]:
         (out / name).touch()
     args = run(overwrite_output_dir=True)
@@ -172,32 +168,13 @@ def test_the_files_of_one_script_go_when_another_overwrites_its_folder(run, tmp_
 def test_a_run_that_fails_before_its_first_file_leaves_nothing_that_refuses_the_next(run, tmp_path):
     out, args = tmp_path / "out", run()
     with pytest.raises(OSError, match="full"), launching.lock_output_folder(args):
-        record_result_files(out, predictions=["predictions.tsv"])
         raise OSError("full")
     assert not out.exists()
     out.mkdir()
-    record_result_files(out, predictions=["predictions.tsv"])  # by a run that was killed
+    launching.write_batch(out, args)  # by a run that was killed
     with launching.lock_output_folder(args):
         pass
     assert out.is_dir()  # it was there before
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[",
-        "[]",
-        "{}",
-        '{"predictions": ["../a"], "outputs": []}',
-        '{"predictions": [".."], "outputs": []}',
-        '{"predictions": 1}',
-    ],
-)
-def test_a_damaged_list_of_files_is_one_line_and_removes_nothing(tmp_path, content):
-    (tmp_path / ".results.json").write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=r"results\.json.*(is not JSON|remove it)") as error:
-        read_result_files(tmp_path)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("create", [new_file, new_folder])

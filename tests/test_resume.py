@@ -19,9 +19,9 @@ from datasets import Dataset
 
 import run_glue
 from elmo_gpt_bert.training import checkpoints, files, loop, reporting, results, runs
-from elmo_gpt_bert.training.digests import write_checksums
 from elmo_gpt_bert.training.errors import FileError
 from elmo_gpt_bert.training.identity import run_identity
+from elmo_gpt_bert.training.output_folder import write_checksums
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
 from tests.tiny_run import checkpoint_names, computation, prepare, recipe, tiny_task
@@ -141,11 +141,6 @@ def cut_and_list_again(folder: Path) -> None:
     write_checksums(folder)
 
 
-def as_earlier_versions_wrote_it(folder: Path) -> None:
-    (folder / "optimizer.safetensors").rename(folder / "optimizer.bin")
-    write_checksums(folder)
-
-
 def rename_progress(folder: Path) -> None:
     shutil.copyfile(folder.with_name("checkpoint-15") / "progress.json", folder / "progress.json")
     write_checksums(folder)
@@ -189,10 +184,6 @@ def stopped(flags, after_20_updates, tmp_path) -> list[str]:
         (lambda folder: (folder / "optimizer.safetensors").unlink(), "optimizer.safetensors: No such file"),
         (lambda folder: (folder / "SHA256SUMS").unlink(), "there is no SHA256SUMS"),
         (cut_and_list_again, "optimizer.safetensors is missing or broken ("),
-        (
-            as_earlier_versions_wrote_it,
-            "an earlier version of this project wrote it: finish the run with that version",
-        ),
         (rename_progress, "it is the checkpoint of update 15 under another name"),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "adapter_config.json is not in SHA256SUMS"),
     ],

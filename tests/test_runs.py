@@ -13,7 +13,6 @@ import weakref
 from dataclasses import asdict
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -22,10 +21,10 @@ from safetensors.torch import load_file
 import run_glue
 from elmo_gpt_bert.metrics.entities import split_tag
 from elmo_gpt_bert.training import command_line, files, launching, loop, reporting, runs
-from elmo_gpt_bert.training.digests import verify_checksums, write_checksums
 from elmo_gpt_bert.training.errors import DivergedError, InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.identity import run_identity
+from elmo_gpt_bert.training.output_folder import verify_checksums, write_checksums
 from elmo_gpt_bert.training.results import Clock
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
@@ -147,15 +146,6 @@ def test_a_seed_and_a_run_do_not_write_to_one_folder(run, tmp_path):
         runs.repeat(lambda _: pytest.fail("ran"), run(do_eval=True, seeds=2, resume=True))
 
 
-def test_a_damaged_list_of_predictions_is_one_line_with_its_folder(flags, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ".results.json").write_text("{", encoding="utf-8")
-    with pytest.raises(
-        ValueError, match=r"out lists its predictions in a damaged file \(.*\): remove .*\.results\.json$"
-    ):
-        run_glue.main([*flags, "--overwrite_output_dir", "--max_steps", "1"])
-
-
 def test_an_output_folder_that_cannot_be_made_is_an_error_with_a_remedy(run, tmp_path):
     with pytest.raises(OSError, match="cannot write to --output_dir .*: Not a directory: choose another"):  # noqa: SIM117
         with launching.lock_output_folder(run(output_dir=str(write_vocabulary(tmp_path) / "below" / "a file"))):
@@ -199,14 +189,6 @@ def test_a_mistake_of_the_users_is_one_line_on_the_command_line(flags, capsys, m
     monkeypatch.setattr("sys.argv", ["run_glue.py"])
     status, error = end_of(lambda: run_glue.main([*flags, "--max_seq_length", "99"]), capsys)
     assert (status, error) == (1, "run_glue.py: error: --max_seq_length 99 is more than the model's 40 positions\n")
-
-
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has this clock")
-def test_a_process_is_as_old_as_before_where_the_system_starts_at_another_time_of_day(monkeypatch):
-    boot, began, age = psutil.boot_time(), psutil.Process().create_time(), runs._seconds_of_process()
-    monkeypatch.setattr(psutil, "boot_time", lambda: boot + 1000)
-    monkeypatch.setattr(psutil.Process, "create_time", lambda self: began + 1000)
-    assert age <= runs._seconds_of_process() < age + 100
 
 
 def test_an_interruption_is_one_line_on_the_command_line(capsys):
@@ -355,7 +337,7 @@ def test_of_the_seeds_that_were_not_best_only_the_results_remain_and_with_other_
     best = metrics_of(out)["seed"]
     (other,) = {42, 43} - {best}
     kept = sorted(path.name for path in (out / f"seed-{other}").iterdir())
-    assert kept == [".results.json", "metrics.json", "predictions.tsv"]
+    assert kept == ["metrics.json", "predictions.tsv"]
     assert (out / "predictions.tsv").exists()
     card = ModelCard.load(out / "README.md")
     assert f"This is seed {best}, the best of 2 on the validation set" in card.text and card.data.model_name == "out"

@@ -34,8 +34,7 @@ from elmo_gpt_bert.tasks.ner import features as ner
 from elmo_gpt_bert.tasks.squad import features as squad
 from elmo_gpt_bert.training import batches, checkpoints, launching, loop, optimization
 from elmo_gpt_bert.training.batches import load_batches
-from elmo_gpt_bert.training.digests import digest
-from elmo_gpt_bert.training.identity import run_identity
+from elmo_gpt_bert.training.identity import digest, run_identity
 from elmo_gpt_bert.training.task import predict
 from modeling import ElmoTokenizer, ZooGPTTokenizer
 from tests.glue_sample import VOCABULARY, write_model

@@ -18,13 +18,12 @@ import yaml
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.command_line import COMMAND, start_of_script
-from elmo_gpt_bert.training.digests import SHA256SUMS, write_checksums
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.files import file_digest, make_folder, read_json, remove_folder, write_json
 from elmo_gpt_bert.training.flags import find_config, parse_arguments
 from elmo_gpt_bert.training.identity import read_finished, run_identity
 from elmo_gpt_bert.training.launching import write_batch
-from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, matching_folders
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, METRICS, SHA256SUMS, matching_folders, write_checksums
 from elmo_gpt_bert.training.runs import remove_all_but_results
 
 from .tables import Place, Row, Table, places

@@ -29,13 +29,12 @@ from safetensors.torch import load_file, save_file
 
 from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Plan
-from elmo_gpt_bert.training.digests import damage, digest, write_checksums
 from elmo_gpt_bert.training.errors import DivergedError, FileError
 from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder
-from elmo_gpt_bert.training.identity import PREDICTIONS, allowed_differences, check_same, flatten_config
+from elmo_gpt_bert.training.identity import PREDICTIONS, allowed_differences, check_same, digest, flatten_config
 from elmo_gpt_bert.training.layers import gather_weights, load_weights, saved_class, saved_name
 from elmo_gpt_bert.training.optimization import gather_state, load_state
-from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, matching_folders
+from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, damage, matching_folders, write_checksums
 from elmo_gpt_bert.training.processes import on_main, together
 from elmo_gpt_bert.training.results import goodness
 
@@ -272,8 +271,6 @@ class Checkpoints:
 
     def _damage_of_tensors(self, path: Path) -> str | None:
         """The problem of the first file of tensors that cannot be read, whatever SHA256SUMS says of it."""
-        if (path / "optimizer.bin").is_file() and not (path / OPTIMIZER).is_file():
-            return "an earlier version of this project wrote it: finish the run with that version"
         for name in sorted({WEIGHTS, OPTIMIZER} | {file.name for file in path.glob("*.safetensors")}):
             try:
                 with safe_open(path / name, "pt"):

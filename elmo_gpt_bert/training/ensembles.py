@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from elmo_gpt_bert.training.digests import digest
 from elmo_gpt_bert.training.errors import FileError, InputError, MissingFileError, Parameter
 from elmo_gpt_bert.training.files import load_tensors, save_tensors
-from elmo_gpt_bert.training.output_folder import METRICS, SEED, record_result_files
+from elmo_gpt_bert.training.identity import digest
+from elmo_gpt_bert.training.output_folder import METRICS, SEED
 from elmo_gpt_bert.training.processes import versions
 from elmo_gpt_bert.training.results import read_record
 from elmo_gpt_bert.training.task import Outputs
@@ -52,7 +52,7 @@ def outputs_file_name(data_set: Dataset) -> str:
 
 
 def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], folder: Path) -> None:
-    """Writes a model's outputs for `data_set` to `folder`, with the model's labels, and lists the file there.
+    """Writes a model's outputs for `data_set` to `folder`, with the model's labels.
 
     Only one process may call it. Raises OSError, and removes the incomplete file, if they cannot be written.
     """
@@ -60,9 +60,7 @@ def save_outputs(outputs: Outputs, data_set: Dataset, id2label: dict[int, str], 
     shapes = {name + SHAPES: np.array([array.shape for array in arrays], int) for name, arrays in outputs.items()}
     metadata = {"id2label": json.dumps(id2label, sort_keys=True), "versions": json.dumps(versions())}
     remedy = ("Make room, choose another ", OUTPUT_DIR, ", or leave ", SAVE_OUTPUTS, " out")
-    name = outputs_file_name(data_set)
-    record_result_files(folder, outputs=[name])
-    save_tensors(tensors | shapes, folder / name, metadata, remedy)
+    save_tensors(tensors | shapes, folder / outputs_file_name(data_set), metadata, remedy)
 
 
 def members(ensemble: str, output_dir: str) -> list[Path]:

@@ -29,7 +29,6 @@ from transformers.hf_argparser import HfArgumentParser, string_to_bool
 from elmo_gpt_bert.training.arguments import FILES, PURPOSES_OF, RunArguments, switch_off
 from elmo_gpt_bert.training.errors import InputError, flags_in_errors
 from elmo_gpt_bert.training.files import read_text
-from elmo_gpt_bert.training.output_folder import CHECKPOINT, matching_folders
 
 
 # transformers' flag -> this project's flag with the same values.
@@ -65,7 +64,7 @@ VALUES: dict[str, dict[str, dict[str, Any]]] = {
     "no_cuda": {"false": {}},
     "overwrite_cache": {"true": {}, "false": {}},
     "remove_unused_columns": {"true": {}},
-    "resume_from_checkpoint": {"true": {"resume": True}, "false": {"resume": False}},  # or a path
+    "resume_from_checkpoint": {"true": {"resume": True}, "false": {"resume": False}},
     "return_entity_level_metrics": {"true": {}},
     "save_safetensors": {"true": {}},
     "tf32": {"true": {"matmul_precision": "high"}, "false": {"matmul_precision": "highest"}},
@@ -129,6 +128,8 @@ HINTS = {
     "model_revision": "download it with `hf download ID --revision R --local-dir FOLDER`, and give the folder",
     "model_type": "the checkpoint or configuration JSON in --model_name_or_path says which model it is",
     "preprocessing_num_workers": "tokenizers use all processors by themselves",
+    "resume_from_checkpoint": "--resume continues from the newest checkpoint in --output_dir: remove newer ones or, "
+    "to train from a checkpoint of another run, give it as --model_name_or_path",
     "save_only_model": "a checkpoint holds all that --resume needs; --save_strategy no saves only the final model",
 }
 
@@ -147,7 +148,6 @@ GROUPS = {
     "mixed_precision": "computation",
     "logging_steps": "reports",
 }
-CHECKPOINT_PATH = "resume_from_checkpoint"
 SOURCES = {"task_name", "dataset_name", "data_dir", *FILES.split()}  # flags that name data
 LISTS = {"report_to"}  # flags that take several values, separated by spaces or commas, or a YAML list
 NO_VALUE = ("", "~", "null", "Null", "NULL")  # how YAML writes that there is none
@@ -156,7 +156,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 CONFIGS = next(folder for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if folder.is_dir())
 
 FLAG = re.compile("--[A-Za-z]")
-NEGATIVE = re.compile(r"-(?!\d+$|\d*\.\d+$)[\d.]")  # numbers that argparse takes for flags, such as -1e-5
+NEGATIVE = re.compile(r"-[\d.]")  # begins a number; argparse takes some of them, such as -1e-5, for flags
 
 
 def find_config(path: str) -> str:
@@ -193,6 +193,7 @@ class _Parser(HfArgumentParser):
 
     def __init__(self, *fields: type, **options: Any) -> None:
         super().__init__(fields, allow_abbrev=False, formatter_class=argparse.HelpFormatter, **options)
+        self._negative_number_matcher = NEGATIVE
 
     def error(self, message: str) -> None:
         if self.recipe is not None:
@@ -242,7 +243,6 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
             raise InputError(f"the following arguments are required: {', '.join(missing)}")
         with flags_in_errors():
             args = arguments_class(**values)
-        _check_checkpoint(given.get(CHECKPOINT_PATH), args)
     except ValueError as error:
         flag = re.match(r"--(\w+)", str(error))
         parser.recipe = path if flag is not None and flag[1] in recipe.keys() - flags.keys() else None
@@ -251,15 +251,12 @@ def parse_arguments(arguments_class: type[Arguments], argv: list[str] | None = N
 
 
 def _normalize(argv: list[str]) -> list[str]:
-    """The words with underscores in flags and the home folder for ~ in values, and -1e-5 tied to its flag."""
-    words: list[str] = []
+    """The words with underscores in flags and the home folder for ~ in values."""
+    words = []
     for word in argv:
         flag, equals, value = word.partition("=") if FLAG.match(word) else ("", "", word)
         value = ",".join(map(os.path.expanduser, value.split(",")))  # some flags take several paths
-        if NEGATIVE.match(word) and words and FLAG.match(words[-1]) and "=" not in words[-1]:
-            words[-1] += f"={value}"
-        else:
-            words.append(flag[:2] + flag[2:].replace("-", "_") + equals + value)
+        words.append(flag[:2] + flag[2:].replace("-", "_") + equals + value)
     return words
 
 
@@ -297,20 +294,6 @@ def _read_recipe(recipe: Path, optional: Collection[str]) -> list[str]:
     return [word for word in words.values() if word]
 
 
-def _check_checkpoint(path: str | None, args: RunArguments) -> None:
-    """Raises ValueError if --resume_from_checkpoint names another checkpoint than the one that --resume loads."""
-    if path is None:
-        return
-    output = Path(args.output_dir).resolve()
-    checkpoints = matching_folders(output, CHECKPOINT)
-    newest = max(checkpoints, key=lambda folder: int(CHECKPOINT.fullmatch(folder.name)[1]), default=output)
-    if Path(path).resolve() not in (output, newest):
-        raise InputError(
-            f"--resume_from_checkpoint {path}: this run continues from {newest}: remove newer checkpoints or, to "
-            "train from another one, give it as --model_name_or_path"
-        )
-
-
 # The parser of a script that has recipes
 
 
@@ -337,7 +320,7 @@ class _RunParser(_Parser):
             self._add(group, field, types[field.name])
         for name in {**VALUES, **HINTS}:
             targets = {target for settings in VALUES.get(name, {}).values() for target in settings}
-            if targets <= {name, CHECKPOINT_PATH, *self.names}:
+            if targets <= {name, *self.names}:
                 self._hide(name, dest=name, action=_Translate, nargs="*")
 
     def _add(self, group: argparse._ArgumentGroup, field: dataclasses.Field, kind: object) -> None:
@@ -433,8 +416,6 @@ class _Translate(argparse.Action):
         value, translations = " ".join(values) or "true", VALUES.get(self.dest, {})
         if value.lower() in translations:
             settings = translations[value.lower()]
-        elif self.dest == CHECKPOINT_PATH:
-            settings = {"resume": True, CHECKPOINT_PATH: value}
         else:
             only = f"{value} has no counterpart here, only {' and '.join(translations)}: leave it out"
             raise argparse.ArgumentError(self, HINTS.get(self.dest, only))

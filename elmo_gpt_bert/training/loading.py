@@ -26,7 +26,6 @@ from huggingface_hub import constants
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoTokenizer, BertTokenizer
 
 from elmo_gpt_bert.training.arguments import ModelSource
-from elmo_gpt_bert.training.digests import verify_checksums
 from elmo_gpt_bert.training.errors import (
     FileError,
     InputError,
@@ -37,6 +36,7 @@ from elmo_gpt_bert.training.errors import (
     UserError,
 )
 from elmo_gpt_bert.training.files import plain, read_json, read_json_object, shown
+from elmo_gpt_bert.training.output_folder import verify_checksums
 
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
-"""The files in a run's output folder, and which of them another run in the same folder replaces.
+"""The files in a run's output folder, which of them another run in the same folder replaces, and their checksums.
 
 OUTPUT_DIR/metrics.json, predictions*.*, outputs-*.safetensors     results
-OUTPUT_DIR/.results.json                                           the names of the files of results
 OUTPUT_DIR/.batch.json                                             the batch that the run began with, until its end
 OUTPUT_DIR/log.jsonl, curves.png                                   the lines of the log, with --report_to curves
 OUTPUT_DIR/runs/                                                   TensorBoard's files
@@ -12,23 +11,27 @@ OUTPUT_DIR/seed-N/.diverged.json                                   how that run 
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+import stat
 from pathlib import Path
 
-from elmo_gpt_bert.training.errors import InputError
-from elmo_gpt_bert.training.files import read_json, remove_folder, shown, write_json
+from elmo_gpt_bert.training.errors import FileError
+from elmo_gpt_bert.training.files import file_digest, remove_folder, sha256, sync
 
 
 METRICS = "metrics.json"
 DIVERGED = ".diverged.json"
-RESULTS = ".results.json"
 BATCH = ".batch.json"
 LOG, CURVES = "log.jsonl", "curves.png"
 TENSORBOARD = ("runs/events.out.tfevents.*", "runs/*/events.out.tfevents.*", "runs/*/hparams.yml")
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 HALF_WRITTEN = re.compile(r"\.checkpoint-(\d+)\.new")
 SEED = re.compile(r"seed-(\d+)")
+# The predictions of all scripts, in the official formats and under the names of GLUE's leaderboard.
+PREDICTIONS = re.compile(
+    r"((nbest_)?predictions|null_odds)(_mm|_validation)?\.(tsv|csv|conll|jsonl?)|accuracy\.png"
+    r"|(AX|CoLA|MNLI-mm?|MRPC|QNLI|QQP|RTE|SST-2|STS-B|WNLI)\.tsv"
+)
+OUTPUTS = re.compile(r"outputs-\w+\.safetensors")  # written by --save_outputs
 
 
 def matching_folders(output: Path, name: re.Pattern) -> list[Path]:
@@ -36,48 +39,15 @@ def matching_folders(output: Path, name: re.Pattern) -> list[Path]:
     return [path for path in output.glob("*") if path.is_dir() and name.fullmatch(path.name)]
 
 
-@dataclass(frozen=True)
-class ResultFiles:
-    """The names of the files of results in an output folder, except metrics.json."""
-
-    predictions: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)  # written by --save_outputs
-
-
-def record_result_files(output: Path, predictions: Iterable[str] = (), outputs: Iterable[str] = ()) -> None:
-    """Adds names to the folder's list of result files.
-
-    Call it before the files are written: then a later run finds all files of a run that was killed.
-    """
-    listed = read_result_files(output)
-    files = ResultFiles(sorted({*listed.predictions, *predictions}), sorted({*listed.outputs, *outputs}))
-    if files != listed:
-        write_json(output / RESULTS, asdict(files))
-
-
-def read_result_files(output: Path) -> ResultFiles:
-    """The folder's list of result files. Raises ValueError if `record_result_files` cannot have written it."""
-    path = output / RESULTS
-    if not path.is_file():
-        return ResultFiles()
-    try:
-        record = read_json(path)
-    except ValueError as error:
-        raise InputError(f"{output} lists its predictions in a damaged file ({error}): remove {path}") from error
-    lists = [record.get(field.name) for field in fields(ResultFiles)] if isinstance(record, dict) else [None]
-    if not all(isinstance(names, list) and all(map(_is_file_name, names)) for names in lists):
-        raise InputError(f"{path} holds {shown(record)}, which are not names of files: remove it")
-    return ResultFiles(*lists)
-
-
-def _is_file_name(name: object) -> bool:
-    return isinstance(name, str) and name not in ("", "..") and Path(name).name == name
+def files_of(output: Path, *names: re.Pattern) -> list[str]:
+    """The names of the files in `output` that match one of these, sorted."""
+    files = [path.name for path in output.glob("*") if path.is_file()]
+    return sorted(name for name in files if any(pattern.fullmatch(name) for pattern in names))
 
 
 def remove_results(output: Path, *kinds: re.Pattern, keep: Path | None = None) -> None:
     """Removes scores, predictions and saved outputs, and the folders whose names match one of `kinds`, but `keep`."""
-    files = read_result_files(output)
-    for name in (METRICS, *files.predictions, *files.outputs, RESULTS):
+    for name in (METRICS, *files_of(output, PREDICTIONS, OUTPUTS)):
         (output / name).unlink(missing_ok=True)
     for path in [path for kind in kinds for path in matching_folders(output, kind)]:
         if path != keep:
@@ -89,3 +59,110 @@ def remove_curves(output: Path) -> None:
     for pattern in (LOG, CURVES, *TENSORBOARD):
         for path in output.glob(pattern):
             path.unlink()
+
+
+# SHA256SUMS, in the format of `sha256sum -c`
+
+
+SHA256SUMS = "SHA256SUMS"
+MAX_SIZE = 1 << 24  # bytes of SHA256SUMS, enough for 100,000 files
+# The names of files that transformers, tokenizers, peft and --resume load from a folder. The other files of a run, and
+# a user's notes and scripts, have other names.
+LOADED_FILES = re.compile(
+    r".*(config|token|vocab|template|processor|modules|characters|lexicon|\.index).*\.json|(vocab|merges|words).*\.txt"
+    r"|(adapter_)?model.*\.safetensors|(optimizer|plan)\.safetensors|.*\.(bin|jinja|model|pt)"
+    r"|(configuration|feature_extraction|image_processing|modeling|processing|tokenization)_.*\.py",
+    re.IGNORECASE,
+)
+
+
+def write_checksums(folder: Path) -> None:
+    """Lists all files of `folder` except README.md, which users may edit, and syncs them to the disk."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() or path.is_dir()]
+    names = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
+    files = {name: path for name, path in names.items() if name not in (SHA256SUMS, "README.md")}
+    sizes = [f"# {path.stat().st_size} bytes  {name}\n" for name, path in files.items()]
+    sums = [f"{sha256(path)}  {name}\n" for name, path in files.items()]
+    (folder / SHA256SUMS).write_text("".join(sizes + sums), encoding="utf-8", newline="\n")
+    for path in {*paths, folder / SHA256SUMS, folder}:
+        sync(path)
+
+
+def damage(folder: Path) -> str | None:
+    """The first problem of a folder: a damaged list, a changed file, or an unlisted one; None if there is none.
+
+    A link may lead outside the folder, as in the Hub's cache; its target is compared.
+    """
+    try:
+        text = _read_list(folder / SHA256SUMS)
+    except OSError:
+        return f"there is no {SHA256SUMS}"
+    sizes = {name: int(size) for size, name in re.findall(r"^# (\d{1,18}) bytes  (.+)$", text, re.MULTILINE)}
+    sums = _sums(text)
+    # A list written by sha256sum has no sizes. If there are sizes, but fewer sums, the list was cut short.
+    if not sums or len(sizes) + len(sums) != text.count("\n") or sizes.keys() not in (sums.keys(), set()):
+        return f"{SHA256SUMS} itself is damaged"
+    for name, digest in sums.items():
+        try:
+            problem = _damage_of(folder, name, digest, sizes.get(name))
+        except (OSError, ValueError) as error:  # ValueError: for a name that no system allows, e.g. with a null byte
+            problem = f"{name[:200]}: {getattr(error, 'strerror', error)}"
+        if problem:
+            return problem
+    unlisted = [path.name for path in loadable_files(folder) if path.name not in sums]
+    return f"{unlisted[0]} is not in {SHA256SUMS}, but would be read" if unlisted else None
+
+
+def _read_list(path: Path) -> str:
+    """The content of SHA256SUMS; empty if it is not a regular file or too large."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SIZE:
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _damage_of(folder: Path, name: str, digest: str, size: int | None) -> str | None:
+    path = folder / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return f"{SHA256SUMS} lists {name[:200]}, which is not in the folder"
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        return f"{name} is not a file"
+    growth = 0 if size is None else status.st_size - size
+    if growth:
+        return f"{name} has {abs(growth)} bytes {'more' if growth > 0 else 'less'} than it had"
+    if file_digest(path) != digest:
+        return f"{name} was changed"
+    return None
+
+
+def _sums(text: str) -> dict[str, str]:
+    """name -> SHA-256, for each file in the list."""
+    return {name: digest for digest, name in re.findall(r"^([0-9a-f]{64}) [ *](.+)$", text, re.MULTILINE)}
+
+
+def loaded_names(listing: Path) -> set[str]:
+    """The names in a SHA256SUMS that a library would load from the folder itself."""
+    return {name for name in _sums(_read_list(listing)) if "/" not in name and LOADED_FILES.fullmatch(name)}
+
+
+def loadable_files(folder: Path) -> list[Path]:
+    """The files in `folder`, not below it, that a library would load, sorted by their names."""
+    return sorted(path for path in folder.iterdir() if LOADED_FILES.fullmatch(path.name) and not path.is_dir())
+
+
+def superseded_files(folder: Path, new: Path) -> set[str]:
+    """The files of a model in `folder` that its SHA256SUMS lists, and that of the folder `new` does not."""
+    if not (folder / SHA256SUMS).exists():
+        return set()
+    here = {path.name for path in loadable_files(folder)}
+    return here & loaded_names(folder / SHA256SUMS) - loaded_names(new / SHA256SUMS)
+
+
+def verify_checksums(folder: Path) -> None:
+    """Raises OSError if `folder` has a SHA256SUMS that its files do not match."""
+    problem = damage(folder) if (folder / SHA256SUMS).exists() else None
+    if problem:
+        raise FileError(
+            f"{folder}: {problem}. Copy the folder again or, if the change is on purpose, delete its {SHA256SUMS}."
+        )

@@ -223,7 +223,7 @@ def part_used(samples: Mapping[str, float], split: str) -> str | None:
 class Clock:
     """Seconds by the name of the step that they were spent on."""
 
-    startup_seconds = 0.0  # from the start of this process to its first clock, which counts them
+    startup_seconds = 0.0  # from the script's first import to its first clock, which counts them
 
     def __init__(self, seconds: dict[str, float] | None = None) -> None:
         """Adds to `seconds`, in place, if it is given."""

@@ -13,15 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from accelerate import Accelerator, PartialState
 
-from elmo_gpt_bert.training import hub
+from elmo_gpt_bert import starting
 from elmo_gpt_bert.training.arguments import RunArguments, hub_model_id, public_arguments
 from elmo_gpt_bert.training.batches import worker_errors
 from elmo_gpt_bert.training.cards import with_spread
 from elmo_gpt_bert.training.command_line import run_command
-from elmo_gpt_bert.training.digests import damage
 from elmo_gpt_bert.training.ensembles import average, members, save_outputs
 from elmo_gpt_bert.training.errors import DivergedError, InputError, flags_in_errors
 from elmo_gpt_bert.training.files import read_json_object, remove_folder, write_bytes, write_json, write_text
@@ -44,14 +42,15 @@ from elmo_gpt_bert.training.output_folder import (
     DIVERGED,
     LOG,
     METRICS,
-    RESULTS,
+    OUTPUTS,
+    PREDICTIONS,
     SEED,
+    damage,
+    files_of,
     matching_folders,
-    read_result_files,
-    record_result_files,
 )
 from elmo_gpt_bert.training.processes import join_processes, on_main
-from elmo_gpt_bert.training.reporting import move_model, print_results, write_results
+from elmo_gpt_bert.training.reporting import create_repository, move_model, print_results, push, write_results
 from elmo_gpt_bert.training.results import (
     PREDICTED_CLASSES,
     STATISTICS,
@@ -83,21 +82,9 @@ def command(main: Callable[[], object] | None = None) -> None:
     """
     if main is None:
         main = importlib.import_module(Path(sys.argv[0]).stem).main
-    Clock.startup_seconds = _seconds_of_process()  # the interpreter's start and the imports
+    Clock.startup_seconds = time.perf_counter() - starting.BEGAN  # the imports
     run_command(main, "interrupted: what was finished is kept, and --resume continues from it")
     PartialState().destroy_process_group()
-
-
-def _seconds_of_process() -> float:
-    """How long this process exists.
-
-    psutil tells when it began by the time of day at which the system started, in whole seconds. That is off by more
-    where the clock was set later. Linux has a clock that does without.
-    """
-    began = psutil.Process().create_time()
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - (began - psutil.boot_time())
-    return time.time() - began
 
 
 @flags_in_errors()
@@ -114,7 +101,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
     with worker_errors(), lock_output_folder(args):
         args = keep_global_batch(choose_precision(args))
         if args.push_to_hub:  # a missing token is an error before the work
-            repository = on_main(lambda: hub.create_repository(hub_model_id(args), args.hub_private_repo))
+            repository = on_main(lambda: create_repository(hub_model_id(args), args.hub_private_repo))
             args = dataclasses.replace(args, hub_model_id=repository)
         if args.seeds > 1 or args.max_restarts:
             results = run_seeds(run, args)
@@ -124,7 +111,7 @@ def repeat(run: Run, args: RunArguments) -> dict[str, float]:
             results = run(args)
         forget_global_batch(args)
         if args.push_to_hub and PartialState().is_main_process:
-            hub.push(hub_model_id(args), output)
+            push(hub_model_id(args), output)
     return results
 
 
@@ -264,7 +251,6 @@ def _write_outputs(
     if args.save_outputs:
         save_outputs(evaluation.outputs, task.features[split], model.config.id2label, output)
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
-    record_result_files(output, predictions=files)
     for name, content in files.items():
         write_bytes(output / name, content if isinstance(content, bytes) else content.encode())
 
@@ -368,8 +354,7 @@ def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
 
     Its scores, outputs and curves stay, and with `keep_card` the model card. Of seeds, only the best has one.
     """
-    files = read_result_files(folder)
-    kept = {METRICS, RESULTS, DIVERGED, LOG, CURVES, *files.predictions, *files.outputs}
+    kept = {METRICS, DIVERGED, LOG, CURVES, *files_of(folder, PREDICTIONS, OUTPUTS)}
     kept |= {"README.md"} if keep_card else set()
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
@@ -401,9 +386,7 @@ def _move_best_run(
     card = (output if was_moved else folder) / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else None
     if not was_moved:
-        files = read_result_files(folder)
-        record_result_files(output, predictions=files.predictions)
-        staying = {METRICS, RESULTS, "README.md", ".lock", LOG, CURVES, *files.outputs}
+        staying = {METRICS, "README.md", ".lock", LOG, CURVES, *files_of(folder, OUTPUTS)}
         move_model([path for path in folder.iterdir() if path.is_file() and path.name not in staying], output)
     if text is not None:  # the user may have removed it
         write_text(output / "README.md", with_spread(text, best, spread, runs[best], len(runs)))

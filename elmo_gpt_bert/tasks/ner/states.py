@@ -28,9 +28,9 @@ from filelock import FileLock, Timeout
 from safetensors import safe_open
 
 from elmo_gpt_bert.training.batches import Collate
-from elmo_gpt_bert.training.digests import digest, model_digest
 from elmo_gpt_bert.training.errors import InputError, Parameter, as_user_errors
 from elmo_gpt_bert.training.files import load_tensors, save_tensors, writing
+from elmo_gpt_bert.training.identity import digest, model_digest
 from elmo_gpt_bert.training.processes import check_shared, on_main
 
 
