@@ -19,7 +19,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -49,7 +49,7 @@ NAMES = {
 CHOICES = {"optim": {"adamw_torch": "adamw", "adamw_torch_fused": "adamw"}}
 
 # transformers' flag -> its value -> the flags that it sets here: none if the value is the only behaviour.
-VALUES: dict[str, dict[str, dict[str, Any]]] = {
+VALUES: dict[str, dict[str, dict[str, str]]] = {
     "auto_find_batch_size": {"false": {}},
     "bf16": {"true": {"mixed_precision": "bf16"}, "false": {"bf16": "false"}},  # for `switch_off`
     "bf16_full_eval": {"false": {}},
@@ -64,14 +64,14 @@ VALUES: dict[str, dict[str, dict[str, Any]]] = {
     "no_cuda": {"false": {}},
     "overwrite_cache": {"true": {}, "false": {}},
     "remove_unused_columns": {"true": {}},
-    "resume_from_checkpoint": {"true": {"resume": True}, "false": {"resume": False}},
+    "resume_from_checkpoint": {"true": {"resume": "true"}, "false": {"resume": "false"}},
     "return_entity_level_metrics": {"true": {}},
     "save_safetensors": {"true": {}},
     "tf32": {"true": {"matmul_precision": "high"}, "false": {"matmul_precision": "highest"}},
     "torch_compile_backend": {"inductor": {}},
     "train_sampling_strategy": {
-        "random": {"group_by_length": False},
-        "group_by_length": {"group_by_length": True},
+        "random": {"group_by_length": "false"},
+        "group_by_length": {"group_by_length": "true"},
     },
     "use_cache": {"false": {}},
     "use_cpu": {"false": {}},
@@ -156,6 +156,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 CONFIGS = next(folder for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if folder.is_dir())
 
 FLAG = re.compile("--[A-Za-z]")
+SHARE = re.compile(r"0?\.\d+")  # of the updates, instead of their number
 NEGATIVE = re.compile(r"-[\d.]")  # begins a number; argparse takes some of them, such as -1e-5, for flags
 
 
@@ -169,21 +170,13 @@ def find_config(path: str) -> str:
     return str(shipped) if first == "configs" and not Path(path).exists() and shipped.is_file() else path
 
 
-def _number_or_share(text: str) -> int | float:
-    """A number of updates or, as in transformers, a share of them."""
-    try:
-        return float(text) if 0 < float(text) < 1 else int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from error
-
-
 def _task_name(text: str) -> str:
     """The name of a task as the scripts write it: MRPC, SST-2 and STS-B are mrpc, sst2 and stsb."""
     return re.sub("[-_ ]", "", text.lower())
 
 
 # Flags whose values the type of their field does not say. The model may be a configuration JSON of this project.
-TYPES = {"model_name_or_path": find_config, "task_name": _task_name, "warmup_steps": _number_or_share}
+TYPES = {"model_name_or_path": find_config, "task_name": _task_name}
 
 
 class _Parser(HfArgumentParser):
@@ -298,7 +291,7 @@ def _read_recipe(recipe: Path, optional: Collection[str]) -> list[str]:
 
 
 class _RunParser(_Parser):
-    """The flags of a class of arguments, in groups, and their other names, which --help does not list."""
+    """The flags of a class of arguments, in groups. Their other names, which --help does not list, are translated."""
 
     def __init__(self, arguments_class: type[RunArguments]) -> None:
         title = (sys.modules[arguments_class.__module__].__doc__ or "").partition("\n")[0]
@@ -306,10 +299,11 @@ class _RunParser(_Parser):
         super().__init__(usage=usage, description=title, argument_default=argparse.SUPPRESS)
         fields = arguments_class.flags()
         self.names = [field.name for field in fields]
-        self.hidden: list[str] = []
         self.required = [field.name for field in fields if field.default is dataclasses.MISSING]
         self.optional = [field.name for field in fields if field.default is None]
-        self.origins: dict[str, str] = {}  # a flag -> the word that set it
+        former = {alias[2:]: field.name for field in fields for alias in field.metadata.get("aliases", [])}
+        self.renamed = former | {name: ours for name, ours in NAMES.items() if ours in self.names}
+        self.foreign = [name for name in {**VALUES, **HINTS} if name not in self.names and self._can_translate(name)]
         shared = {field.name for field in dataclasses.fields(RunArguments)}
         script_fields = [name for name in self.names if name not in shared]
         titles = GROUPS | dict.fromkeys(script_fields[:1], "data and task")
@@ -318,50 +312,84 @@ class _RunParser(_Parser):
         for field in fields:
             group = self.add_argument_group(titles[field.name]) if field.name in titles else group
             self._add(group, field, types[field.name])
-        for name in {**VALUES, **HINTS}:
-            targets = {target for settings in VALUES.get(name, {}).values() for target in settings}
-            if targets <= {name, *self.names}:
-                self._hide(name, dest=name, action=_Translate, nargs="*")
+
+    def _can_translate(self, name: str) -> bool:
+        """Whether the script has the flags that one of transformers sets."""
+        targets = {target for settings in VALUES.get(name, {}).values() for target in settings}
+        return targets <= {name, *self.names}
 
     def _add(self, group: argparse._ArgumentGroup, field: dataclasses.Field, kind: object) -> None:
-        """Adds the flag of a field of type `kind` under all its names. For `X | None`, its values are of type X."""
+        """Adds the flag of a field of type `kind`. For `X | None`, its values are of type X."""
         if type(None) in get_args(kind):
             (kind,) = (part for part in get_args(kind) if part is not type(None))
         text = field.metadata.get("help", "").replace("%", "%%")
         if get_origin(kind) is Literal:
-            synonyms = CHOICES.get(field.name, {})
-            options = {"type": lambda value: synonyms.get(value, value), "choices": get_args(kind), "metavar": "NAME"}
+            options = {"choices": get_args(kind), "metavar": "NAME"}
             text += f": {', '.join(get_args(kind))}"
         elif kind is bool:
             options = {"type": string_to_bool, "nargs": "?", "const": True, "metavar": "BOOL"}
-            self._hide(f"no_{field.name}", dest=field.name, action=_Set, nargs=0, const=False)
+            self.renamed[f"no_{field.name}"] = field.name
         else:
-            options = {"type": kind, "metavar": {str: "TEXT", int: "N", float: "X"}[kind]}
+            options = {"type": TYPES.get(field.name, kind), "metavar": {str: "TEXT", int: "N", float: "X"}[kind]}
         if field.name in LISTS:
-            options["nargs"] = "+"
-        elif field.name in TYPES:
-            options["type"] = TYPES[field.name]
+            options["metavar"] = "TEXT [TEXT ...]"
         if not any(field.default is value for value in (dataclasses.MISSING, None, False)):
             text += f" (default: {field.default})"
-        group.add_argument(f"--{field.name}", action=_Set, help=text, **options)
-        former = [alias.removeprefix("--") for alias in field.metadata.get("aliases", [])]
-        for name in [*former, *(name for name, ours in NAMES.items() if ours == field.name)]:
-            self._hide(name, dest=field.name, action=_Set, **options)
-
-    def _hide(self, name: str, **options: Any) -> None:
-        """Adds a flag that --help does not list, unless the script has one of that name."""
-        if name not in self.names:
-            self.hidden.append(name)
-            self.add_argument(f"--{name}", help=argparse.SUPPRESS, **options)
+        group.add_argument(f"--{field.name}", help=text, **options)
 
     def read(self, words: list[str], recipe: Path | None = None) -> dict[str, Any]:
-        """The values that the words give to flags; of those that occur twice, the last."""
-        self.recipe, self.origins = recipe, {}
-        namespace, unknown = self.parse_known_args(_normalize(words))
-        if unknown:
-            self._refuse(unknown[0][:100])
+        """The values that the words give to flags; of those that occur twice, the last. A flag's names must agree."""
+        self.recipe = recipe
+        given: dict[str, tuple[str, list[str]]] = {}  # a flag -> the name that set it, and its value, if it has one
+        for name, texts in self._flags_in(words):
+            for ours, setting in self._translate(name, texts).items():
+                other, value = given.get(ours, (name, setting))
+                if other != name and value != setting:
+                    both = f"both set --{ours}, give only one of them"
+                    self.error(f"argument --{name} contradicts --{other}: {both}")
+                given[ours] = name, setting
+        others = {name: value[0] for name, (_, value) in given.items() if name not in self.names}  # for `switch_off`
+        own = [f"--{'='.join([name, *value])}" for name, (_, value) in given.items() if name not in others]
+        values = vars(self.parse_args(own))
         self.recipe = None
-        return vars(namespace)
+        return values | others
+
+    def _flags_in(self, words: list[str]) -> Iterator[tuple[str, list[str]]]:
+        """Yields each flag of the words, without dashes, and its value, or values where they make a list."""
+        flags: list[tuple[str, list[str]]] = []
+        for word in _normalize(words):
+            name, equals, value = word[2:].partition("=")
+            if word in ("-h", "--help"):
+                self.parse_args(["--help"])
+            elif FLAG.match(word):
+                flags.append((name, [value] if equals else []))
+            elif not flags or (flags[-1][1] and flags[-1][0] not in LISTS):
+                hint = "stands where a flag must be, as in --seed 1; a recipe comes first, before all flags"
+                self.error(f"{word[:100]} {hint}")
+            else:
+                flags[-1][1].append(word)
+        for name, values in flags:
+            yield name, [",".join(values)] if values else []
+
+    def _translate(self, name: str, texts: list[str]) -> dict[str, list[str]]:
+        """The flags of this script that a flag sets, with their values. A flag of transformers may set none."""
+        if name in self.foreign:
+            value, translations = "".join(texts) or "true", VALUES.get(name, {})
+            if value.lower() in translations:
+                return {ours: [setting] for ours, setting in translations[value.lower()].items()}
+            only = f"{value} has no counterpart here, only {' and '.join(translations)}: leave it out"
+            self.error(f"argument --{name}: {HINTS.get(name, only)}")
+        ours = self.renamed.get(name, name)
+        if ours not in self.names:
+            kind, dashes = ("argument", "--") if self.recipe is None else ("key", "")
+            similar = difflib.get_close_matches(name, [*self.names, *self.renamed, *self.foreign], n=1, cutoff=0.8)
+            hint = f"did you mean {dashes}{similar[0]}?" if similar else "--help lists all flags"
+            self.error(f"unknown {kind} {dashes}{name[:100]}; {hint}")
+        if ours == "warmup_steps" and any(SHARE.fullmatch(text) and float(text) for text in texts):
+            ours = "warmup_ratio"  # as in transformers
+        if name == f"no_{ours}":
+            texts = ["false", *texts]  # which is no value of BOOL where there are any
+        return {ours: [CHOICES.get(ours, {}).get(text, text) for text in texts]}
 
     def defaults_with(self, path: Path, recipe: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
         """What a run with the recipe in `path` does where its words and the `flags` of the command line do not say it.
@@ -377,47 +405,3 @@ class _RunParser(_Parser):
         if recipe.keys().isdisjoint(PURPOSES_OF.values()):
             defaults |= {"do_train": True, "do_eval": True}
         return {name: value for name, value in defaults.items() if name in self.names}
-
-    def _refuse(self, word: str) -> None:
-        """Ends with the error for a word that is no flag or an unknown one, and with the most similar name."""
-        if not FLAG.match(word):
-            self.error(f"{word} stands where a flag must be, as in --seed 1; a recipe comes first, before all flags")
-        name = word[2:].partition("=")[0]
-        kind, dashes = ("argument", "--") if self.recipe is None else ("key", "")
-        similar = difflib.get_close_matches(name, self.names + self.hidden, n=1, cutoff=0.8)
-        hint = f"did you mean {dashes}{similar[0]}?" if similar else "--help lists all flags"
-        self.error(f"unknown {kind} {dashes}{name}; {hint}")
-
-    def put(self, namespace: argparse.Namespace, name: str, value: Any, word: str) -> None:
-        """Gives a flag the value of `word`. Two names of one flag must agree."""
-        other = self.origins.setdefault(name, word)
-        if other != word and getattr(namespace, name) != value:
-            self.error(f"argument {word} contradicts {other}: both set --{name}, give only one of them")
-        self.origins[name] = word
-        setattr(namespace, name, value)
-
-
-class _Set(argparse.Action):
-    """Gives a flag its value."""
-
-    def __call__(self, parser: _RunParser, namespace: argparse.Namespace, values: Any, option_string: str) -> None:
-        name, value = self.dest, self.const if self.nargs == 0 else values
-        if name in LISTS:
-            value = ",".join(value)
-        elif name == "warmup_steps" and 0 < value < 1:
-            name = "warmup_ratio"
-        parser.put(namespace, name, value, option_string)
-
-
-class _Translate(argparse.Action):
-    """Gives the flags that replace one of transformers their values, or says what to do instead."""
-
-    def __call__(self, parser: _RunParser, namespace: argparse.Namespace, values: Any, option_string: str) -> None:
-        value, translations = " ".join(values) or "true", VALUES.get(self.dest, {})
-        if value.lower() in translations:
-            settings = translations[value.lower()]
-        else:
-            only = f"{value} has no counterpart here, only {' and '.join(translations)}: leave it out"
-            raise argparse.ArgumentError(self, HINTS.get(self.dest, only))
-        for name, setting in settings.items():
-            parser.put(namespace, name, setting, option_string)
