@@ -32,7 +32,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from accelerate import Accelerator
@@ -61,10 +61,6 @@ from elmo_gpt_bert.training.loading import load_config, load_model, load_tokeniz
 from elmo_gpt_bert.training.results import NUMBER, count_samples, first_examples
 from elmo_gpt_bert.training.runs import command, repeat, run_task
 from elmo_gpt_bert.training.task import Compute, Description, Outputs, Task, predict
-
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +107,11 @@ class MinimalPairs(Task):
     writes_validation: ClassVar[bool] = True
     unit: ClassVar[str] = "pairs"
 
-    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: BlimpArguments) -> None:
-        features, self.rows = make_features(self.data["validation"], self.scorer, positions(model))
+    def featurize(self, args: BlimpArguments) -> None:
+        features, self.rows = make_features(self.data["validation"], self.scorer, positions(self.model))
         self.features = {"validation": features}
 
-    def build_compute(self, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
+    def build_compute(self, args: RunArguments, accelerator: Accelerator) -> Compute:
         """The function that computes the log-likelihoods of sentences."""
         return partial(
             predict,
@@ -179,7 +175,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(partial(run_task, load), parse_arguments(BlimpArguments, argv))
 
 
-def load(args: BlimpArguments) -> tuple[MinimalPairs, PreTrainedModel, PreTrainedTokenizerBase]:
+def load(args: BlimpArguments) -> MinimalPairs:
     """The task, and a model with the head that scores sentences."""
     config, tokenizer = load_config(args.source), load_tokenizer(args.source, for_task=False)
     data = load_data(args)
@@ -192,8 +188,8 @@ def load(args: BlimpArguments) -> tuple[MinimalPairs, PreTrainedModel, PreTraine
         raise InputError(f"--pll {args.pll} is for masked models, not {type(config).__name__}: leave it out")
     model = load_model(head, args.source, config, tokenizer, train=False, remedy=REMEDY)
     scorer = make_scorer(head, model, tokenizer, args.pll)
-    task = MinimalPairs(data, samples, describe_data(of_blimp, scorer), scorer, columns, collate=scorer.collate)
-    return task, model, tokenizer
+    description, parts = describe_data(of_blimp, scorer), {"model": model, "tokenizer": tokenizer}
+    return MinimalPairs(data, samples, description, scorer, columns, **parts, collate=scorer.collate)
 
 
 def describe_data(of_blimp: bool, scorer: Scorer) -> Description:

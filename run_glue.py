@@ -67,7 +67,7 @@ from elmo_gpt_bert.training.task import Description, Outputs, Task
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +184,11 @@ class Classification(Task):
         classes = f"{len(self.names)} classes: {listed(self.names)}"
         return f"{super().describe()}\n{classes if self.names else 'a regression: labels are numbers'}"
 
-    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: GlueArguments) -> None:
+    def featurize(self, args: GlueArguments) -> None:
         labels = [self.glue_task.label_of(name) for name in self.names]
-        self.features = make_features(self.data, tokenizer, labels, length=args.max_seq_length, limits=args.limits)
-        self.collate = DataCollatorWithPadding(tokenizer, **args.padding)
+        options = {"length": args.max_seq_length, "limits": args.limits}
+        self.features = make_features(self.data, self.tokenizer, labels, **options)
+        self.collate = DataCollatorWithPadding(self.tokenizer, **args.padding)
 
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
         """The task's metrics and the mean loss.
@@ -242,7 +243,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(partial(run_task, load), parse_arguments(GlueArguments, argv))
 
 
-def load(args: GlueArguments) -> tuple[Classification, PreTrainedModel, PreTrainedTokenizerBase]:
+def load(args: GlueArguments) -> Classification:
     """The task, whose classes are those of the data or of the model, and a model with a head for them."""
     config, tokenizer = load_config(args.source), load_tokenizer(args.source)
     glue_task, data = load_data(args, config)
@@ -250,8 +251,8 @@ def load(args: GlueArguments) -> tuple[Classification, PreTrainedModel, PreTrain
     config.update(classifier_fields(names))
     model = load_model(AutoModelForSequenceClassification, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=len(glue_task.text) == 2)
-    samples = count_samples(data, args.limits)
-    return Classification(data, samples, describe_data(glue_task, args), glue_task, names), model, tokenizer
+    description, samples = describe_data(glue_task, args), count_samples(data, args.limits)
+    return Classification(data, samples, description, glue_task, names, model=model, tokenizer=tokenizer)
 
 
 def classifier_fields(names: list[str]) -> dict[str, object]:

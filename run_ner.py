@@ -184,17 +184,17 @@ class Tagging(Task):
     def describe(self) -> str:
         return f"{super().describe()}\n{len(self.names)} tags: {listed(self.names)}"
 
-    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: NerArguments) -> None:
+    def featurize(self, args: NerArguments) -> None:
         options = {"length": args.max_seq_length, "limits": args.limits, "document_context": args.document_context}
-        self.features = make_features(self.data, tokenizer, model, self.names, self.model_scheme, **options)
+        self.features = make_features(self.data, self.tokenizer, self.model, self.names, self.model_scheme, **options)
         for split, rows in self.features.items():
             PartialState().print(f"{split}: {describe_words(self.data[split], rows)}")
-        self.collate = partial(collate, tokenizer=tokenizer, **args.padding)
+        self.collate = partial(collate, tokenizer=self.tokenizer, **args.padding)
 
-    def keep_states(self, model: PreTrainedModel, args: NerArguments, accelerator: Accelerator) -> bool:
+    def keep_states(self, args: NerArguments, accelerator: Accelerator) -> bool:
         if args.state_cache is not None:
             folder, batch_size = Path(args.state_cache), args.per_device_eval_batch_size
-            kept = cache_states(model, self.features, self.collate, folder, batch_size, accelerator)
+            kept = cache_states(self.model, self.features, self.collate, folder, batch_size, accelerator)
             self.features, self.collate = kept
         return args.state_cache is not None
 
@@ -228,7 +228,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(partial(run_task, load), parse_arguments(NerArguments, argv))
 
 
-def load(args: NerArguments) -> tuple[Tagging, PreTrainedModel, PreTrainedTokenizerBase]:
+def load(args: NerArguments) -> Tagging:
     """The task, whose tags are those of the data or of the model, and a tagger for them."""
     config, tokenizer = load_config(split_overrides(args)[0]), load_tokenizer(args.source)
     data_scheme, data = load_data(args)
@@ -238,8 +238,8 @@ def load(args: NerArguments) -> tuple[Tagging, PreTrainedModel, PreTrainedTokeni
     model = build_model(config, names, tokenizer, args)
     check_length(args.max_seq_length, model, tokenizer)
     samples = count_samples(data, args.limits, {split: total(examples) for split, examples in data.items()})
-    task = Tagging(data, samples, describe_data(args), names, data_scheme or scheme, scheme)
-    return task, model, tokenizer
+    schemes = data_scheme or scheme, scheme
+    return Tagging(data, samples, describe_data(args), names, *schemes, model=model, tokenizer=tokenizer)
 
 
 def describe_words(examples: Dataset, rows: Dataset) -> str:

@@ -51,6 +51,7 @@ from elmo_gpt_bert.tasks.pretraining.plan import CorpusPlan, Phase
 from elmo_gpt_bert.tasks.pretraining.preparing import PreparedText, prepare
 from elmo_gpt_bert.tasks.pretraining.text import TRAIN_FILE, VALIDATION_FILE, TextSource, find_files
 from elmo_gpt_bert.tasks.pretraining.vocabulary import size_field, tokenizer_class
+from elmo_gpt_bert.tasks.rows import hub_version
 from elmo_gpt_bert.training.arguments import (
     PAIRS,
     NonNegativeFloat,
@@ -171,11 +172,11 @@ class PretrainingArguments(RunArguments):
         return TextSource(**{field.name: getattr(self, field.name) for field in fields(TextSource)})
 
     def data_sources(self) -> dict[str, list[Path] | str]:
-        """The files of the text. A data set of the Hub is downloaded once, and then stays as it is."""
+        """The files of the text, or a data set of the Hub."""
         if self.dataset_name is None:
             sources = {"train": find_files(self.train_file, TRAIN_FILE)}
         else:
-            sources = {"train": " ".join(filter(None, [self.dataset_name, self.dataset_config_name]))}
+            sources = {"train": hub_version(self.dataset_name, self.dataset_config_name, None)}
         if self.do_eval and self.validation_file is not None:
             sources["validation"] = find_files(self.validation_file, VALIDATION_FILE)
         return sources
@@ -203,21 +204,16 @@ class LanguageModelling(Task):
 
     phases: Sequence[Phase]
 
-    @property
-    def compared_data(self) -> dict[str, Corpus]:
-        names = {"train": "training data", "validation": "validation data"}
-        return {names[split]: corpus for split, corpus in self.data.items() if split in names}
-
     def build_plan(self, args: PretrainingArguments, accelerator: Accelerator) -> CorpusPlan:
         return CorpusPlan(self.phases, args, accelerator, args.batch_ramp_steps)
 
-    def build_compute(self, model: PreTrainedModel, args: PretrainingArguments, accelerator: Accelerator) -> Compute:
+    def build_compute(self, args: PretrainingArguments, accelerator: Accelerator) -> Compute:
         return partial(
             compute_losses,
-            model=model,
+            model=self.model,
             accelerator=accelerator,
             batch_size=args.per_device_eval_batch_size,
-            options=padding_options(model, args.pad_to_max_length),
+            options=padding_options(self.model, args.pad_to_max_length),
             workers=count_workers(args.dataloader_num_workers, accelerator.device),
         )
 
@@ -227,8 +223,8 @@ class LanguageModelling(Task):
     def write(self, split: str, predictions: Outputs) -> dict[str, str]:
         return {}
 
-    def finish(self, model: PreTrainedModel) -> None:
-        self.phases[0].objective.finish(model)
+    def finish(self) -> None:
+        self.phases[0].objective.finish(self.model)
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
@@ -254,7 +250,7 @@ def run(args: PretrainingArguments, corpus: Path) -> dict[str, float]:
     accelerator.print(f"load: {type(model).__name__}, {model.num_parameters():,} parameters; {describe_text(text)}")
     clock.lap("load")
     task = build_task(kind, text, model, args, accelerator)
-    return carry_out(task, model, text.tokenizer, args, accelerator, clock)
+    return carry_out(task, args, accelerator, clock)
 
 
 def prepare_text(
@@ -372,7 +368,8 @@ def build_task(
         training = phases[0].objective if args.do_train else None
         held_out = build(text.validation, phases[-1].objective.length, rows=None, training=training)
         features["validation"] = HeldOut.of(held_out, args.max_eval_samples)
-    return LanguageModelling(data, {}, describe_data(kind, args), phases, features=features)
+    parts = {"model": model, "tokenizer": text.tokenizer, "features": features}
+    return LanguageModelling(data, {}, describe_data(kind, args), phases, **parts)
 
 
 def _check_needs_no_evaluation(args: PretrainingArguments) -> None:

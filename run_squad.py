@@ -70,7 +70,6 @@ from elmo_gpt_bert.training.task import Description, Evaluation, Outputs, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,15 +194,15 @@ class Answering(Task):
     def describe(self) -> str:
         return ""  # `featurize` prints the numbers of questions, with those of their windows
 
-    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: SquadArguments) -> None:
-        self.windows = make_features(self.data, tokenizer, **args.window_shape)
+    def featurize(self, args: SquadArguments) -> None:
+        self.windows = make_features(self.data, self.tokenizer, **args.window_shape)
         for split, windows in self.windows.items():
             questions = describe_number(self.samples, split)
             PartialState().print(f"{split}: {questions} questions, {describe_windows(windows)}")
         if "test" in self.data and "answers" not in self.data["test"].column_names:
             PartialState().print(f"test: {args.test_file} has no answers to score against: predictions only")
         self.features = {split: windows.features for split, windows in self.windows.items()}
-        self.collate = partial(collate, tokenizer=tokenizer, **args.padding)
+        self.collate = partial(collate, tokenizer=self.tokenizer, **args.padding)
 
     def decode(self, split: str, outputs: Outputs) -> Answers:
         """The answers to all questions whose windows are in `outputs`."""
@@ -256,7 +255,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(partial(run_task, load), parse_arguments(SquadArguments, argv))
 
 
-def load(args: SquadArguments) -> tuple[Answering, PreTrainedModel, PreTrainedTokenizerBase]:
+def load(args: SquadArguments) -> Answering:
     """The task with its way to decode answers, and a model that scores their first and last tokens."""
     config, tokenizer = load_config(args.source), load_tokenizer(args.source)
     data = load_data(args)
@@ -270,7 +269,7 @@ def load(args: SquadArguments) -> tuple[Answering, PreTrainedModel, PreTrainedTo
         "max_answer_length": args.max_answer_length,
         "threshold": args.null_score_diff_threshold,
     }
-    return Answering(data, samples, describe_data(args), {}, **decoding), model, tokenizer
+    return Answering(data, samples, describe_data(args), {}, **decoding, model=model, tokenizer=tokenizer)
 
 
 def describe_windows(windows: Windows) -> str:

@@ -55,7 +55,6 @@ from elmo_gpt_bert.training.task import Description, Outputs, Task
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +104,9 @@ def load_data(args: SwagArguments) -> DatasetDict:
 class MultipleChoice(Task):
     """Contexts with several choices each, of which one is right."""
 
-    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: SwagArguments) -> None:
-        self.features = make_features(self.data, tokenizer, length=args.max_seq_length, limits=args.limits)
-        self.collate = partial(collate, tokenizer=tokenizer, **args.padding)
+    def featurize(self, args: SwagArguments) -> None:
+        self.features = make_features(self.data, self.tokenizer, length=args.max_seq_length, limits=args.limits)
+        self.collate = partial(collate, tokenizer=self.tokenizer, **args.padding)
 
     def score(self, split: str, outputs: Outputs, predictions: Outputs) -> dict[str, float]:
         """The accuracy, overall and for each part of the data, and the mean loss."""
@@ -135,13 +134,14 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return repeat(partial(run_task, load), parse_arguments(SwagArguments, argv))
 
 
-def load(args: SwagArguments) -> tuple[MultipleChoice, PreTrainedModel, PreTrainedTokenizerBase]:
+def load(args: SwagArguments) -> MultipleChoice:
     """The task, and a model that scores one choice at a time."""
     config, tokenizer = load_config(args.source), load_tokenizer(args.source)
     data = load_data(args)
     model = load_model(AutoModelForMultipleChoice, args.source, config, tokenizer, train=args.do_train)
     check_length(args.max_seq_length, model, tokenizer, pair=True)
-    return MultipleChoice(data, count_samples(data, args.limits), describe_data(args)), model, tokenizer
+    samples = count_samples(data, args.limits)
+    return MultipleChoice(data, samples, describe_data(args), model=model, tokenizer=tokenizer)
 
 
 def describe_data(args: SwagArguments) -> Description:

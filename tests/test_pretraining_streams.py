@@ -223,8 +223,8 @@ def test_eight_updates_are_those_of_the_released_code(corpus, data, tmp_path, mo
     )  # fmt: skip
     accelerator, lines = make_accelerator(args), []
     monkeypatch.setattr(accelerator, "log", lambda values, step: lines.append(values))
-    task = LanguageModelling({"train": corpus}, {}, describe_data("bilm", args), [Phase(objective)])
-    train(model, None, task, None, args, accelerator, run_identity(args))
+    task = LanguageModelling({"train": corpus}, {}, describe_data("bilm", args), [Phase(objective)], model=model)
+    train(task, None, args, accelerator, run_identity(args))
     for number, line in enumerate(lines):
         assert line["train_loss"] == pytest.approx(arrays[f"loss{number}"], abs=1e-6)
         directions = line["train_forward_loss"], line["train_backward_loss"]

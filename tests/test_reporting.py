@@ -37,9 +37,10 @@ def finished(run, data_set, tmp_path):
     def finish(**changes) -> Path:
         def once(args) -> dict[str, float]:
             accelerator, tokenizer, model, collate = prepare(args)
-            task = tiny_task(data_set, {"": data_set}, collate, lambda outputs, examples: {"accuracy": 0.75})
+            parts = {"model": model, "tokenizer": tokenizer}
+            task = tiny_task(data_set, {"": data_set}, collate, lambda outputs, _: {"accuracy": 0.75}, **parts)
             task.description = Description("text-classification", "nyu-mll/glue", "GLUE SST-2")
-            return runs.carry_out(task, model, tokenizer, args, accelerator, Clock())
+            return runs.carry_out(task, args, accelerator, Clock())
 
         runs.repeat(once, run(max_steps=2, task_name="sst2", **changes))
         return tmp_path / "out"
@@ -109,13 +110,13 @@ def test_metrics_json_holds_results_recipe_versions_and_hardware(finished):
     assert record["hardware"]["threads"] == torch.get_num_threads() and record["hardware"]["processes"] == 1
 
 
-def test_metrics_json_never_holds_what_json_has_no_word_for(run):
+def test_metrics_json_never_holds_what_json_has_no_word_for(run, data_set):
     args = run()
     Path(args.output_dir).mkdir()
-    accelerator, tokenizer, model, _ = prepare(args)
-    results = {"eval_loss": float("nan")}
+    accelerator, tokenizer, model, collate = prepare(args)
+    task, results = tiny_task(data_set, None, collate, model=model, tokenizer=tokenizer), {"eval_loss": float("nan")}
     with pytest.raises(ValueError, match="not JSON compliant"):
-        reporting.write_results(model, tokenizer, results, Description("text-classification"), args, accelerator, {})
+        reporting.write_results(task, results, args, accelerator, {})
     assert not (Path(args.output_dir) / "metrics.json").exists()
 
 

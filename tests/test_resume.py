@@ -15,16 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from datasets import Dataset
 
 import run_glue
 from elmo_gpt_bert.training import checkpoints, files, loop, reporting, results, runs
 from elmo_gpt_bert.training.errors import FileError
-from elmo_gpt_bert.training.identity import run_identity
 from elmo_gpt_bert.training.output_folder import write_checksums
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.processes import fork, wait
-from tests.tiny_run import checkpoint_names, computation, prepare, recipe, tiny_task
+from tests.tiny_run import checkpoint_names, recipe
 
 
 EACH_THIRD = ("--save_strategy", "steps", "--save_steps", "3")
@@ -303,28 +301,6 @@ def test_another_configuration_behind_the_models_name_is_another_run(stopped, tm
     path.write_text(json.dumps(config | {"hidden_dropout_prob": 0.3}), encoding="utf-8")
     with pytest.raises(ValueError, match="is of a run with config.hidden_dropout_prob 0.2, not 0.3"):
         run_glue.main([*stopped, "--resume"])
-
-
-def test_what_a_metric_knows_beside_the_features_is_compared_too(run, data_set, tmp_path):
-    def fit(answers: list[str], **changes: object) -> None:
-        args = run(do_eval=True, num_train_epochs=1, **changes)
-        accelerator, tokenizer, model, collate = prepare(args)
-        examples = Dataset.from_dict({"answers": answers})
-        task = tiny_task(data_set, {"": data_set}, collate, lambda outputs, _: {"n": len(outputs)}, examples)
-        loop.train(
-            model,
-            tokenizer,
-            task,
-            computation(model, collate, args, accelerator),
-            args,
-            accelerator,
-            run_identity(args),
-        )
-
-    fit(["yes", "no"])
-    fit(["yes", "no"], resume=True)
-    with pytest.raises(ValueError, match="is of a run with validation references"):
-        fit(["yes", "yes"], resume=True)
 
 
 def test_versions_and_threads_may_change_and_that_is_said(stopped, monkeypatch, capsys):

@@ -377,10 +377,10 @@ def test_seeds_that_have_finished_are_not_run_again(flags, tmp_path, monkeypatch
 def test_the_model_of_a_seed_is_gone_when_the_next_begins(flags, monkeypatch):
     models, train = [], runs.train
 
-    def begin(model, *parts):
+    def begin(task, *parts):
         assert [other() for other in models] == [None] * len(models)
-        models.append(weakref.ref(model))
-        return train(model, *parts)
+        models.append(weakref.ref(task.model))
+        return train(task, *parts)
 
     monkeypatch.setattr(runs, "train", begin)
     run_glue.main([*flags, "--seeds", "2", "--max_steps", "1", "--mixed_precision", "bf16", "--save_strategy", "no"])

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import modeling
 from elmo_gpt_bert.training import log
-from elmo_gpt_bert.training.log import Speed, Throughput, _matrix_peak
+from elmo_gpt_bert.training.log import Speed, _matrix_peak, count_operations, peak_of
 from tests import bert_cases, gpt_cases
 from tests.elmo_reference import small_config
 
@@ -114,7 +114,7 @@ def test_the_work_of_a_step_is_what_a_formula_says_and_counting_changes_no_bit(n
 
     counted = []
     plain = gradients(lambda step: step())
-    watched = gradients(lambda step: counted.append(Throughput(CPU, "no").count(step)))
+    watched = gradients(lambda step: counted.append(count_operations(step, CPU)))
     assert counted == [work(inputs)]
     assert torch.get_num_threads() == threads
     for one, other in zip(plain, watched, strict=True):
@@ -123,7 +123,7 @@ def test_the_work_of_a_step_is_what_a_formula_says_and_counting_changes_no_bit(n
 
 def test_no_work_is_counted_on_xla_whose_slices_would_be_wrong_meanwhile():
     modes = []
-    assert Throughput(torch.device("xla"), "no").count(lambda: modes.append(_get_current_dispatch_mode())) == 0
+    assert count_operations(lambda: modes.append(_get_current_dispatch_mode()), torch.device("xla")) == 0
     assert modes == [None]
 
 
@@ -132,7 +132,7 @@ def test_the_work_does_not_depend_on_which_library_computes_it(name):
     make, work = MODELS[name]
     model, inputs = make()
     with torch.backends.mkldnn.flags(enabled=False):
-        flops = Throughput(CPU, "no").count(lambda: model.train()(**inputs).loss.backward())
+        flops = count_operations(lambda: model.train()(**inputs).loss.backward(), CPU)
     assert flops == work(inputs)
 
 
@@ -151,12 +151,12 @@ def test_the_limit_is_measured_once_for_each_precision_and_leaves_the_random_num
     monkeypatch.setattr("elmo_gpt_bert.training.log.SECONDS", 0.01)
     _matrix_peak.cache_clear()
     before = torch.get_rng_state()
-    limits = [Throughput(CPU, precision).peak for precision in ("no", "bf16", "no")]
+    limits = [peak_of(CPU, precision) for precision in ("no", "bf16", "no")]
     assert torch.equal(torch.get_rng_state(), before)
     assert limits[0] == limits[2] > 1e8 and limits[1] > 1e8
     assert _matrix_peak.cache_info().misses == 2
     _matrix_peak.cache_clear()  # of what so short a time has measured
-    assert Throughput(torch.device("xla"), "no").peak is None
+    assert peak_of(torch.device("xla"), "no") is None
 
 
 def test_the_limit_of_a_gpu_is_that_of_the_largest_product_even_if_another_process_makes_all_of_them_slow(monkeypatch):
@@ -173,19 +173,12 @@ def test_the_limit_of_a_gpu_is_that_of_the_largest_product_even_if_another_proce
 # The values of the log
 
 
-class FakeThroughput:
-    """A machine of 100 operations a second; the first step has 42."""
-
-    peak = 100.0
-
-    def count(self, step) -> int:
-        step()
-        return 42
-
-
-def test_the_log_has_the_tokens_of_all_processes_since_its_last_line_and_their_share_of_the_peak():
-    counter = Speed(3.0, False, None, SimpleNamespace(num_processes=2))
-    counter.throughput = FakeThroughput()
+def test_the_log_has_the_tokens_of_all_processes_since_its_last_line_and_their_share_of_the_peak(monkeypatch):
+    """On a machine of 100 operations a second; the first step has 42."""
+    monkeypatch.setattr(log, "peak_of", lambda device, precision: 100.0)
+    monkeypatch.setattr(log, "count_operations", lambda step, device: [step(), 42][1])
+    machine = SimpleNamespace(num_processes=2, device=CPU)
+    counter = Speed(3.0, True, SimpleNamespace(mixed_precision="no"), machine)
     padded = {"attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])}
     assert counter.measure(padded, lambda: "a loss") == "a loss"
     assert counter.measure({"input_ids": torch.zeros(2, 3, 5)}, lambda: "another") == "another"

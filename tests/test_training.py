@@ -317,8 +317,9 @@ def fit_tags(args, data_set: Dataset):
     torch.manual_seed(3)
     model = load_model(args, transformers.AutoModelForTokenClassification, tokenizer)
     collate = transformers.DataCollatorForTokenClassification(tokenizer)
-    task, compute = tiny_task(tagged(data_set), None, collate), computation(model, collate, args, accelerator)
-    return loop.train(model, tokenizer, task, compute, args, accelerator, run_identity(args)).results, model
+    task = tiny_task(tagged(data_set), None, collate, model=model, tokenizer=tokenizer)
+    compute = computation(model, collate, args, accelerator)
+    return loop.train(task, compute, args, accelerator, run_identity(args)).results, model
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -76,18 +76,18 @@ class TinyTask(Task):
 
 
 def tiny_task(
-    data_set: Dataset, eval_sets: Mapping[str, Dataset] | None, collate: Collate, metrics=None, references=None
+    data_set: Dataset, eval_sets: Mapping[str, Dataset] | None, collate: Collate, metrics=None, **parts: object
 ) -> TinyTask:
-    """`eval_sets` by their suffix; `references` are the examples that the first of them is made from."""
+    """`eval_sets` by their suffix; `parts`: model and tokenizer."""
     features = {"train": data_set} | {f"validation{suffix}": each for suffix, each in (eval_sets or {}).items()}
-    data = DatasetDict({"validation": references} if references is not None else features)
     return TinyTask(
-        data,
+        DatasetDict(features),
         {},
         Description("text-classification", "tiny", "Tiny"),
         metrics,
         features=features,
         collate=collate,
+        **parts,
     )
 
 
@@ -105,9 +105,9 @@ def computation(model: PreTrainedModel, collate: Collate, args: RunArguments, ac
 def fit(args: RunArguments, data_set: Dataset, eval_sets: dict | None = None, metrics=None):
     """(results, trained model)"""
     accelerator, tokenizer, model, collate = prepare(args)
-    task = tiny_task(data_set, eval_sets, collate, metrics)
+    task = tiny_task(data_set, eval_sets, collate, metrics, model=model, tokenizer=tokenizer)
     compute = computation(model, collate, args, accelerator)
-    return loop.train(model, tokenizer, task, compute, args, accelerator, run_identity(args)).results, model
+    return loop.train(task, compute, args, accelerator, run_identity(args)).results, model
 
 
 def weights(model: torch.nn.Module) -> torch.Tensor:

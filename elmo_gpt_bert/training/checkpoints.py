@@ -18,9 +18,9 @@ import dataclasses
 import json
 import shutil
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -31,17 +31,13 @@ from elmo_gpt_bert.training.arguments import RunArguments
 from elmo_gpt_bert.training.batches import Plan
 from elmo_gpt_bert.training.errors import DivergedError, FileError
 from elmo_gpt_bert.training.files import new_folder, read_json_object, remove_folder
-from elmo_gpt_bert.training.identity import PREDICTIONS, allowed_differences, check_same, digest, flatten_config
+from elmo_gpt_bert.training.identity import PREDICTIONS, allowed_differences, check_same, flatten_config
 from elmo_gpt_bert.training.layers import gather_weights, load_weights, saved_class, saved_name
 from elmo_gpt_bert.training.optimization import gather_state, load_state
 from elmo_gpt_bert.training.output_folder import CHECKPOINT, HALF_WRITTEN, damage, matching_folders, write_checksums
 from elmo_gpt_bert.training.processes import on_main, together
 from elmo_gpt_bert.training.results import goodness
-
-
-if TYPE_CHECKING:
-    from datasets import Dataset
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from elmo_gpt_bert.training.task import Task
 
 
 WEIGHTS, OPTIMIZER, PLAN = "model.safetensors", "optimizer.safetensors", "plan.safetensors"
@@ -110,42 +106,30 @@ class Checkpoints:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        task: Task,
         optimizer: torch.optim.Optimizer,
-        tokenizer: PreTrainedTokenizerBase,
         plan: Plan,
-        data: dict[str, Dataset],
         circumstances: dict[str, str | int],
         identity: dict[str, Any],
         args: RunArguments,
         accelerator: Accelerator,
     ) -> None:
         """
-        model, optimizer: as Accelerator.prepare has left them, and not in its wrappers
-        data: all data that the results depend on, by the names for errors
+        task, optimizer: the model and the optimizer as Accelerator.prepare has left them, and not in its wrappers
         circumstances: versions and hardware, which change only rounding
         identity: of the run, as in metrics.json
         """
-        self.model, self.optimizer, self.tokenizer, self.plan = model, optimizer, tokenizer, plan
-        self.data, self.circumstances, self.run = data, circumstances, identity
-        self.args, self.accelerator = args, accelerator
+        self.model, self.optimizer, self.tokenizer, self.plan = task.model, optimizer, task.tokenizer, plan
+        self.circumstances, self.args, self.accelerator = circumstances, args, accelerator
         # Now, because FSDP gives the model other parameters while it computes.
-        self.names = {parameter: saved_name(model, name) for name, parameter in model.named_parameters()}
+        self.names = {weight: saved_name(task.model, name) for name, weight in task.model.named_parameters()}
         self.folder = Path(args.output_dir)
-        # Before training, because the model may record the type of its loss in its configuration.
-        self.config = flatten_config(model.config.to_dict())
+        # What a run and its continuation have in common, as JSON. It has the configuration before training, because
+        # the model may record the type of its loss there.
+        training = {name: value for name, value in identity.items() if name not in PREDICTIONS}
+        whole = training | plan.identity | flatten_config(task.model.config.to_dict())
+        self.identity = json.loads(json.dumps(whole, default=str))
         self.newest: int | None = None  # the update after which this run saved or found a checkpoint
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """What a run and its continuation have in common, as JSON. Computed only when needed: it reads all data."""
-        identity = {
-            **{name: value for name, value in self.run.items() if name not in PREDICTIONS and " data" not in name},
-            **self.plan.identity,
-            **self.config,
-            **{name: digest(data_set)[:16] for name, data_set in self.data.items()},  # short, for errors
-        }
-        return json.loads(json.dumps(identity, default=str))
 
     def path(self, update: int) -> Path:
         return self.folder / f"checkpoint-{update}"

@@ -2,7 +2,7 @@
 
 A run's identity is a dictionary of its arguments and of digests of what it reads: the data, the tokenizer, and the
 model that it begins with. No name or place of a file is in it, so that data may move, or be named another way.
-metrics.json has it and, with features and configuration, the progress.json of a checkpoint. A run and its continuation
+metrics.json has it and, with the configuration, the progress.json of a checkpoint. A run and its continuation
 have the same identity, except for the length of a run that --resume makes longer.
 """
 
@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -254,20 +254,11 @@ def _chose_at_its_end(run: dict[str, Any]) -> bool:
 # Digests of data and models in memory
 
 
-@runtime_checkable
-class Digested(Protocol):
-    """Data that comes with a digest."""
-
-    digest: str
-
-
-def digest(data_set: Dataset | Digested) -> str:
+def digest(data_set: Dataset) -> str:
     """SHA-256 of the columns' names, types and values, in hexadecimal digits.
 
     It is the same for data in memory, on disk, or selected from a larger data set.
     """
-    if isinstance(data_set, Digested):
-        return data_set.digest
     content, tables = hashlib.sha256(), data_set.with_format("arrow")
     if not len(data_set):
         content.update(repr(data_set.column_names).encode())

@@ -186,17 +186,17 @@ class Speed:
         measures_peak: whether `values` has `peak_share`
         """
         self.seconds, self.tokens, self.processes = seconds, 0, accelerator.num_processes
-        self.throughput = Throughput(accelerator.device, args.mixed_precision) if measures_peak else None
+        self.measures_peak, self.device, self.precision = measures_peak, accelerator.device, args.mixed_precision
         self.operations_per_token: float | None = None
 
     def measure(self, batch: Mapping[str, torch.Tensor], step: Callable[[], Result]) -> Result:
         """Returns `step()`, the forward and backward pass of a micro-batch."""
         tokens = count_real_tokens(batch)
         self.tokens += tokens
-        if self.throughput is None or self.operations_per_token is not None:
+        if not self.measures_peak or self.operations_per_token is not None:
             return step()
         results: list[Result] = []
-        operations = self.throughput.count(lambda: results.append(step()))
+        operations = count_operations(lambda: results.append(step()), self.device)
         self.operations_per_token = operations / max(tokens, 1)
         return results[0]
 
@@ -205,48 +205,37 @@ class Speed:
         passed, self.seconds = max(seconds - self.seconds, 1e-9), seconds
         rate, self.tokens = self.tokens / passed, 0
         values = {"tokens_per_second": rate * self.processes}
-        if self.operations_per_token is not None and self.throughput.peak:
-            values["peak_share"] = rate * self.operations_per_token / self.throughput.peak
+        if self.operations_per_token is not None and (peak := peak_of(self.device, self.precision)):
+            values["peak_share"] = rate * self.operations_per_token / peak
         return values
 
 
-class Throughput:
-    """The limit of the device, and the work of a step.
+def peak_of(device: torch.device, precision: str) -> float | None:
+    """FLOPs a second of large matrix products in a --mixed_precision, measured once; None on XLA."""
+    if device.type == "xla":  # products run when their result is read
+        return None
+    return _matrix_peak(device, DTYPES[precision], (torch.get_num_threads(), torch.get_float32_matmul_precision()))
 
-    Args:
-        precision: --mixed_precision of the run.
+
+def count_operations(step: Callable[[], object], device: torch.device) -> int:
+    """Calls `step`, usually a forward and a backward pass, and returns its FLOPs.
+
+    They are those of matrix products, convolutions and attention, as they are run: padding counts where it is
+    computed, and what gradient checkpointing computes again counts twice. Attention counts in full where its mask
+    hides a part. LSTMs that run as one operation of cuDNN or oneDNN (torch.nn.LSTM) are not counted. Compiled
+    layers are computed uncompiled here, with other draws of dropout. Otherwise counting changes no result.
+
+    On XLA nothing is counted, and the number is 0: while torch counts, torch_xla 2.9 takes a slice of a slice from
+    a wrong place.
     """
-
-    def __init__(self, device: torch.device, precision: str) -> None:
-        self.device, self.precision = device, precision
-
-    @property
-    def peak(self) -> float | None:
-        """FLOPs a second of large matrix products in the run's precision, measured once; None on XLA."""
-        if self.device.type == "xla":  # products run when their result is read
-            return None
-        settings = torch.get_num_threads(), torch.get_float32_matmul_precision()
-        return _matrix_peak(self.device, DTYPES[self.precision], settings)
-
-    def count(self, step: Callable[[], object]) -> int:
-        """Calls `step`, usually a forward and a backward pass, and returns its FLOPs.
-
-        They are those of matrix products, convolutions and attention, as they are run: padding counts where it is
-        computed, and what gradient checkpointing computes again counts twice. Attention counts in full where its mask
-        hides a part. LSTMs that run as one operation of cuDNN or oneDNN (torch.nn.LSTM) are not counted. Compiled
-        layers are computed uncompiled here, with other draws of dropout. Otherwise counting changes no result.
-
-        On XLA nothing is counted, and the number is 0: while torch counts, torch_xla 2.9 takes a slice of a slice from
-        a wrong place.
-        """
-        if self.device.type == "xla":
-            step()
-            return 0
-        counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
-        counter.mod_tracker = _NoModules()
-        with counter, not_compiled():
-            step()
-        return counter.get_total_flops()
+    if device.type == "xla":
+        step()
+        return 0
+    counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
+    counter.mod_tracker = _NoModules()
+    with counter, not_compiled():
+        step()
+    return counter.get_total_flops()
 
 
 class _NoModules(contextlib.nullcontext):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,10 +53,6 @@ from elmo_gpt_bert.training.results import Clock, goodness, scores_of, without_t
 from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, results_of
 
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
 # Other values have four digits.
 LOG_FORMATS = {"learning_rate": ".3g", "grad_norm": ".3g", "tokens_per_second": ",.0f", "peak_share": ".3f"}
 SAVE_STEPS = 500  # updates between two checkpoints with --save_strategy steps alone
@@ -79,15 +75,9 @@ class Trained:
 
 
 def train(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    compute: Compute,
-    args: RunArguments,
-    accelerator: Accelerator,
-    identity: dict[str, Any],
+    task: Task, compute: Compute, args: RunArguments, accelerator: Accelerator, identity: dict[str, Any]
 ) -> Trained:
-    """Trains `model` in place, evaluates it and saves checkpoints as `args` say; with --resume continues a run.
+    """Trains the task's model, evaluates it and saves checkpoints as `args` say; with --resume continues a run.
 
     `identity` is what `run_identity` returned. With --load_best_model_at_end the model gets the weights of the best
     evaluation.
@@ -95,6 +85,7 @@ def train(
     name the checkpoint to continue from. Raises ValueError if the model does not support --gradient_checkpointing,
     --reinit_layers or --freeze_layers, or if it ties weights that its class does not declare.
     """
+    model = task.model
     check_ties(model)
     reinitialize_layers(model, args.reinit_layers)
     freeze_layers(model, args.freeze_layers, args.reinit_layers)
@@ -110,7 +101,7 @@ def train(
         memory.keep_blocks()
     compiled = compiled_layers(model, args.torch_compile_mode) if args.torch_compile else contextlib.nullcontext()
     with compiled:
-        trained = _Training(model, tokenizer, task, compute, args, accelerator, identity).run()
+        trained = _Training(task, compute, args, accelerator, identity).run()
     memory.release()
     return trained
 
@@ -159,16 +150,10 @@ class _Training:
     """The state of one call of `train`."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        task: Task,
-        compute: Compute,
-        args: RunArguments,
-        accelerator: Accelerator,
-        identity: dict[str, Any],
+        self, task: Task, compute: Compute, args: RunArguments, accelerator: Accelerator, identity: dict[str, Any]
     ) -> None:
         self.task, self.compute, self.args, self.accelerator = task, compute, args, accelerator
+        model = task.model
         self.plan = task.build_plan(args, accelerator)
         self.total = self.plan.updates
         # Compiled for a CPU, each batch without its padding would be another graph.
@@ -184,9 +169,7 @@ class _Training:
         self.scheduler = build_schedule(optimizer, args, self.total)
         circumstances = versions() | hardware(accelerator)
         circumstances |= {"FSDP": uses_fsdp, BATCH_SIZE: args.per_device_train_batch_size}
-        self.checkpoints = Checkpoints(
-            model, optimizer, tokenizer, self.plan, task.compared_data, circumstances, identity, args, accelerator
-        )
+        self.checkpoints = Checkpoints(task, optimizer, self.plan, circumstances, identity, args, accelerator)
         restored = self.checkpoints.restore()
         self.progress = restored or Progress()
         self.latest: dict[str, Evaluation] | None = None  # suffix -> the last evaluation in this process,

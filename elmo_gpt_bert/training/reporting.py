@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import huggingface_hub
 import torch
@@ -40,18 +40,12 @@ from elmo_gpt_bert.training.output_folder import (
 )
 from elmo_gpt_bert.training.processes import hardware, versions
 from elmo_gpt_bert.training.results import describe_results, read_results
-from elmo_gpt_bert.training.task import Description
-
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from elmo_gpt_bert.training.task import Task
 
 
 def write_results(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
     results: dict[str, float],
-    description: Description,
     args: RunArguments,
     accelerator: Accelerator,
     identity: dict[str, Any],
@@ -65,13 +59,13 @@ def write_results(
     """
     accelerator.wait_for_everyone()
     started = time.perf_counter()
-    weights = gather_weights(model) if args.do_train and not has_model else None
+    weights = gather_weights(task.model) if args.do_train and not has_model else None
     if accelerator.is_main_process:
         output = Path(args.output_dir)
         if args.do_train or args.only_evaluates:
-            card = model_card(model, results, description, args, accelerator.num_processes)
+            card = model_card(task.model, results, task.description, args, accelerator.num_processes)
             if weights is not None:
-                save_model(model, weights, tokenizer, card, output)
+                save_model(task, weights, card, output)
             else:
                 write_text(output / "README.md", str(card))
         saving = results.get("save_runtime", 0.0) + time.perf_counter() - started
@@ -91,13 +85,7 @@ def write_results(
     accelerator.wait_for_everyone()
 
 
-def save_model(
-    model: PreTrainedModel,
-    weights: dict[str, torch.Tensor],
-    tokenizer: PreTrainedTokenizerBase,
-    card: ModelCard,
-    output: Path,
-) -> None:
+def save_model(task: Task, weights: dict[str, torch.Tensor], card: ModelCard, output: Path) -> None:
     """Writes the model folder that from_pretrained reads, with checksums and card.
 
     The files are written to a temporary folder in `output`, and moved when all of them are complete.
@@ -105,8 +93,8 @@ def save_model(
     temporary = output / ".saving"
     shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed
     try:
-        model.save_pretrained(temporary, state_dict=weights)
-        tokenizer.save_pretrained(temporary)
+        task.model.save_pretrained(temporary, state_dict=weights)
+        task.tokenizer.save_pretrained(temporary)
         for path in temporary.glob("*.safetensors"):
             follow_umask(path)
         write_checksums(temporary)

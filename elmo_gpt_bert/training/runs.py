@@ -66,12 +66,11 @@ from elmo_gpt_bert.training.task import Compute, Evaluation, Task, evaluate, res
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 
 Run = Callable[[RunArguments], dict[str, float]]  # carries out one run; returns its results as metrics.json has them
-# What a script loads: its task, still without features, the model and the tokenizer.
-Load = Callable[[RunArguments], tuple[Task, "PreTrainedModel", "PreTrainedTokenizerBase"]]
+Load = Callable[[RunArguments], Task]  # what a script loads: its task, still without features
 
 
 def command(main: Callable[[], object] | None = None) -> None:
@@ -123,42 +122,35 @@ def run_task(load: Load, args: RunArguments) -> dict[str, float]:
     clock = Clock()
     accelerator = make_accelerator(args)
     clock.lap("start")
-    task, model, tokenizer = load(args)
-    size = f"{model.num_parameters():,} parameters"
-    accelerator.print(f"load: {type(model).__name__}, {size}{task.describe()}")
+    task = load(args)
+    size = f"{task.model.num_parameters():,} parameters"
+    accelerator.print(f"load: {type(task.model).__name__}, {size}{task.describe()}")
     clock.lap("load")
-    task.featurize(model, tokenizer, args)
+    task.featurize(args)
     clock.lap("tokenize")
-    if task.keep_states(model, args, accelerator):
+    if task.keep_states(args, accelerator):
         clock.lap("features")
-    return carry_out(task, model, tokenizer, args, accelerator, clock)
+    return carry_out(task, args, accelerator, clock)
 
 
-def carry_out(
-    task: Task,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    args: RunArguments,
-    accelerator: Accelerator,
-    clock: Clock,
-) -> dict[str, float]:
+def carry_out(task: Task, args: RunArguments, accelerator: Accelerator, clock: Clock) -> dict[str, float]:
     """Trains, evaluates and predicts as `args` say; writes predictions, metrics.json and, after training, the model.
 
     Returns the results as metrics.json has them. Every process must call it. `clock` has counted the time until now.
     """
     identity = on_main(partial(run_identity, args))
     with trackers_finished(accelerator):
-        compute = _build_compute(task, model, args, accelerator)
+        compute = _build_compute(task, args, accelerator)
         if not args.do_train:  # otherwise `train` does, after its checks
             remove_earlier_results(args, accelerator)
-        write_outputs = partial(_write_outputs, task=task, model=model, args=args, accelerator=accelerator)
+        write_outputs = partial(_write_outputs, task, args, accelerator)
         results, seconds, evaluations, has_model = {}, {}, None, False
         if args.do_train:
-            trained = _trained_before(model, args, accelerator)
+            trained = _trained_before(task.model, args, accelerator)
             has_model = trained is not None
             if not has_model:
-                trained = train(model, tokenizer, task, compute, args, accelerator, identity)
-                task.finish(model)
+                trained = train(task, compute, args, accelerator, identity)
+                task.finish()
             results, seconds, evaluations = trained.results, trained.seconds, trained.evaluations
             clock.include(seconds)
         if args.do_eval and (not args.do_train or args.save_outputs or task.writes_validation):
@@ -179,7 +171,7 @@ def carry_out(
                 write_outputs(split, evaluation)
             clock.lap("predict")
         results |= {f"{step}_runtime": value for step, value in clock.seconds.items()} | task.samples
-        write_results(model, tokenizer, results, task.description, args, accelerator, identity, has_model)
+        write_results(task, results, args, accelerator, identity, has_model)
         return results
 
 
@@ -217,18 +209,18 @@ def _read_finished(output: Path, args: RunArguments) -> dict[str, Any] | None:
     return None if damage(output) else record
 
 
-def _build_compute(task: Task, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
+def _build_compute(task: Task, args: RunArguments, accelerator: Accelerator) -> Compute:
     """The function that computes the outputs for a data set: with the model, or with the runs of --ensemble.
 
     Raises now what `average` raises for one of the task's splits, before earlier results are removed.
     """
     if args.ensemble is None:
-        return task.build_compute(model, args, accelerator)
+        return task.build_compute(args, accelerator)
     mean = partial(
         average,
         folders=members(args.ensemble, args.output_dir),
         model_name=args.model_name_or_path,
-        id2label=model.config.id2label,
+        id2label=task.model.config.id2label,
     )
     for features in task.features.values():
         mean(features)
@@ -236,12 +228,11 @@ def _build_compute(task: Task, model: PreTrainedModel, args: RunArguments, accel
 
 
 def _write_outputs(
-    split: str,
-    evaluation: Evaluation,
     task: Task,
-    model: PreTrainedModel,
     args: RunArguments,
     accelerator: Accelerator,
+    split: str,
+    evaluation: Evaluation,
     writes_predictions: bool = True,
 ) -> None:
     """Writes a split's predictions, if `writes_predictions`, and with --save_outputs the model's outputs."""
@@ -249,7 +240,7 @@ def _write_outputs(
         return
     output = Path(args.output_dir)
     if args.save_outputs:
-        save_outputs(evaluation.outputs, task.features[split], model.config.id2label, output)
+        save_outputs(evaluation.outputs, task.features[split], task.model.config.id2label, output)
     files = task.write(split, evaluation.predictions) if writes_predictions else {}
     for name, content in files.items():
         write_bytes(output / name, content if isinstance(content, bytes) else content.encode())

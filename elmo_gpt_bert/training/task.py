@@ -152,6 +152,7 @@ class Task(ABC):
 
     data: the examples as they were read
     samples: the entries of metrics.json for the numbers of examples, as `count_samples` makes them
+    model, tokenizer: those of the run
     features: the features made from them, limited to the number of examples that the run uses
     collate: makes a batch of a list of features
     """
@@ -159,6 +160,8 @@ class Task(ABC):
     data: DatasetDict
     samples: Mapping[str, int]
     description: Description
+    model: PreTrainedModel | None = field(default=None, kw_only=True)
+    tokenizer: PreTrainedTokenizerBase | None = field(default=None, kw_only=True)
     features: Mapping[str, Dataset] = field(default_factory=dict, kw_only=True)
     collate: Collate | None = field(default=None, kw_only=True)
 
@@ -169,11 +172,11 @@ class Task(ABC):
         """What is loaded besides the model, for the console."""
         return f"; {describe_samples(self.samples)} {self.unit}"
 
-    def featurize(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: RunArguments) -> None:
+    def featurize(self, args: RunArguments) -> None:
         """Makes `features` and `collate`, where `run_task` loads the task without them."""
         raise NotImplementedError
 
-    def keep_states(self, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> bool:
+    def keep_states(self, args: RunArguments, accelerator: Accelerator) -> bool:
         """Adds states of a frozen model to the features, where the run keeps them on disk; whether it does."""
         return False
 
@@ -186,26 +189,15 @@ class Task(ABC):
         """The splits to evaluate on, as in `splits`."""
         return self.splits("validation")
 
-    @property
-    def compared_data(self) -> dict[str, Dataset]:
-        """All data that the results of training depend on, which --resume compares with the checkpoint's.
-
-        The keys are the names that its errors use.
-        """
-        data = {"training data": self.features["train"]}
-        data |= {f"validation data{suffix}": self.features[split] for suffix, split in self.evaluation_splits.items()}
-        references = {"validation references": self.data["validation"]} if self.evaluation_splits else {}
-        return data | references
-
     def build_plan(self, args: RunArguments, accelerator: Accelerator) -> Plan:
         """The updates of training."""
         return EpochPlan(self.features["train"], self.collate, args, accelerator)
 
-    def build_compute(self, model: PreTrainedModel, args: RunArguments, accelerator: Accelerator) -> Compute:
+    def build_compute(self, args: RunArguments, accelerator: Accelerator) -> Compute:
         """The function that computes the model's outputs."""
         return partial(
             predict,
-            model,
+            self.model,
             collate=self.collate,
             accelerator=accelerator,
             batch_size=args.per_device_eval_batch_size,
@@ -213,7 +205,7 @@ class Task(ABC):
             workers=count_workers(args.dataloader_num_workers, accelerator.device),
         )
 
-    def finish(self, model: PreTrainedModel) -> None:  # noqa: B027 - most models are finished when they are trained
+    def finish(self) -> None:  # noqa: B027 - most models are finished when they are trained
         """Prepares the trained model to be saved."""
 
     def decode(self, split: str, outputs: Outputs) -> Any:
