@@ -35,7 +35,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from accelerate import Accelerator
 from datasets import DatasetDict
 from transformers import AutoModelForMaskedLM
 from transformers.hf_argparser import HfArg
@@ -54,13 +53,12 @@ from elmo_gpt_bert.tasks.minimal_pairs import (
     read_folder,
 )
 from elmo_gpt_bert.training.arguments import PathOrName, PositiveInt, RunArguments
-from elmo_gpt_bert.training.batches import count_workers
 from elmo_gpt_bert.training.errors import InputError
 from elmo_gpt_bert.training.flags import parse_arguments
 from elmo_gpt_bert.training.loading import load_config, load_model, load_tokenizer, positions
 from elmo_gpt_bert.training.results import NUMBER, count_samples, first_examples
 from elmo_gpt_bert.training.runs import command, repeat, run_task
-from elmo_gpt_bert.training.task import Compute, Description, Outputs, Task, predict
+from elmo_gpt_bert.training.task import Description, Outputs, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +109,9 @@ class MinimalPairs(Task):
         features, self.rows = make_features(self.data["validation"], self.scorer, positions(self.model))
         self.features = {"validation": features}
 
-    def build_compute(self, args: RunArguments, accelerator: Accelerator) -> Compute:
-        """The function that computes the log-likelihoods of sentences."""
-        return partial(
-            predict,
-            self.scorer,
-            collate=self.collate,
-            accelerator=accelerator,
-            batch_size=args.per_device_eval_batch_size,
-            workers=count_workers(args.dataloader_num_workers, accelerator.device),
-        )
+    @property
+    def computer(self) -> Scorer:
+        return self.scorer
 
     def decode(self, split: str, outputs: Outputs) -> dict[str, np.ndarray]:
         """The scores of each pair's sentences, (pairs, 2): "" -> the sum of the directions; of two, each of them."""

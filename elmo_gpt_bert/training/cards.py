@@ -89,9 +89,8 @@ def model_card(
         from_transformers=_transformers_reads(model.config, head),
         from_saved_code=from_zoo or head in (getattr(model.config, "auto_map", None) or {}),
         repository=json.dumps(hub_model_id(args)),
-        task_type=description.task_type,
-        pairs=description.pairs,
-        is_regression=model.config.problem_type == "regression",
+        description=description,
+        config=model.config,
         processes=processes,
         batch=samples_of_update(args, processes),
         recipe=recipe(args),
@@ -103,8 +102,17 @@ def card_data(
     model: PreTrainedModel, scores: dict[str, float], description: Description, args: RunArguments
 ) -> ModelCardData:
     """The metadata at the top of the card; `scores` are those of splits that were not cut."""
-    shown = {"model_name": _title(args), "language": description.language}
-    shown["eval_results"] = evaluated(scores, description)
+    fields = asdict(description)
+    shown = {"model_name": _title(args), "language": fields.pop("language")}
+    del fields["pairs"]
+    shown["eval_results"] = [
+        EvalResult(
+            **fields | ({"dataset_split": "validation_mismatched"} if name.endswith(MISMATCHED) else {}),
+            metric_type=name.removesuffix(MISMATCHED),
+            metric_value=value,
+        )
+        for name, value in scores.items()
+    ] or None  # as ModelCardData takes it
     if not args.do_train:
         return ModelCardData(**shown)
     base, data_set = origin(args), description.dataset_type
@@ -117,20 +125,6 @@ def card_data(
         base_model=base.base_model,
         datasets=data_set if "/" in data_set else None,
     )
-
-
-def evaluated(scores: dict[str, float], description: Description) -> list[EvalResult] | None:
-    """The entries of the model-index; None, as ModelCardData takes it, where there are none."""
-    fields = asdict(description)
-    del fields["language"], fields["pairs"]
-    return [
-        EvalResult(
-            **fields | ({"dataset_split": "validation_mismatched"} if name.endswith(MISMATCHED) else {}),
-            metric_type=name.removesuffix(MISMATCHED),
-            metric_value=value,
-        )
-        for name, value in scores.items()
-    ] or None
 
 
 def uncut_scores(results: dict[str, float]) -> dict[str, float]:

@@ -189,6 +189,11 @@ class Task(ABC):
         """The splits to evaluate on, as in `splits`."""
         return self.splits("validation")
 
+    @property
+    def computer(self) -> nn.Module:
+        """What computes the outputs: the model, unless a module around it does."""
+        return self.model
+
     def build_plan(self, args: RunArguments, accelerator: Accelerator) -> Plan:
         """The updates of training."""
         return EpochPlan(self.features["train"], self.collate, args, accelerator)
@@ -197,7 +202,7 @@ class Task(ABC):
         """The function that computes the model's outputs."""
         return partial(
             predict,
-            self.model,
+            self.computer,
             collate=self.collate,
             accelerator=accelerator,
             batch_size=args.per_device_eval_batch_size,
