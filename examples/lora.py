@@ -1,0 +1,90 @@
+"""LoRA (Hu et al. 2021, arXiv 2106.09685): a small adapter on a model whose own weights stay as they are.
+
+    python examples/lora.py run_glue configs/bert/sst2_small.yaml --data_dir glue --output_dir adapters/sst2
+    python examples/lora.py run_ner configs/bert/wnut17_small.yaml --data_dir wnut17 --output_dir adapters/wnut17
+
+The first word is the script whose data, features and scores are used; the others are its flags. peft adds to each
+projection W x of a query or a value the product B A x of two matrices of rank 8 (section 4.1), and Trainer trains them
+with the classifier. OUTPUT_DIR receives the adapter, metrics.json with its scores, and base.json with the checksum of
+the model that it belongs to. `load_adapter` refuses any other.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
+from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
+
+import modeling
+from elmo_gpt_bert.training.errors import InputError
+from elmo_gpt_bert.training.files import file_digest, write_json
+from elmo_gpt_bert.training.flags import parse_arguments
+from elmo_gpt_bert.training.task import evaluate, results_of
+
+
+ARGUMENTS = {"run_glue": "GlueArguments", "run_ner": "NerArguments"}
+KINDS = {"run_glue": "SEQ_CLS", "run_ner": "TOKEN_CLS"}
+HEADS = {"SEQ_CLS": modeling.ZooBertForSequenceClassification, "TOKEN_CLS": modeling.ZooBertForTokenClassification}
+RANK = 8
+
+
+def checksum(model: str) -> str:
+    return file_digest(Path(model) / "model.safetensors")
+
+
+def load_adapter(folder: Path, base: str) -> PreTrainedModel:
+    """The `base` with the adapter in it. Raises ValueError for another base than the adapter was trained on."""
+    record = json.loads((folder / "base.json").read_text(encoding="utf-8"))
+    if checksum(base) != record["sha256"]:
+        raise InputError(f"{folder} was trained on {record['name']} with other weights than {base}: train it anew")
+    head, labels = HEADS[PeftConfig.from_pretrained(folder).task_type], dict(enumerate(record["labels"]))
+    model = head.from_pretrained(base, id2label=labels, label2id={name: number for number, name in labels.items()})
+    return PeftModel.from_pretrained(model, folder).merge_and_unload()
+
+
+def main(argv: list[str] | None = None) -> dict[str, float]:
+    name, *words = sys.argv[1:] if argv is None else argv
+    script = importlib.import_module(name)
+    args = parse_arguments(getattr(script, ARGUMENTS[name]), words)
+    set_seed(args.seed)
+    task = script.load(args)
+    task.featurize(args)
+    # The pooler is new, too: a masked language model has none.
+    new, layers = ["classifier", "pooler"], ["query", "value"]
+    adapter = LoraConfig(
+        task_type=KINDS[name], r=RANK, lora_alpha=2 * RANK, target_modules=layers, modules_to_save=new
+    )
+    task.model = model = get_peft_model(task.model, adapter)
+    model.print_trainable_parameters()
+    settings = TrainingArguments(
+        output_dir=args.output_dir,
+        learning_rate=args.learning_rate,
+        per_device_train_batch_size=args.per_device_train_batch_size,
+        num_train_epochs=args.num_train_epochs,
+        max_steps=args.max_steps,
+        warmup_steps=args.warmup_ratio,  # below 1, it is a share of the updates
+        weight_decay=args.weight_decay,
+        bf16=args.mixed_precision == "bf16",
+        use_cpu=not torch.cuda.is_available(),
+        save_strategy="no",
+        report_to=[],
+        seed=args.seed,
+    )
+    Trainer(model, settings, data_collator=task.collate, train_dataset=task.features["train"]).train()
+    compute = task.build_compute(args, Accelerator())
+    splits = task.evaluation_splits.items()
+    results = results_of({suffix: evaluate(task, split, compute) for suffix, split in splits})
+    model.save_pretrained(args.output_dir)
+    write_json(Path(args.output_dir, "metrics.json"), results)
+    base = {"name": Path(args.model_name_or_path).name, "sha256": checksum(args.model_name_or_path)}
+    write_json(Path(args.output_dir, "base.json"), base | {"labels": task.names})
+    print(results)
+    return results
+
+
+if __name__ == "__main__":
+    main()
