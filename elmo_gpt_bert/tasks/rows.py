@@ -15,7 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BufferedReader
 from itertools import islice
 from pathlib import Path
@@ -56,7 +56,8 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
     from datasets import load_dataset  # the import takes seconds, which readers of local files do not need
 
     try:
-        return _load(load_dataset, name, configuration, revision)
+        load = load_dataset if Path(name).exists() else partial(_load_once, load_dataset)  # a folder may change
+        return load(name, configuration, revision=revision)
     except OSError as error:
         offline = "HF_HUB_OFFLINE is set, and the data are not in the cache: unset it"
         cached = "Without network, set HF_HUB_OFFLINE=1 to use only what is cached"
@@ -67,8 +68,8 @@ def load_hub(name: str, configuration: str | None, revision: str | None, otherwi
 
 
 @lru_cache
-def _load(load_dataset: Callable, name: str, configuration: str | None, revision: str | None) -> "DatasetDict":
-    """Loads a data set once: a run asks for its version, and then for its examples."""
+def _load_once(load_dataset: Callable, name: str, configuration: str | None, revision: str | None) -> "DatasetDict":
+    """A data set: a run asks for its version, and then for its examples."""
     return load_dataset(name, configuration, revision=revision)
 
 
