@@ -10,7 +10,7 @@ import pytest
 
 import run_glue
 from elmo_gpt_bert.tasks.glue import EVERY_TASK
-from elmo_gpt_bert.training.output_folder import PREDICTIONS
+from elmo_gpt_bert.training.output_folder import PREDICTION_FILES
 from elmo_gpt_bert.training.task import Description
 from tests.glue_sample import write_model, write_task, write_vocabulary
 from tests.test_house import blocks
@@ -104,8 +104,8 @@ def test_a_part_of_a_test_set_has_no_file_for_the_leaderboard_and_the_run_says_s
 
 
 def test_an_upload_replaces_these_files_of_an_earlier_model_like_its_other_predictions():
-    assert [name for name in SIZES if not PREDICTIONS.fullmatch(name)] == []
-    assert not PREDICTIONS.fullmatch("notes.tsv")
+    assert [name for name in SIZES if not PREDICTION_FILES.fullmatch(name)] == []
+    assert not PREDICTION_FILES.fullmatch("notes.tsv")
 
 
 @pytest.mark.skipif(shutil.which("zip") is None, reason="there is no zip here")
