@@ -43,6 +43,7 @@ from elmo_gpt_bert.training.output_folder import (
     LOG,
     METRICS,
     OUTPUT_FILES,
+    PICTURES,
     PREDICTION_FILES,
     SEED,
     damage,
@@ -345,7 +346,7 @@ def remove_all_but_results(folder: Path, keep_card: bool = False) -> None:
 
     Its scores, outputs and curves stay, and with `keep_card` the model card. Of seeds, only the best has one.
     """
-    kept = {METRICS, DIVERGED, LOG, CURVES, *files_of(folder, PREDICTION_FILES, OUTPUT_FILES)}
+    kept = {METRICS, DIVERGED, LOG, CURVES, *files_of(folder, PREDICTION_FILES, PICTURES, OUTPUT_FILES)}
     kept |= {"README.md"} if keep_card else set()
     for path in folder.iterdir():
         if path.is_dir() and path.name not in ("runs", "wandb"):
