@@ -66,7 +66,6 @@ from ..shared.modeling_heads import (
     check_shapes,
     class_loss,
     labels_need_padding,
-    language_loss,
     mean_word_loss,
     predicts_from_padding,
     states_to_predict_from,
@@ -612,8 +611,7 @@ class ZooBertLMHeadModel(ZooBertWordPredictor):
         super().__init__(config)
         self.bert = ZooBertModel(self.config, add_pooling_layer=False)
         self.cls = ZooBertPretrainingHeads(config, masked_lm=True, next_sentence=False)
-        self.loss_type = "ForCausalLM"  # Trainer reads it
-        self.loss_function = language_loss
+        self.loss_type = "ForCausalLM"  # which the class's name does not show
         self.post_init()
 
     @can_return_tuple
