@@ -292,7 +292,7 @@ def test_the_package_indexs_page_shows_pictures_where_the_repository_has_an_addr
 def test_continuous_integration_runs_targets_that_exist_and_the_suite_last():
     (line,) = re.findall(r"^make .*", read(".ci/run"), flags=re.MULTILINE)
     called = [word for word in line.split()[1:] if not word.startswith("-")]
-    assert called == ["lint", "docs", "test-release", "test-clients", "test-all"]
+    assert called == ["lint", "docs", "test-release", "test-clients", "test-weights", "test-all"]
     assert {*called, "demo", "test", "test-slow"} <= make_targets()
 
 
