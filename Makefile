@@ -1,5 +1,5 @@
-# make demo | test | test-slow | test-all | test-clients | test-weights | test-release | test-oldest | test-newest | test-xla | lint | docs
-# | dist | clean.
+# make demo | test | test-slow | test-all | test-clients | test-weights | test-release | test-oldest | test-newest | test-xla
+# | lint | docs | dist | publish-dry | publish | clean.
 # Needs python3 (3.11 or later) and make; everything else goes into $(VENV), for test-xla into $(XLA_VENV), and for the
 # tests of the wheel into $(WHEEL_VENV).
 PYTHON ?= python3
@@ -23,7 +23,8 @@ demo test test-slow test-all test-clients test-weights test-release test-oldest 
 # What one process has compiled, or pytest has rewritten, the next one reads, also where the environment says otherwise.
 demo test test-slow test-all test-clients test-weights test-release test-oldest test-newest test-xla docs: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-slow test-all test-clients test-weights test-release test-oldest test-newest test-xla lint docs dist clean
+.PHONY: demo test test-slow test-all test-clients test-weights test-release test-oldest test-newest test-xla lint docs dist
+.PHONY: publish publish-dry clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m demo
@@ -74,6 +75,16 @@ test-release test-oldest test-newest: dist
 dist: $(VENV)/installed-test
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
+
+# What a release publishes: the wheel and the source distribution on the package index, and the three models on the Hub.
+# `make publish OWNER=NAME` sends them, with the rights of whoever is logged in there. `make publish-dry` checks the
+# packages, and sends the models to a Hub on this machine.
+OWNER ?= $(error give OWNER, the user or organisation of the Hub, as in make publish OWNER=me)
+publish-dry: OWNER = me
+publish publish-dry: dist
+	$(BIN)/python -m twine check --strict dist/*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.publishing $(OWNER) $(if $(filter publish-dry,$@),--dry)
+	$(if $(filter publish,$@),$(BIN)/python -m twine upload dist/*)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
