@@ -100,6 +100,7 @@ clean:
 	rm -rf $(VENV) $(XLA_VENV) $(WHEEL_VENV) demo/output dist docs/site/html *.egg-info
 
 $(VENV)/installed: $(REQUIREMENTS)
+	@test ! -L $(VENV) || { echo "$(VENV) is a link, and the environment that it leads to would be emptied: remove the link"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(INSTALL) .
 	touch $@
