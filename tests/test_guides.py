@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import re
+import shlex
 import shutil
 from contextlib import chdir, redirect_stdout
 from functools import cache
@@ -43,6 +44,7 @@ from tests.test_house import DOCS, GUIDES, blocks, commands, make_targets, read
 OTHERS = {
     "accelerate",
     "cat",
+    "curl",
     "export",
     "hf",
     "make",
@@ -145,6 +147,13 @@ def test_each_command_of_a_guide_is_accepted(guide):
     for words in commands(guide):
         if (called := run_by(words)) is not None:
             check_words(*called)
+
+
+def test_each_command_in_the_tables_of_weights_and_data_is_accepted():
+    shown = re.findall(r"`(python .+?)`", read("docs/weights_and_data.md"))
+    assert shown
+    for command in shown:
+        check_words(*run_by(shlex.split(command)))
 
 
 def test_a_command_with_a_flag_that_does_not_exist_is_noticed():
