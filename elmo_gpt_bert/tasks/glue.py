@@ -369,8 +369,9 @@ def find_file(data_dir: Path, task: GlueTask, split: str) -> Path:
     names = " or ".join(published.files)
     if published.labelled and (folder / UNDIVIDED).is_file():
         raise MissingFileError(
-            f"{folder} has no {names}: {UNDIVIDED} holds GLUE's train and dev pairs together; let "
-            "download_glue_data.py of github.com/nyu-mll/GLUE-baselines divide it into train.tsv and dev.tsv"
+            f"{folder} has no {names}: {UNDIVIDED} holds GLUE's train and dev pairs together, and "
+            "download_glue_data.py no longer divides them; read the task from the Hub, without ",
+            DATA_DIR,
         )
     raise MissingFileError(f"{folder} has no {names}: ", DATA_DIR, f" is not the folder of {task.folder}")
 
