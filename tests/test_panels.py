@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-import app
+from elmo_gpt_bert.explorer import __main__ as app
 from elmo_gpt_bert.explorer import panels as panels_module
 from elmo_gpt_bert.explorer.answers import Ranked
 from elmo_gpt_bert.explorer.drawing import describe_verdict, draw_answers, draw_scores, highlight, percent

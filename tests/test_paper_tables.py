@@ -16,9 +16,9 @@ import pytest
 import torch
 from scipy.stats import norm
 
-import reproduce
 from elmo_gpt_bert.analysis import frame
 from elmo_gpt_bert.convert import vectors
+from elmo_gpt_bert.reproduction import __main__ as reproduce
 from elmo_gpt_bert.reproduction import report, running, steps
 from elmo_gpt_bert.reproduction.report import reach, verdict
 from elmo_gpt_bert.reproduction.steps import Folders, plan

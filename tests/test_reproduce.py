@@ -1,4 +1,4 @@
-"""reproduce.py: its driver does what is left, whatever happened before."""
+"""zoo-reproduce: its driver does what is left, whatever happened before."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import reproduce
+from elmo_gpt_bert.reproduction import __main__ as reproduce
 from elmo_gpt_bert.reproduction import report, running, steps
 from elmo_gpt_bert.reproduction.steps import Folders, Step, choose, plan
 from elmo_gpt_bert.reproduction.tables import TABLES, Cell, Gap, Place, Published, Row, Table
@@ -213,11 +213,11 @@ def test_a_record_of_other_settings_is_neither_used_nor_overwritten(fake):
     "text, problem",
     [
         ('{"table": "blimp", "budget": "small"}', "docs.json is the record of blimp, --budget small"),
-        ('{"table": "tiny", "budget": "small"}', "docs.json is no record of reproduce.py: KeyError('environments')"),
-        ("[]", "docs.json is no record of reproduce.py: TypeError"),
+        ('{"table": "tiny", "budget": "small"}', "docs.json is no record of a table: KeyError('environments')"),
+        ("[]", "docs.json is no record of a table: TypeError"),
         ("{", "docs.json"),
-        (RECORD % '"x": {"environment": 0, "metrics": {}}', "docs.json is no record of reproduce.py: TypeError"),
-        (RECORD % '"42": {"environment": 0}', "docs.json is no record of reproduce.py: KeyError('metrics')"),
+        (RECORD % '"x": {"environment": 0, "metrics": {}}', "docs.json is no record of a table: TypeError"),
+        (RECORD % '"42": {"environment": 0}', "docs.json is no record of a table: KeyError('metrics')"),
     ],
 )
 def test_a_file_that_is_no_record_of_the_table_is_one_clear_error(fake, text, problem):

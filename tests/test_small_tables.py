@@ -1,4 +1,4 @@
-"""The tables of reproduce.py: the scripts accept their commands, and a run of each kind runs in miniature."""
+"""The tables of zoo-reproduce: the scripts accept their commands, and a run of each kind runs in miniature."""
 
 import importlib
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import reproduce
+from elmo_gpt_bert.reproduction import __main__ as reproduce
 from elmo_gpt_bert.reproduction import steps
 from elmo_gpt_bert.reproduction.records import read_runs
 from elmo_gpt_bert.reproduction.steps import Folders, Step, plan

@@ -68,7 +68,7 @@ Mixes = Mapping[str, Mapping[str, Mix]]  # run -> place -> mix
 
 def main(argv: list[str] | None = None) -> dict[str, dict[str, Mix]]:
     """Carries out what `argv`, by default the command line, asks for; returns run -> place -> mix."""
-    parser = frame.make_parser("layer_weights", __doc__)
+    parser = frame.make_parser(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="model folder, or a folder of model folders")
     args = frame.parse(parser, argv)
     names = frame.short_names([run.resolve() for run in args.runs])

@@ -36,7 +36,7 @@ MOST_STEPS = 1000  # of L-BFGS, which stops earlier at the tolerance
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = frame.make_parser("probe", __doc__)
+    parser = frame.make_parser(__doc__)
     frame.add_models(parser)
     columns = "words with tags, a blank line after each sentence"
     parser.add_argument("--train_file", type=Path, required=True, metavar="FILE", help=columns)

@@ -71,7 +71,7 @@ class Occurrence:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = frame.make_parser("senses", __doc__)
+    parser = frame.make_parser(__doc__)
     frame.add_models(parser)
     labelled = "tab-separated columns word, sense and sentence, in which *asterisks* mark the word"
     parser.add_argument("--labelled_file", type=Path, default=LABELLED, metavar="FILE", help=labelled)

@@ -59,7 +59,7 @@ Scores = dict[str, float]
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = frame.make_parser("zero_shot", __doc__)
+    parser = frame.make_parser(__doc__)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL", help="model folder, or run with checkpoints")
     parser.add_argument("--sst2", type=Path, metavar="DIR", help="GLUE's folder of SST-2")
     parser.add_argument("--cola", type=Path, metavar="DIR", help="GLUE's folder of CoLA")

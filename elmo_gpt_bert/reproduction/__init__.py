@@ -1,4 +1,4 @@
-"""The tables of `reproduce.py`: what they are made of, how their runs are carried out, and how they are shown.
+"""The tables of `zoo-reproduce`: what they are made of, how their runs are carried out, and how they are shown.
 
     tables.yaml  the tables: runs of the scripts, where their scores stand, and which figures stand beside them
     tables       reads them

@@ -89,7 +89,7 @@ def read_runs(path: Path, table: Table, steps: Sequence[Step]) -> Runs:
                     "remove it from there, or choose another --record"
                 )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise InputError(f"{path} is no record of reproduce.py: {error!r}") from error
+        raise InputError(f"{path} is no record of a table: {error!r}") from error
     return runs
 
 

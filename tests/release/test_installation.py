@@ -88,7 +88,7 @@ def test_all_recipes_are_there_and_parse():
 # Those that the tests below run, and app.
 RUN = [
     "app",
-    "extract-vectors",
+    "extract",
     "reproduce",
     "run-blimp",
     "run-glue",
@@ -148,7 +148,7 @@ def test_a_model_is_pre_trained_and_scored_on_pairs(work, language_model):
 
 def test_vectors_of_a_text_are_written(work, language_model):
     flags = ["--model_name_or_path", language_model, "--text_file", "text.txt", "--output_dir", "vectors"]
-    call(work, "extract-vectors", *flags)
+    call(work, "extract", *flags)
     assert (work / "vectors" / "vectors-00000.safetensors").is_file()
 
 

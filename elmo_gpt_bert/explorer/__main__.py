@@ -1,12 +1,8 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["elmo-gpt-bert[app]==0.1.0"]
-# ///
 """A page in the browser: one sentence, read by ELMo, GPT and BERT side by side.
 
-    python app.py                                              # the models of checkpoints/
-    python app.py --bert google-bert/bert-base-uncased --ner runs/bert/conll2003 --squad runs/bert/squad_v2
-    python app.py --index_file held_out.txt --server_port 7861
+    zoo-app          # the models of checkpoints/
+    zoo-app --bert google-bert/bert-base-uncased --ner runs/bert/conll2003 --squad runs/bert/squad_v2
+    zoo-app --index_file held_out.txt --server_port 7861
 
 The page shows the nearest neighbours of a word in its context, layer by layer; how probable each word is in its place,
 and which of two sentences each model prefers; the entities and answers that fine-tuned models find; and the attention
@@ -29,7 +25,7 @@ from datasets import disable_progress_bars
 
 from elmo_gpt_bert.explorer.drawing import STYLE
 from elmo_gpt_bert.explorer.panels import Panels
-from elmo_gpt_bert.training.command_line import run_command
+from elmo_gpt_bert.training.command_line import program, run_command
 from elmo_gpt_bert.training.errors import InputError, LaunchError, MissingFileError, PackageError
 
 
@@ -55,7 +51,7 @@ footer { display: none !important; }
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(program(), description=__doc__.splitlines()[0])
     for family in ("elmo", "gpt", "bert"):
         column = f"model folder or Hub id of this column; default: checkpoints/{family}-books"
         parser.add_argument(f"--{family}", default=f"checkpoints/{family}-books", metavar="MODEL", help=column)
@@ -245,5 +241,9 @@ def add_attention(panels: Panels, sentence: "gradio.Textbox") -> None:
                 )
 
 
-if __name__ == "__main__":
+def command() -> None:
     run_command(main)
+
+
+if __name__ == "__main__":
+    command()
