@@ -21,11 +21,10 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-from transformers.hf_argparser import HfArg
+from typing import Annotated, Any
 
 from elmo_gpt_bert.convert.files import command_line
 from elmo_gpt_bert.tasks.rows import check_text, members, read_json, read_lines
@@ -34,10 +33,6 @@ from elmo_gpt_bert.training.files import plain, shown, write_text
 
 
 LAYOUT = "a file of TriviaQA is one object with Data, a list of questions, each with EntityPages, its documents"
-# An accent may be a separate character, which \w does not match.
-MARKS = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c).startswith("M"))
-WORD = re.compile(rf"[\w{MARKS}]+")
-TOKEN = re.compile(rf"{WORD.pattern}|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,12 @@ class Counts:
     kept: set[str] = field(default_factory=set)  # ids of questions
 
 
-def convert(questions: str, evidence: str, output: str, max_tokens: int = 400) -> None:
+def convert(
+    questions: Annotated[str, "the release's qa/wikipedia-train.json, wikipedia-dev.json or verified-..."],
+    evidence: Annotated[str, "the release's folder evidence/wikipedia"],
+    output: Annotated[str, "the JSON file to write; is replaced where it exists"],
+    max_tokens: Annotated[int, "tokens of each document that are kept (default: 400)"] = 400,
+) -> None:
     """Writes the file `output`, whole or not at all, and prints how much was kept.
 
     Raises:
@@ -193,9 +193,17 @@ def _find(folder: Path, name: str) -> Path | None:
     return path
 
 
+@cache
+def patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """A word, and a word or a punctuation mark. An accent may be a character of its own, which \\w does not match."""
+    marks = "".join(c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c).startswith("M"))
+    word = rf"[\w{marks}]+"
+    return re.compile(word), re.compile(rf"{word}|[^\w\s]")
+
+
 def beginning(text: str, max_tokens: int) -> str:
     """The part of the text from its first token to token number `max_tokens`, unchanged."""
-    tokens = list(islice(TOKEN.finditer(text), max_tokens))
+    tokens = list(islice(patterns()[1].finditer(text), max_tokens))
     return text[tokens[0].start() : tokens[-1].end()] if tokens else ""
 
 
@@ -218,7 +226,7 @@ def find_answers(folded: str, answers: list[str]) -> list[tuple[int, int]]:
 
 def _cuts(text: str, place: int) -> bool:
     """Whether a cut before the character at `place` would divide a word."""
-    return 0 < place < len(text) and all(WORD.match(text[at]) for at in (place - 1, place))
+    return 0 < place < len(text) and all(patterns()[0].match(text[at]) for at in (place - 1, place))
 
 
 # The command line
@@ -235,17 +243,8 @@ def _summary(counts: Counts, max_tokens: int, output: Path) -> str:
     )
 
 
-@dataclass(frozen=True)
-class ConvertArguments:
-    questions: str = HfArg(help="the release's qa/wikipedia-train.json, wikipedia-dev.json or verified-...")
-    evidence: str = HfArg(help="the release's folder evidence/wikipedia")
-    output: str = HfArg(help="the JSON file to write; is replaced where it exists")
-    max_tokens: int = HfArg(default=400, help="tokens of each document that are kept (default: 400)")
-
-
 def main(argv: list[str] | None = None) -> None:
-    """Calls `convert` with the arguments in `argv`, by default those of the command line."""
-    command_line(convert, ConvertArguments, argv)
+    command_line(convert, argv)
 
 
 if __name__ == "__main__":
