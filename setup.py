@@ -109,9 +109,10 @@ setup(
     ],
     python_requires=">=3.11",
     packages=find_packages(str(ROOT), include=["elmo_gpt_bert*", "modeling*"]),
-    # The labelled word senses; the tables, the papers' figures and the model card's template.
+    # The labelled word senses; the looks of the page; the tables, the papers' figures and the model card's template.
     package_data={
         "elmo_gpt_bert.analysis": ["*.tsv"],
+        "elmo_gpt_bert.explorer": ["*.css"],
         "elmo_gpt_bert.reproduction": ["*.yaml"],
         "elmo_gpt_bert.training": ["*.yaml", "card.md"],
     },

@@ -10,11 +10,9 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, BertMod
 
 import modeling
 from elmo_gpt_bert.analysis.representations import load_encoder, word_vectors
-from elmo_gpt_bert.explorer.answers import answer, load_answerer
-from elmo_gpt_bert.explorer.attention import attend, sizes
 from elmo_gpt_bert.explorer.drawing import describe_word
-from elmo_gpt_bert.explorer.entities import entities_of, load_tagger, tag_words
-from elmo_gpt_bert.explorer.models import LanguageModel, load_language_model
+from elmo_gpt_bert.explorer.fine_tuned import answer, entities_of, load_answerer, load_tagger, tag_words
+from elmo_gpt_bert.explorer.language_models import LanguageModel, attend, load_language_model, sizes
 from elmo_gpt_bert.explorer.neighbours import find_neighbours, read_index
 from elmo_gpt_bert.explorer.surprisal import preferred, score_sentence
 from elmo_gpt_bert.tasks.squad.answering import find_answers
