@@ -50,9 +50,15 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pieces", choices=("first", "last", "mean"), help=pieces)
 
 
-def parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
-    """The arguments of `argv`, by default the command line. The output folder is made before the work begins."""
+def parse(parser: argparse.ArgumentParser, argv: list[str] | None, **least: int) -> argparse.Namespace:
+    """The arguments of `argv`, by default the command line. The output folder is made before the work begins.
+
+    `least` has the smallest numbers that flags may have.
+    """
     args = parser.parse_args(argv)
+    for name, number in least.items():
+        if getattr(args, name) is not None and getattr(args, name) < number:
+            raise InputError(f"--{name} must be at least {number}, not {getattr(args, name)}")
     make_folder(args.output_dir)
     set_up_libraries()
     return args

@@ -45,11 +45,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max_eval_samples", type=int, metavar="N", help="measure on the first N sentences only")
     parser.add_argument("--text_column_name", metavar="N", help="number of the words' column; default: 1, the first")
     parser.add_argument("--label_column_name", metavar="N", help="number of the tags' column; default: -1, the last")
-    args = frame.parse(parser, argv)
-    for flag, number in {"train": args.max_train_samples, "eval": args.max_eval_samples}.items():
-        if number is not None and number < 1:
-            raise InputError(f"--max_{flag}_samples must be at least 1, not {number}")
-    return args
+    return frame.parse(parser, argv, max_train_samples=1, max_eval_samples=1)
 
 
 def main(argv: list[str] | None = None) -> dict[str, dict[str, float]]:

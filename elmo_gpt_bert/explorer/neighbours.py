@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from elmo_gpt_bert.analysis.representations import word_vectors
+from elmo_gpt_bert.analysis.representations import unit, word_vectors
 from elmo_gpt_bert.analysis.senses import AROUND, EQUAL, LABELLED, LONGEST, read_labelled
 from elmo_gpt_bert.explorer.language_models import LanguageModel
 from elmo_gpt_bert.tasks.pretraining.text import read_documents, split_sentences
@@ -77,7 +77,7 @@ def _read_index(path: str | None, changed: int, size: int) -> Index:
 @lru_cache(maxsize=3)
 def index_vectors(model: LanguageModel, index: Index) -> np.ndarray:
     """The vectors (layers, words, size) of all words of the index, each of length 1, or 0."""
-    return _unit(word_vectors(model.encoder, index.sentences))
+    return unit(word_vectors(model.encoder, index.sentences))
 
 
 @torch.no_grad()
@@ -89,7 +89,7 @@ def find_neighbours(
     The sentence itself is left out. With `same_word`, only occurrences of that word count, whatever their case.
     Occurrences of a word that are equally near are one neighbour. Raises ValueError for a word without a token.
     """
-    queries = _unit(word_vectors(model.encoder, [words]))[:, place]
+    queries = unit(word_vectors(model.encoder, [words]))[:, place]
     if not queries.any():
         raise InputError(f"{model.name} has no token for word {place + 1}, {words[place]!r}: choose another word.")
     vectors = index_vectors(model, index)
@@ -123,7 +123,3 @@ def _join_equal(index: Index, ranked: Iterator[tuple[int, int, float]], most: in
         left, right = words[max(column - AROUND, 0) : column], words[column + 1 :][:AROUND]
         neighbours.append(Neighbour(" ".join(left), words[column], " ".join(right), cosine, 1))
     return neighbours
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
