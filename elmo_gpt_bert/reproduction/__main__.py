@@ -22,10 +22,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from elmo_gpt_bert.reproduction.records import collect, read_runs
-from elmo_gpt_bert.reproduction.report import write_report
-from elmo_gpt_bert.reproduction.running import run_steps
-from elmo_gpt_bert.reproduction.steps import Folders, choose, plan
+from elmo_gpt_bert.reproduction.report import collect, read_runs, write_report
+from elmo_gpt_bert.reproduction.runner import Folders, choose, plan, run_steps
 from elmo_gpt_bert.reproduction.tables import MODELS, TABLES, Table
 from elmo_gpt_bert.training.command_line import program, run_command
 from elmo_gpt_bert.training.errors import InputError, LaunchError
