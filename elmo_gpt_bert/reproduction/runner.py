@@ -1,5 +1,5 @@
-"""The steps of a table: a row with a seed -> the command of a script, and whether it has been carried out; and the runner,
-which carries out several at once, and goes on after one that fails.
+"""The steps of a table: a row with a seed -> the command of a script, and whether it has been carried out. The runner
+carries out several at once, and goes on after one that fails.
 """
 
 import contextlib
@@ -340,11 +340,10 @@ class Job:
 
 @dataclass
 class Progress:
-    """The steps that wait, run, and are done, and the reasons of those that failed."""
+    """The steps that wait, and the reasons of those that failed."""
 
     waiting: list[Step]
     failures: dict[str, str]
-    done: int = 0
 
     def next_step(self, running: Sequence[Job]) -> Step | None:
         """Takes the next step out of those that wait: one whose needs are neither waiting nor running.
@@ -364,17 +363,13 @@ class Progress:
                 elif failed:
                     self.fail(step, f"it needs {', '.join(failed)}")
                 elif is_finished(step):
-                    self.finish(step, "had finished before")
+                    print(f"{step.name}: had finished before")
                     complete(step)
                 else:
                     return step
             except UserError as error:
                 self.fail(step, str(error))
         return None
-
-    def finish(self, step: Step, how: str) -> None:
-        self.done += 1
-        print(f"{step.name}: {how}")
 
     def fail(self, step: Step, why: str) -> None:
         self.failures[step.name] = why
@@ -405,10 +400,12 @@ def run_steps(steps: Sequence[Step], jobs: int) -> dict[str, str]:
                 for job in [job for job in running if job.process.poll() is not None]:
                     running.remove(job)
                     free.append(job.devices)
-                    seconds = time.monotonic() - job.started
-                    why = job.failure()
-                    how = f"{seconds / 60:.1f} minutes, {len(progress.waiting) + len(running)} left"
-                    progress.fail(job.step, why) if why else progress.finish(job.step, how)
+                    minutes = (time.monotonic() - job.started) / 60
+                    if why := job.failure():
+                        progress.fail(job.step, why)
+                    else:
+                        left = len(progress.waiting) + len(running)
+                        print(f"{job.step.name}: {minutes:.1f} minutes, {left} left")
         finally:
             for job in running:
                 job.process.terminate()
