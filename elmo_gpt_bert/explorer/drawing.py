@@ -162,20 +162,19 @@ def draw_entities(sentence: str, words: Sequence[TaggedWord], entities: Sequence
 
 def draw_answers(context: str, ranked: Ranked, threshold: float | None, n_best: int = 8) -> str:
     """The text with the predicted answer in colour, and the n best answers."""
-    best = ranked.best(n_best, threshold)
-    span = ranked.span(threshold)
-    predicted = ranked.predict(threshold)
-    shares = [share for entry, share in ranked.best(len(ranked.entries) + 1, threshold) if entry is predicted]
-    marks = [(span, HUES[2], f"{shares[0]:.1%}")] if span else []
-    verdict = f"Answer: {predicted.text}" if span else "No answer is in the text."
-    odds = ""
+    best, predicted = ranked.best(threshold), ranked.predict(threshold)
+    marks, verdict, odds = [], "No answer is in the text.", ""
+    if predicted is not ranked.null:
+        (share,) = (share for entry, share in best if entry is predicted)
+        marks = [((predicted.begin, predicted.end), HUES[2], f"{share:.1%}")]
+        verdict = f"Answer: {predicted.text}"
     if threshold is not None:
         comparison = "above" if ranked.null_odds > threshold else "not above"
         odds = note(
             f"“No answer” scores {ranked.null_odds:+.2f} relative to the best answer, {comparison} the threshold of "
             f"{threshold:+.1f}."
         )
-    rows = [[entry.text or "(no answer)", f"{share:.1%}", f"{entry.score:.2f}"] for entry, share in best]
+    rows = [[entry.text or "(no answer)", f"{share:.1%}", f"{entry.score:.2f}"] for entry, share in best[:n_best]]
     heading = f'<p class="ex-verdict">{escape(verdict)}</p>{odds}'
     return f"{heading}{highlight(context, marks)}{table(['Answer', 'Probability', 'Score'], rows)}"
 

@@ -146,15 +146,10 @@ class Ranked:
         """The best answer, or "no answer" if it scores more than the threshold above it. None: always an answer."""
         return self.null if threshold is not None and self.null_odds > threshold else self.entries[0]
 
-    def best(self, n: int, threshold: float | None) -> list[tuple[Entry, float]]:
-        """The n best with probabilities, as in nbest_predictions.json. With a threshold, "no answer" is an entry."""
+    def best(self, threshold: float | None) -> list[tuple[Entry, float]]:
+        """All with probabilities, as in nbest_predictions.json. With a threshold, "no answer" is an entry."""
         entries = self.entries if threshold is None else with_null(self.entries, self.null, N_BEST)
-        return list(zip(entries, probabilities(entries), strict=True))[:n]
-
-    def span(self, threshold: float | None) -> Span | None:
-        """The place of the predicted answer in the text; None for "no answer"."""
-        entry = self.predict(threshold)
-        return None if entry is self.null else (entry.begin, entry.end)
+        return list(zip(entries, probabilities(entries), strict=True))
 
 
 @lru_cache(maxsize=2)
