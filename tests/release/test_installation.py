@@ -88,6 +88,11 @@ def test_all_recipes_are_there_and_parse():
 # Those that the tests below run, and app.
 RUN = [
     "app",
+    "convert-bert",
+    "convert-elmo",
+    "convert-gpt",
+    "convert-triviaqa",
+    "convert-vectors",
     "extract",
     "reproduce",
     "run-blimp",
@@ -144,6 +149,14 @@ def test_a_model_is_pre_trained_and_scored_on_pairs(work, language_model):
     model = ["--model_name_or_path", language_model, "--data_file", "pairs.jsonl"]
     call(work, "run-blimp", *model, "--output_dir", "pairs")
     assert "eval_accuracy" in results(work / "pairs")
+
+
+def test_converters_name_themselves_and_what_they_lack(work):
+    assert call(work, "convert-bert", status=2).startswith("zoo-convert-bert: error: ")
+    assert call(work, "convert-elmo", status=2).startswith("zoo-convert-elmo: error: ")
+    assert call(work, "convert-gpt", status=2).startswith("zoo-convert-gpt: error: ")
+    assert call(work, "convert-triviaqa", status=2).startswith("zoo-convert-triviaqa: error: ")
+    assert call(work, "convert-vectors", status=2).startswith("zoo-convert-vectors: error: ")
 
 
 def test_vectors_of_a_text_are_written(work, language_model):
