@@ -21,9 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import transformers
-from datasets import disable_progress_bars
-
+from elmo_gpt_bert.analysis.frame import set_up_libraries
 from elmo_gpt_bert.explorer.panels import Panels
 from elmo_gpt_bert.training.command_line import program, run_command
 from elmo_gpt_bert.training.errors import InputError, LaunchError, MissingFileError, PackageError
@@ -85,9 +83,7 @@ def start(args: argparse.Namespace) -> "gradio.Blocks":
         from starlette.middleware import Middleware
     except ImportError as error:
         raise PackageError(f'{error}: pip install "elmo-gpt-bert[app]"') from error
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    disable_progress_bars()
+    set_up_libraries()
     named = frozenset({args.ner, args.squad, args.index_file})
     uploads = Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir(), "gradio"))
     models = {"ELMo": args.elmo, "GPT": args.gpt, "BERT": args.bert}
