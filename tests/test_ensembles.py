@@ -335,7 +335,7 @@ def test_a_disk_too_full_for_the_outputs_is_an_error_with_a_remedy(tmp_path, fla
 
 def test_flags_that_contradict_each_other_are_refused(flags, capsys):
     for more, message in (
-        (["--do_train", "--ensemble", "a,b"], "--ensemble averages runs that were trained before: give --do_train false"),
+        (["--do_train", "--ensemble", "a,b"], "averages runs that were trained before: give --do_train false"),
         (["--do_train", "--save_outputs"], "--save_outputs keeps what --do_eval and --do_predict compute"),
     ):
         with pytest.raises(SystemExit):

@@ -36,7 +36,8 @@ FILES = [(task, split, file) for task in EVERY_TASK.values() for split, file in 
 def write(task_name: str, split: str, names: list[str], outputs: np.ndarray) -> dict[str, list[str]]:
     """name -> lines of what a run writes; the model has these classes and, for each example, a row of outputs."""
     glue_task = EVERY_TASK[task_name]
-    task = run_glue.Classification({}, {}, Description("text-classification"), glue_task, names)
+    args = run_glue.GlueArguments(model_name_or_path="m", output_dir="o", task_name=task_name, do_predict=True)
+    task = run_glue.Classification({}, {}, Description("text-classification"), glue_task, names, args)
     return {name: text.splitlines() for name, text in task.write(split, {"logits": list(outputs)}).items()}
 
 

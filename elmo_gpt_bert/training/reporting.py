@@ -142,7 +142,8 @@ def print_results(results: Mapping[str, float], args: RunArguments, seed: int | 
     print(f"written to {output}: {', '.join([*files, *files_of(output, PREDICTION_FILES, PICTURES)])}")
     if args.do_train and args.next_command and not SEED.fullmatch(output.name):  # a seed's model may be removed
         script = Path(sys.modules[type(args).__module__].__file__).stem
-        scripts = {"script": start_of_script(script), "vectors": start_of_script("extract_vectors")}
+        vectors = start_of_script("extract", module="elmo_gpt_bert.analysis.extraction")
+        scripts = {"script": start_of_script(script), "vectors": vectors}
         words = [args.next_command.format(output=shlex.quote(str(output)), **scripts)]
         for name, value in args.repeated_flags(results).items():
             words += [f"--{name}", *([] if value is True else [shlex.quote(str(value))])]
