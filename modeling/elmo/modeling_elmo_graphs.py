@@ -65,8 +65,8 @@ def run_in_graphs(
     columns: Tensors,  # (2, M, D) each
     sizes: tuple[int, ...],  # sentences of each step, which never grow
     from_the_end: bool,
-) -> tuple[Tensors, Tensors]:
-    """`forward_steps` or `backward_steps` for all steps: what the steps return, (2, M, D) each, and the last state."""
+) -> list[torch.Tensor]:
+    """`forward_steps` or `backward_steps` for all steps: what they return, (2, M, D) each, then the last state."""
     device = state[0].device
     with (
         _lock,
@@ -86,7 +86,7 @@ def run_in_graphs(
             graph.replay(chunks[number])
             for whole, part in zip(wholes, graph.results, strict=True):
                 whole.narrow(1, number * grid.chunk, grid.chunk).copy_(part)
-        return list(map(grid.gather, wholes)), [part[:, : sizes[0]].clone() for part in graph.state]
+        return [*map(grid.gather, wholes), *(part[:, : sizes[0]].clone() for part in graph.state)]
 
 
 class _Grid:

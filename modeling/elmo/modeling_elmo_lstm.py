@@ -291,13 +291,13 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, sizes, clips, records, hidden, cell, *tensors):
         save = records and any(ctx.needs_input_grad)
-        sides = zip(hidden, cell, *(tensors[start : start + 2] for start in range(0, len(tensors), 2)), strict=True)
-        function = partial(_forward, sizes=sizes, clips=clips, save=save)
-        outputs, ends, cells, *saved = _each_direction(function, list(sides))
+        gates, *weights = _pairs(tensors)
+        function = partial(forward_steps, clips=clips, save=save)
+        outputs, *saved, hidden_ends, cell_ends = _run(function, weights, (hidden, cell), [gates], sizes)
         if save:
             ctx.save_for_backward(hidden, cell, *tensors[2:], *outputs, *(part for pair in saved for part in pair))
             ctx.sizes, ctx.clips = sizes, clips
-        return *outputs, torch.stack(ends), torch.stack(cells)
+        return *outputs, torch.stack(hidden_ends), torch.stack(cell_ends)
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -309,58 +309,46 @@ class _Recurrence(torch.autograd.Function):
             )
         hidden, cell, *tensors = ctx.saved_tensors
         *d_outputs, d_hidden, d_cell = gradients
-        *weights, outputs, activated, cells = (tensors[start : start + 2] for start in range(0, len(tensors), 2))
-        columns = (activated, cells, [_before(*pair, ctx.sizes) for pair in zip(cells, cell, strict=True)], outputs)
-        sides = zip(d_hidden, d_cell, *columns, d_outputs, *weights, strict=True)
-        function = partial(_backward, sizes=ctx.sizes, clips=ctx.clips)
-        d_gates, d_projected, d_hidden, d_cell = _each_direction(function, list(sides))
-        states = [_before(*pair, ctx.sizes) for pair in zip(outputs, hidden, strict=True)]
+        *weights, outputs, activated, cells = _pairs(tensors)
+        cells_before = [_before(*both, ctx.sizes) for both in zip(cells, cell, strict=True)]
+        columns = [activated, cells, cells_before, outputs, d_outputs]
+        function = partial(backward_steps, clips=ctx.clips)
+        d_gates, d_projected, *d_state = _run(function, weights, (d_hidden, d_cell), columns, ctx.sizes, True)
+        states = [_before(*both, ctx.sizes) for both in zip(outputs, hidden, strict=True)]
         d_weights = list(map(_transposed_product, d_gates, states))
         if len(weights) > 1:
             d_weights += map(_transposed_product, d_projected, map(_squashed, activated, cells, outputs))
-        return None, None, None, torch.stack(d_hidden), torch.stack(d_cell), *d_gates, *d_weights
+        return None, None, None, *map(torch.stack, d_state), *d_gates, *d_weights
 
 
-def _each_direction(function: Callable, sides: list[tuple]) -> list[Pair]:
-    """What the function returns for the tensors of each direction, by result: (forward, backward).
-
-    Where CUDA graphs compute it, both directions are one call, whose tensors are (2, ...).
-    """
-    if uses_graphs(sides[0][0]):
-        both = function(*(torch.stack(parts) for parts in zip(*sides, strict=True)))
-        return [tuple(part.unbind(0)) for part in both]
-    return list(zip(*(function(*side) for side in sides), strict=True))
-
-
-def _forward(hidden, cell, gates, *weights, sizes, clips, save) -> list[torch.Tensor]:
-    """Projections (..., M, P), the last state (..., S, P) and (..., S, C), and what `_backward` needs if `save`."""
-    function = partial(forward_steps, clips=clips, save=save)
-    (outputs, *saved), state = _run(function, weights, [hidden, cell], [gates], sizes)
-    return [outputs, *state, *saved]
-
-
-def _backward(
-    d_hidden, d_cell, activated, cells, before, outputs, d_outputs, *weights, sizes, clips
-) -> list[torch.Tensor]:
-    """The gradients of gates (..., M, 4C), projections (..., M, P) as the steps see them, and of the first state."""
-    columns = [activated, cells, before, outputs, d_outputs]
-    gradients, state = _run(partial(backward_steps, clips=clips), weights, [d_hidden, d_cell], columns, sizes, True)
-    return [*gradients, *state]
+def _pairs(tensors: Tensors) -> list[Pair]:
+    """Tensors in the order forward, backward, forward, ... -> pairs."""
+    return list(zip(tensors[::2], tensors[1::2], strict=True))
 
 
 def _run(
-    function: partial, weights: Tensors, state: Tensors, columns: Tensors, sizes: tuple[int, ...], from_the_end=False
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Calls `forward_steps` or, from the last step on, `backward_steps` for the columns (..., M, D) of all steps.
+    function: partial,
+    weights: list[Pair],
+    state: State,
+    columns: list[Pair],
+    sizes: tuple[int, ...],
+    from_the_end: bool = False,
+) -> list[Pair]:
+    """Calls `forward_steps` or, from the last step on, `backward_steps` for all steps of both directions.
 
-    Returns what the steps return as tensors (..., M, D), and the state that they end with. Both directions at once,
-    (2, M, D), are for CUDA graphs.
+    `columns` are (M, D) of each direction. Returns what the steps return, (M, D) each, then the state they end with.
     """
-    if state[0].dim() == 3:
-        return run_in_graphs(function, weights, state, columns, sizes, from_the_end)
-    products = [_product_with(weight.T if from_the_end else weight, len(sizes)) for weight in weights]
-    results, state = function(products, state, list(zip(*(column.split(sizes) for column in columns), strict=True)))
-    return [torch.cat(parts) for parts in results], state
+    if uses_graphs(state[0]):
+        weights, columns = ([torch.stack(pair) for pair in pairs] for pairs in (weights, columns))
+        return [both.unbind(0) for both in run_in_graphs(function, weights, state, columns, sizes, from_the_end)]
+    directions = []
+    for direction in range(2):
+        of_direction = [pair[direction] for pair in weights]
+        products = [_product_with(weight.T if from_the_end else weight, len(sizes)) for weight in of_direction]
+        steps = list(zip(*(pair[direction].split(sizes) for pair in columns), strict=True))
+        results, end = function(products, [part[direction] for part in state], steps)
+        directions.append([*map(torch.cat, results), *end])
+    return list(zip(*directions, strict=True))
 
 
 def forward_steps(
