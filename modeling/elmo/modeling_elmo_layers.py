@@ -35,7 +35,7 @@ from ..shared.modeling_heads import IGNORED
 from ..shared.modeling_onednn import is_faster, linear, needs_static_shapes
 from ..shared.modeling_recurrence import lacks_lstm, rnn_weights, run_lstm, run_padded
 from .configuration_elmo import ElmoConfig
-from .modeling_elmo import ElmoModel, ElmoPreTrainedModel
+from .modeling_elmo import ElmoModel, ElmoPreTrainedModel, word_mask
 from .modeling_elmo_characters import distinct
 from .modeling_elmo_lstm import Steps, run_both
 from .tokenization_elmo_spelling import Marks
@@ -114,8 +114,8 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
             ValueError: if an input that the configured network needs is missing, if shapes differ, or if `vector_ids`
                 exceed the word vectors.
         """
-        _check_words(input_ids, vector_ids, layer_states, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        mask = _word_mask(attention_mask, input_ids, vector_ids, layer_states)
+        inputs = {"input_ids": input_ids, "vector_ids": vector_ids, "layer_states": layer_states}
+        mask = word_mask(attention_mask, token_type_ids, **inputs)
         vectors, late, hidden_states = [], None, None
         if self.config.num_word_vectors:
             vectors.append(self._look_up(vector_ids))
@@ -168,31 +168,6 @@ class ElmoTaskModel(ElmoPreTrainedModel):  # trf-ignore: TRF013 (each network ca
             return loss
         share = 1 if num_items_in_batch is None else (labels != IGNORED).sum() / num_items_in_batch
         return loss + share * self.elmo.mix_penalty()
-
-
-def _check_words(
-    input_ids: torch.Tensor | None, vector_ids: torch.Tensor | None, layer_states: torch.Tensor | None, **numbers
-) -> None:
-    """Raises ValueError if the inputs have different numbers of rows or words, (B, T)."""
-    inputs = {"input_ids": input_ids, "vector_ids": vector_ids, "layer_states": layer_states}
-    shapes = {name: tuple(tensor.shape[:2]) for name, tensor in inputs.items() if tensor is not None}
-    shapes |= {name: tuple(tensor.shape) for name, tensor in numbers.items() if tensor is not None}
-    first, *others = shapes.items() or [(None, None)]
-    for name, shape in others:
-        if shape != first[1]:
-            raise ValueError(
-                f"{name} has words of shape {shape}, but {first[0]} of {first[1]}: give one for each word."
-            )
-
-
-def _word_mask(attention_mask: torch.Tensor | None, *inputs: torch.Tensor | None) -> torch.Tensor:
-    """(B, T) booleans, False at padding. Without a mask, padding is where the first of the inputs is zero."""
-    if attention_mask is not None:
-        return attention_mask.bool()
-    for tensor in inputs:
-        if tensor is not None:
-            return (tensor != 0).unsqueeze(-1).flatten(2).any(-1)
-    raise ValueError("Give input_ids or, if the network reads nothing else, vector_ids or layer_states.")
 
 
 class ElmoTaskCharacters(nn.Module):
