@@ -307,7 +307,7 @@ class ElmoModel(ElmoPreTrainedModel):
         elif needs_static_shapes(input_ids):
             layers, packed = self.padded_layers(input_ids, mask, token_type_ids), None
         else:
-            packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
+            packed = Sentences.of(mask, token_type_ids, self.boundary_steps)
             layers = packed.layers(*self.read(input_ids[mask], packed))
 
         def pad(states: torch.Tensor) -> torch.Tensor:
@@ -356,10 +356,9 @@ class ElmoModel(ElmoPreTrainedModel):
     def read(self, words: torch.Tensor, packed: Sentences) -> tuple[torch.Tensor, list[Pair]]:
         """Words (N, K) -> their word layer (N, P), and the (M, P) states of both directions of each LSTM layer."""
         vectors, indices = self.encode_words(words)
-        tokens, order = tuple(indices[steps] for steps in packed.tokens), packed.steps.order
-        sizes = packed.steps.sizes.tolist()
-        outputs, end = self.run_layers((vectors, vectors), self.first_state(order), sizes, tokens)
-        self.carry(end, order)
+        tokens, start = tuple(indices[steps] for steps in packed.tokens()), self.first_state(packed.order)
+        outputs, end = self.run_layers((vectors, vectors), start, packed.sizes.tolist(), tokens)
+        self.carry(end, packed.order)
         return vectors[indices[2:]], outputs
 
     def encode_words(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -421,6 +420,11 @@ class ElmoModel(ElmoPreTrainedModel):
         return outputs, tuple(torch.stack(parts).detach() for parts in zip(*ends, strict=True))
 
     # Where sentences start
+
+    @property
+    def boundary_steps(self) -> int:
+        """How many steps of a sentence read a boundary: a state that is carried on has read that at its end."""
+        return 2 if self.config.state == "carry" else 1
 
     def first_state(self, order: torch.Tensor) -> State:
         """The (L, 2, S, ...) states in which the sentences of these numbers start."""
@@ -602,15 +606,8 @@ class ElmoModel(ElmoPreTrainedModel):
 
     def _vectors_of(self, inputs: dict, layers: str | int, boundaries: bool) -> torch.Tensor:
         """What `embed` gives for a batch: (B, T, H), or (B, L + 1, T, H) with `layers="all"`."""
-        mask = None
         if boundaries:
-            words = self.words_of(inputs["input_ids"], inputs["attention_mask"], None)
-            if needs_static_shapes(words):
-                raise ValueError("boundaries=True needs shapes that depend on the words: move the model to the CPU")
-            packed = Sentences.of(words, None, closes=True)
-            marks = self.token_encoder(self.boundaries(words.device))
-            states = packed.with_boundaries(marks, *self.read(inputs["input_ids"][words], packed))
-            mask = nn.functional.pad(words, (1, 1)).unsqueeze(-1)  # a mean of `normalise` is over words
+            states, mask = self._read_with_boundaries(**inputs)
         elif layers == "mix":
             return self(**inputs, return_dict=True).last_hidden_state
         else:
@@ -621,6 +618,23 @@ class ElmoModel(ElmoPreTrainedModel):
         if layers == "mean":
             return states.mean(1)
         return states if layers == "all" else states[:, -1 if layers == "top" else layers]
+
+    def _read_with_boundaries(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others
+    ) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The layers (B, T + 2, H) of right-padded sentences with <S> and </S>, and a (B, T + 2, 1) mask of the words."""
+        mask = self.words_of(input_ids, attention_mask, None)
+        if needs_static_shapes(mask):
+            raise ValueError("boundaries=True needs shapes that depend on the words: move the model to the CPU")
+        lengths, columns = mask.sum(1, keepdim=True), torch.arange(mask.shape[1] + 2, device=mask.device)
+        begin, end = self.boundaries(mask.device)
+        input_ids = nn.functional.pad(input_ids, (0, 0, 1, 1))
+        input_ids[:, 0] = begin
+        input_ids[columns == lengths + 1] = end
+        is_read = columns < lengths + 2
+        packed = Sentences.of(is_read, boundaries=0)
+        layers = packed.layers(*self.read(input_ids[is_read], packed))
+        return [packed.pad(layer) for layer in layers], ((columns > 0) & (columns <= lengths)).unsqueeze(-1)
 
     def tokenizer_or_default(self, tokenizer: ElmoTokenizer | None) -> ElmoTokenizer:
         """The tokenizer, by default that of bytes. Raises ValueError if the model reads other ids than it makes."""

@@ -37,7 +37,7 @@ from ..shared.modeling_recurrence import lacks_lstm, rnn_weights, run_lstm, run_
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel, word_mask
 from .modeling_elmo_characters import distinct
-from .modeling_elmo_lstm import Steps, run_both
+from .modeling_elmo_lstm import Sentences, run_both
 from .tokenization_elmo_spelling import Marks
 
 
@@ -275,15 +275,9 @@ class _Packing(NamedTuple):
 
 
 def _pack(mask: torch.Tensor) -> _Packing:
-    rows, columns = mask.nonzero(as_tuple=True)  # (N,)
-    lengths = mask.sum(1)  # (B,)
-    steps = Steps.of(lengths)
-    position = (mask.cumsum(1) - 1)[mask]  # (N,) of each word in its row
-    slots = steps.rows(rows, position)
-    words, mirror = torch.empty_like(slots), torch.empty_like(slots)
-    words[slots] = rows * mask.shape[1] + columns
-    mirror[slots] = steps.rows(rows, lengths[rows] - 1 - position)
-    return _Packing(words, mirror, steps.sizes.cpu())
+    rows = Sentences.of(mask, boundaries=0)
+    words = rows.tokens()[0] - 2  # (N,) the word that each step reads
+    return _Packing(rows.places[words], rows.slots[1][words], rows.sizes.cpu())
 
 
 def _run_packed(layer: nn.RNNBase, states: torch.Tensor, packing: _Packing) -> torch.Tensor:

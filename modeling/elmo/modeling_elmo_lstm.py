@@ -37,10 +37,10 @@ size of the projection, H = 2 P. Tensors of all steps are (M, ...): the rows of 
 those of step 1, ...; `sizes` counts the rows of each step.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn as nn
@@ -69,61 +69,35 @@ Weights = Sequence[Sequence[torch.Tensor]]  # the `step_weights` of each directi
 Products = Sequence[Callable[[torch.Tensor], torch.Tensor]]
 
 
-class Steps(NamedTuple):
-    """The order of the M steps of S sentences: the first steps of all, longest sentence first, then the second steps.
-
-    Attributes:
-        order: (S,) the numbers of the sentences, longest first.
-        rank: (S,) the place of each sentence in that order.
-        sizes: (steps,) the number of sentences that have each step; it never grows.
-        begins: (steps,) the first of the M rows that belongs to each step.
-    """
-
-    order: torch.Tensor
-    rank: torch.Tensor
-    sizes: torch.Tensor
-    begins: torch.Tensor
-
-    @classmethod
-    def of(cls, lengths: torch.Tensor) -> "Steps":
-        """From the number of steps (S,) of each sentence."""
-        order = lengths.argsort(descending=True, stable=True)
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(len(order), device=order.device)
-        steps = torch.arange(int(lengths.max()) if len(lengths) else 0, device=lengths.device)
-        sizes = (lengths > steps[:, None]).sum(1)
-        return cls(order, rank, sizes, sizes.cumsum(0) - sizes)
-
-    def rows(self, sentences: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-        """(N,) sentences and (N,) one step of each -> (N,) their rows among the M."""
-        return self.begins[steps] + self.rank[sentences]
-
-
 @dataclass
 class Sentences:
-    """The sentences of a batch, longest first. Step 0 reads <S> in the forward direction, </S> in the backward one.
+    """The sentences of a batch and their steps: the first steps of all, longest sentence first, then the second steps.
 
     N words, S sentences, M steps in all. A `Pair` is (forward, backward).
     """
 
     shape: tuple[int, int]  # (B, T) of the batch
+    boundaries: int  # steps of each sentence that read a boundary
     places: torch.Tensor  # (N,) the index of each word in the flattened batch, B * T
-    lengths: torch.Tensor  # (S,) in words
-    steps: Steps  # the order of the steps, boundaries included
     sentence: torch.Tensor  # (N,) the number of each word's sentence
     position: torch.Tensor  # (N,) the position of each word in its sentence, from 0
-    slots: Pair  # (N,) each: the step that reads each word
-    tokens: Pair  # (M,) each: the token that each step reads
+    lengths: torch.Tensor  # (S,) in words
+    order: torch.Tensor  # (S,) the numbers of the sentences, longest first
+    rank: torch.Tensor  # (S,) the place of each sentence in that order
+    sizes: torch.Tensor  # (steps,) the number of sentences that have each step; it never grows
+    begins: torch.Tensor  # (steps,) the first of the M rows that belongs to each step
 
     @classmethod
-    def of(cls, mask: torch.Tensor, token_type_ids: torch.Tensor | None, closes: bool) -> "Sentences":
+    def of(cls, mask: torch.Tensor, token_type_ids: torch.Tensor | None = None, boundaries: int = 1) -> "Sentences":
         """From a (B, T) mask that is True at words.
 
-        A sentence is a row or, with token types, the words of one type in a row. With `closes`, each sentence ends
-        with a step that reads the boundary at its other end, which a state that is carried on must have read.
+        A sentence is a row or, with token types, the words of one type in a row. Its first step reads a boundary: <S>
+        in the forward direction, </S> in the backward one. With two `boundaries`, its last step reads the one at the
+        other end, which a state that is carried on must have read. With none, steps read the words of the mask only.
         """
         rows, columns = mask.nonzero(as_tuple=True)  # by rows, then by columns
-        if token_type_ids is None or not (closes or token_type_ids.any()):  # a state goes on from sentence to sentence
+        carries = boundaries == 2  # a state goes on from sentence to sentence, so their number may not vary
+        if token_type_ids is None or not (carries or token_type_ids.any()):
             number = rows
             count = mask.shape[0]
         else:
@@ -134,25 +108,20 @@ class Sentences:
         by_sentence = number.argsort(stable=True)
         position = torch.empty_like(number)
         position[by_sentence] = torch.arange(len(number), device=mask.device) - starts[number[by_sentence]]
-        steps = Steps.of(lengths + 1 + closes)
-        forward = steps.rows(number, position + 1)
-        backward = steps.rows(number, lengths[number] - position)
-        tokens = []
-        for slots, first, last in ((forward, BEGIN, END), (backward, END, BEGIN)):
-            inputs = torch.full((int(steps.sizes.sum()),), first, device=mask.device)
-            inputs[slots] = torch.arange(2, len(number) + 2, device=mask.device)
-            if closes:
-                inputs[steps.begins[lengths + 1] + steps.rank] = last
-            tokens.append(inputs)
+        order = lengths.argsort(descending=True, stable=True)
+        steps = torch.arange(int(lengths.max()) + boundaries if count else 0, device=mask.device)
+        sizes = (lengths + boundaries > steps[:, None]).sum(1)
         return cls(
             shape=tuple(mask.shape),
+            boundaries=boundaries,
             places=rows * mask.shape[1] + columns,
-            lengths=lengths,
-            steps=steps,
             sentence=number,
             position=position,
-            slots=(forward, backward),
-            tokens=tuple(tokens),
+            lengths=lengths,
+            order=order,
+            rank=torch.empty_like(order).index_copy(0, order, torch.arange(count, device=mask.device)),
+            sizes=sizes,
+            begins=sizes.cumsum(0) - sizes,
         )
 
     @property
@@ -160,33 +129,37 @@ class Sentences:
         """The number of sentences of each row: two if any row of the batch has a second one."""
         return len(self.lengths) // max(self.shape[0], 1)
 
+    def rows(self, sentences: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+        """(N,) sentences and (N,) one step of each -> (N,) their rows among the M."""
+        return self.begins[steps] + self.rank[sentences]
+
+    @functools.cached_property
+    def slots(self) -> Pair:
+        """(N,) each: the step that reads each word."""
+        first = min(self.boundaries, 1)
+        backward = self.rows(self.sentence, self.lengths[self.sentence] - 1 - self.position + first)
+        return self.rows(self.sentence, self.position + first), backward
+
+    def tokens(self) -> Pair:
+        """(M,) each: the token that each step reads."""
+        tokens = []
+        for slots, first, last in zip(self.slots, (BEGIN, END), (END, BEGIN), strict=True):
+            inputs = torch.full((int(self.sizes.sum()),), first, device=slots.device)
+            inputs[slots] = torch.arange(2, len(slots) + 2, device=slots.device)
+            if self.boundaries == 2:
+                inputs[self.begins[self.lengths + 1] + self.rank] = last
+            tokens.append(inputs)
+        return tuple(tokens)
+
     def steps_before(self) -> Pair:
         """(N,) each: the step before the one that reads the word; its output predicts the word."""
         last = self.lengths[self.sentence] - 1
-        forward = self.steps.rows(self.sentence, self.position)
-        return forward, self.steps.rows(self.sentence, last - self.position)
+        return self.rows(self.sentence, self.position), self.rows(self.sentence, last - self.position)
 
     def layers(self, word: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
         """The L + 1 layers (N, H): the word layer (N, P) twice, then both directions (M, P) of each LSTM layer."""
         sides = [(forward[self.slots[0]], backward[self.slots[1]]) for forward, backward in outputs]
         return [torch.cat(pair, -1) for pair in [(word, word), *sides]]
-
-    def with_boundaries(self, marks: torch.Tensor, words: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
-        """As `layers`, padded to (B, T + 2, H), with <S> in column 0 and </S> behind the last word of each row.
-
-        The sentences are rows that were read with `closes`. `marks` (2, P) and `words` (N, P) are the word layer.
-        """
-        count, columns = len(self.lengths), self.shape[1] + 2
-        number = torch.arange(count, device=words.device)
-        first, last = self.steps.rows(number, torch.zeros_like(number)), self.steps.rows(number, self.lengths + 1)
-        forward = torch.cat([first, self.slots[0], last])  # <S>, the words and </S> of all sentences
-        backward = torch.cat([last, self.slots[1], first])
-        words = torch.cat([marks[:1].expand(count, -1), words, marks[1:].expand(count, -1)])
-        sides = [(words, words), *((ahead[forward], behind[backward]) for ahead, behind in outputs)]
-        places = torch.cat([number * 0, self.position + 1, self.lengths + 1])
-        places = places + columns * torch.cat([number, self.sentence, number])
-        zeros = words.new_zeros(count * columns, 2 * words.shape[1])
-        return [zeros.index_copy(0, places, torch.cat(pair, -1)).view(count, columns, -1) for pair in sides]
 
     def pad(self, states: torch.Tensor) -> torch.Tensor:
         """(N, D) -> (B, T, D), zero at padding."""

@@ -255,7 +255,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
                 (input_ids, reverse_input_ids), (labels, reverse_labels), samples, stream_state
             )
         mask = self.elmo.words_of(input_ids, attention_mask, token_type_ids)
-        packed = Sentences.of(mask, token_type_ids, closes=self.config.state == "carry")
+        packed = Sentences.of(mask, token_type_ids, self.elmo.boundary_steps)
         word_layer, outputs = self.elmo.read(input_ids[mask], packed)
         states = [self.dropout(direction) for direction in outputs[-1]]
         if labels is None:
@@ -277,7 +277,7 @@ class ElmoForPreTraining(ElmoPreTrainedModel):
         """The loss of both directions' states (M, P) for the words (N,)."""
         counts = packed.lengths.new_zeros(len(packed.lengths)).index_add(0, packed.sentence, (words != IGNORED).long())
         has_labels = counts > 0  # nothing is predicted in other sentences, not even their ends
-        last = packed.steps.rows(has_labels, packed.lengths[has_labels])  # the steps that predict the boundaries
+        last = packed.rows(has_labels, packed.lengths[has_labels])  # the steps that predict the boundaries
         sentences = torch.cat([packed.sentence[words != IGNORED], has_labels.nonzero()[:, 0]])
         losses = []
         for direction, steps, boundary in zip(states, packed.steps_before(), (END, BEGIN), strict=True):
