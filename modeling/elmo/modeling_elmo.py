@@ -622,7 +622,7 @@ class ElmoModel(ElmoPreTrainedModel):
     def _read_with_boundaries(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others
     ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The layers (B, T + 2, H) of right-padded sentences with <S> and </S>, and a (B, T + 2, 1) mask of the words."""
+        """The layers (B, T + 2, H) of right-padded sentences with <S> and </S>, and a mask (B, T + 2, 1) of words."""
         mask = self.words_of(input_ids, attention_mask, None)
         if needs_static_shapes(mask):
             raise ValueError("boundaries=True needs shapes that depend on the words: move the model to the CPU")

@@ -219,11 +219,18 @@ def run_both(gates: Pair, weights: Weights, state: State, sizes: list[int], clip
     hidden, cell = state[0].to(dtype), state[1].float()
     if not sizes:
         return *(part[:, :1].expand(-1, hidden.shape[-1]) for part in gates), (hidden, cell)
-    weights = [weight.to(dtype) for pair in zip(*weights, strict=True) for weight in pair]
-    records = torch.is_grad_enabled()  # inside the function, gradients are always disabled
+    weights = [[weight.to(dtype) for weight in step_weights] for step_weights in weights]
+    sizes, records = tuple(sizes), torch.is_grad_enabled()  # inside the function, gradients are always disabled
     with torch.autocast(gates[0].device.type, enabled=False):
-        forward, backward, *state = _Recurrence.apply(tuple(sizes), clips, records, hidden, cell, *gates, *weights)
-    return forward, backward, tuple(state)
+        if uses_graphs(hidden):  # both directions are one call, whose tensors are (2, ...)
+            inputs = [torch.stack(pair) for pair in (gates, *zip(*weights, strict=True))]
+            outputs, *end = _Recurrence.apply(sizes, clips, records, hidden, cell, *inputs)
+            return *outputs.unbind(0), tuple(end)
+        sides = zip(hidden, cell, gates, weights, strict=True)
+        (forward, *end), (backward, *other_end) = (
+            _Recurrence.apply(sizes, clips, records, *tensors, *step_weights) for *tensors, step_weights in sides
+        )
+    return forward, backward, tuple(map(torch.stack, zip(end, other_end, strict=True)))
 
 
 def scan_both(gates: Pair, masks: Pair, weights: Weights, state: State, clips: Clips) -> tuple:
@@ -256,72 +263,51 @@ def _run_on_xla(gates: Pair, weights: Weights, state: State, sizes: list[int], c
 
 
 class _Recurrence(torch.autograd.Function):
-    """The loop over time of both directions. The backward pass needs five stored numbers per cell and step.
+    """The loop over time of one direction, or of both, (2, ...). Backward needs five stored numbers per cell and step.
 
-    `tensors` are the gates of the forward and of the backward direction, then U of both, then P of both.
+    Returns the projections (..., M, P), and the state after each sentence's last step, (..., S, P) and (..., S, C).
     """
 
     @staticmethod
-    def forward(ctx, sizes, clips, records, hidden, cell, *tensors):
+    def forward(ctx, sizes, clips, records, hidden, cell, gates, *weights):
         save = records and any(ctx.needs_input_grad)
-        gates, *weights = _pairs(tensors)
         function = partial(forward_steps, clips=clips, save=save)
-        outputs, *saved, hidden_ends, cell_ends = _run(function, weights, (hidden, cell), [gates], sizes)
+        outputs, *saved, last_hidden, last_cell = _run(function, weights, [hidden, cell], [gates], sizes)
         if save:
-            ctx.save_for_backward(hidden, cell, *tensors[2:], *outputs, *(part for pair in saved for part in pair))
+            ctx.save_for_backward(hidden, cell, outputs, *saved, *weights)
             ctx.sizes, ctx.clips = sizes, clips
-        return *outputs, torch.stack(hidden_ends), torch.stack(cell_ends)
+        return outputs, last_hidden, last_cell
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx, d_outputs, d_hidden, d_cell):
         if torch.is_grad_enabled() or is_transformed():
             raise NotImplementedError(
                 "second derivatives (create_graph=True) and batches of gradients (is_grads_batched=True) of ELMo's "
                 "recurrence are not implemented: use torch.func (as torch.func.jvp of torch.func.grad), under which "
                 "ElmoModel uses ordinary operations"
             )
-        hidden, cell, *tensors = ctx.saved_tensors
-        *d_outputs, d_hidden, d_cell = gradients
-        *weights, outputs, activated, cells = _pairs(tensors)
-        cells_before = [_before(*both, ctx.sizes) for both in zip(cells, cell, strict=True)]
-        columns = [activated, cells, cells_before, outputs, d_outputs]
+        hidden, cell, outputs, activated, cells, *weights = ctx.saved_tensors
+        columns = [activated, cells, _before(cells, cell, ctx.sizes), outputs, d_outputs]
         function = partial(backward_steps, clips=ctx.clips)
-        d_gates, d_projected, *d_state = _run(function, weights, (d_hidden, d_cell), columns, ctx.sizes, True)
-        states = [_before(*both, ctx.sizes) for both in zip(outputs, hidden, strict=True)]
-        d_weights = list(map(_transposed_product, d_gates, states))
+        d_gates, d_projected, *d_state = _run(function, weights, [d_hidden, d_cell], columns, ctx.sizes, True)
+        d_weights = [_transposed_product(d_gates, _before(outputs, hidden, ctx.sizes))]
         if len(weights) > 1:
-            d_weights += map(_transposed_product, d_projected, map(_squashed, activated, cells, outputs))
-        return None, None, None, *map(torch.stack, d_state), *d_gates, *d_weights
-
-
-def _pairs(tensors: Tensors) -> list[Pair]:
-    """Tensors in the order forward, backward, forward, ... -> pairs."""
-    return list(zip(tensors[::2], tensors[1::2], strict=True))
+            d_weights.append(_transposed_product(d_projected, _squashed(activated, cells, outputs)))
+        return None, None, None, *d_state, d_gates, *d_weights
 
 
 def _run(
-    function: partial,
-    weights: list[Pair],
-    state: State,
-    columns: list[Pair],
-    sizes: tuple[int, ...],
-    from_the_end: bool = False,
-) -> list[Pair]:
-    """Calls `forward_steps` or, from the last step on, `backward_steps` for all steps of both directions.
+    function: partial, weights: Tensors, state: Tensors, columns: Tensors, sizes: tuple[int, ...], from_the_end=False
+) -> list[torch.Tensor]:
+    """Calls `forward_steps` or, from the last step on, `backward_steps` for the columns (..., M, D) of all steps.
 
-    `columns` are (M, D) of each direction. Returns what the steps return, (M, D) each, then the state they end with.
+    Returns what the steps return, (..., M, D) each, and the state that they end with.
     """
-    if uses_graphs(state[0]):
-        weights, columns = ([torch.stack(pair) for pair in pairs] for pairs in (weights, columns))
-        return [both.unbind(0) for both in run_in_graphs(function, weights, state, columns, sizes, from_the_end)]
-    directions = []
-    for direction in range(2):
-        of_direction = [pair[direction] for pair in weights]
-        products = [_product_with(weight.T if from_the_end else weight, len(sizes)) for weight in of_direction]
-        steps = list(zip(*(pair[direction].split(sizes) for pair in columns), strict=True))
-        results, end = function(products, [part[direction] for part in state], steps)
-        directions.append([*map(torch.cat, results), *end])
-    return list(zip(*directions, strict=True))
+    if state[0].dim() == 3:
+        return run_in_graphs(function, weights, state, columns, sizes, from_the_end)
+    products = [_product_with(weight.T if from_the_end else weight, len(sizes)) for weight in weights]
+    results, state = function(products, state, list(zip(*(column.split(sizes) for column in columns), strict=True)))
+    return [*map(torch.cat, results), *state]
 
 
 def forward_steps(
@@ -383,14 +369,14 @@ def backward_steps(
 
 
 def _before(states: torch.Tensor, first: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
-    """(M, D) states after each step, and (S, D) before the first -> (M, D) before each step."""
-    pieces = [first, *states.split(sizes)][:-1]
-    return torch.cat([piece[:size] for piece, size in zip(pieces, sizes, strict=True)])
+    """(..., M, D) states after each step, and (..., S, D) before the first -> (..., M, D) before each step."""
+    pieces = [first, *states.split(sizes, -2)][:-1]
+    return torch.cat([piece[..., :size, :] for piece, size in zip(pieces, sizes, strict=True)], -2)
 
 
 def _squashed(activated: torch.Tensor, cells: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """(M, C), sigmoid(o) tanh(c), which P multiplies."""
-    return (activated[:, 3 * cells.shape[1] :].float() * tanh_(cells.clone())).to(outputs.dtype)
+    """(..., M, C), sigmoid(o) tanh(c), which P multiplies."""
+    return (activated[..., 3 * cells.shape[-1] :].float() * tanh_(cells.clone())).to(outputs.dtype)
 
 
 def _product_with(weight: torch.Tensor, steps: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -401,5 +387,7 @@ def _product_with(weight: torch.Tensor, steps: int) -> Callable[[torch.Tensor], 
 
 
 def _transposed_product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """one' @ other: (M, A), (M, B) -> (A, B)."""
-    return product(fill_up(one).T, fill_up(other).T) if is_faster(one, other) else one.T @ other
+    """one' @ other: (..., M, A), (..., M, B) -> (..., A, B)."""
+    if one.dim() == 2 and is_faster(one, other):
+        return product(fill_up(one).T, fill_up(other).T)
+    return one.mT @ other
