@@ -33,7 +33,7 @@ from transformers.utils.import_utils import is_tracing
 
 from ..shared.modeling_heads import IGNORED
 from ..shared.modeling_onednn import is_faster, linear, needs_static_shapes
-from ..shared.modeling_recurrence import lacks_lstm, rnn_weights, run_lstm, run_padded
+from ..shared.modeling_recurrence import lacks_lstm, rnn_weights, run_padded
 from .configuration_elmo import ElmoConfig
 from .modeling_elmo import ElmoModel, ElmoPreTrainedModel, word_mask
 from .modeling_elmo_characters import distinct
@@ -225,7 +225,6 @@ class BiLSTM(nn.Module):
     """
 
     layer_class = nn.LSTM
-    run_direction = staticmethod(run_lstm)
 
     def __init__(self, input_size: int, rnn_size: int, layers: int = 1, dropout: float = 0.0, late_size: int = 0):
         super().__init__()
@@ -241,8 +240,8 @@ class BiLSTM(nn.Module):
         late: torch.Tensor | None = None,  # (B, T, late_size), concatenated to the first layer's states
     ) -> torch.Tensor:
         """(B, T, output_size), zero at padding."""
-        padded = partial(run_padded, mask=mask, run_direction=self.run_direction)
-        run = padded if needs_static_shapes(states) else partial(_run_packed, packing=_pack(mask))
+        is_static = needs_static_shapes(states)
+        run = partial(run_padded, mask=mask) if is_static else partial(_run_packed, packing=_pack(mask))
         for index, layer in enumerate(self.layers):
             states = run(layer, self.dropout(states))  # (B, T, 2R)
             if index == 0 and late is not None:
