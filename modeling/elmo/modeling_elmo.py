@@ -606,8 +606,15 @@ class ElmoModel(ElmoPreTrainedModel):
 
     def _vectors_of(self, inputs: dict, layers: str | int, boundaries: bool) -> torch.Tensor:
         """What `embed` gives for a batch: (B, T, H), or (B, L + 1, T, H) with `layers="all"`."""
+        mask = None
         if boundaries:
-            states, mask = self._read_with_boundaries(**inputs)
+            words = self.words_of(inputs["input_ids"], inputs["attention_mask"], None)
+            if needs_static_shapes(words):
+                raise ValueError("boundaries=True needs shapes that depend on the words: move the model to the CPU")
+            packed = Sentences.of(words, boundaries=2)
+            marks = self.token_encoder(self.boundaries(words.device))
+            states = packed.with_boundaries(marks, *self.read(inputs["input_ids"][words], packed))
+            mask = nn.functional.pad(words, (1, 1)).unsqueeze(-1)  # a mean of `normalise` is over words
         elif layers == "mix":
             return self(**inputs, return_dict=True).last_hidden_state
         else:
@@ -618,23 +625,6 @@ class ElmoModel(ElmoPreTrainedModel):
         if layers == "mean":
             return states.mean(1)
         return states if layers == "all" else states[:, -1 if layers == "top" else layers]
-
-    def _read_with_boundaries(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others
-    ) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The layers (B, T + 2, H) of right-padded sentences with <S> and </S>, and a mask (B, T + 2, 1) of words."""
-        mask = self.words_of(input_ids, attention_mask, None)
-        if needs_static_shapes(mask):
-            raise ValueError("boundaries=True needs shapes that depend on the words: move the model to the CPU")
-        lengths, columns = mask.sum(1, keepdim=True), torch.arange(mask.shape[1] + 2, device=mask.device)
-        begin, end = self.boundaries(mask.device)
-        input_ids = nn.functional.pad(input_ids, (0, 0, 1, 1))
-        input_ids[:, 0] = begin
-        input_ids[columns == lengths + 1] = end
-        is_read = columns < lengths + 2
-        packed = Sentences.of(is_read, boundaries=0)
-        layers = packed.layers(*self.read(input_ids[is_read], packed))
-        return [packed.pad(layer) for layer in layers], ((columns > 0) & (columns <= lengths)).unsqueeze(-1)
 
     def tokenizer_or_default(self, tokenizer: ElmoTokenizer | None) -> ElmoTokenizer:
         """The tokenizer, by default that of bytes. Raises ValueError if the model reads other ids than it makes."""

@@ -76,8 +76,8 @@ def run_in_graphs(
         torch.autocast(device.type, enabled=False),  # a backward pass may be inside of one
     ):
         grid = _grid_of(sizes, device)
-        columns = [column.split(grid.chunk, 1) for column in map(grid.spread, columns)]
-        chunks = list(zip(grid.is_real.split(CHUNK), *columns, strict=True))
+        columns = [*map(grid.spread, columns)] + ([] if from_the_end else [grid.is_real])
+        chunks = list(zip(*(column.split(grid.chunk, 1) for column in columns), strict=True))
         state = [grid.fill(part) for part in state]
         graph = _graphs_of(device).get(function, from_the_end, weights, state, *chunks[0])
         graph.load(weights, state)
@@ -94,7 +94,7 @@ class _Grid:
 
     Attributes:
         chunk: the rows of K steps.
-        is_real: (T, S, 1) booleans.
+        is_real: (1, T * S, 1) booleans.
         places: (M,) the place of each row in T * S.
     """
 
@@ -102,7 +102,7 @@ class _Grid:
         steps, self.sentences = _up_to(len(sizes), CHUNK), _up_to(sizes[0], ROWS)
         self.chunk = CHUNK * self.sentences
         counts = torch.tensor([*sizes, *[0] * (steps - len(sizes))])
-        is_real = (counts.unsqueeze(1) > torch.arange(self.sentences)).unsqueeze(-1)
+        is_real = (counts.unsqueeze(1) > torch.arange(self.sentences)).view(1, -1, 1)
         places = is_real.flatten().nonzero().squeeze(1)
         self.is_real, self.places = (_moved(tensor, device) for tensor in (is_real, places))
 
@@ -149,9 +149,8 @@ class _Graph:
         self.function = partial(function, [partial(torch.matmul, other=part) for part in parts])
 
     def compute(self) -> None:
-        is_real, *columns = self.chunk
-        steps = list(zip(*(column.chunk(len(is_real), 1) for column in columns), strict=True))
-        results, state = self.function(self.state, steps, is_real=is_real.unbind(0))
+        steps = list(zip(*(column.chunk(CHUNK, 1) for column in self.chunk), strict=True))
+        results, state = self.function(self.state, steps)
         self.results = [torch.cat(parts, 1) for parts in results]
         _copy(self.state, state)
 

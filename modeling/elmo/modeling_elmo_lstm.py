@@ -161,6 +161,23 @@ class Sentences:
         sides = [(forward[self.slots[0]], backward[self.slots[1]]) for forward, backward in outputs]
         return [torch.cat(pair, -1) for pair in [(word, word), *sides]]
 
+    def with_boundaries(self, marks: torch.Tensor, words: torch.Tensor, outputs: list[Pair]) -> list[torch.Tensor]:
+        """As `layers`, padded to (B, T + 2, H), with <S> in column 0 and </S> behind the last word of each row.
+
+        The sentences are rows with two `boundaries`. `marks` (2, P) and `words` (N, P) are the word layer.
+        """
+        count, columns = len(self.lengths), self.shape[1] + 2
+        number = torch.arange(count, device=words.device)
+        first, last = self.rows(number, torch.zeros_like(number)), self.rows(number, self.lengths + 1)
+        forward = torch.cat([first, self.slots[0], last])  # <S>, the words and </S> of all sentences
+        backward = torch.cat([last, self.slots[1], first])
+        words = torch.cat([marks[:1].expand(count, -1), words, marks[1:].expand(count, -1)])
+        sides = [(words, words), *((ahead[forward], behind[backward]) for ahead, behind in outputs)]
+        places = torch.cat([number * 0, self.position + 1, self.lengths + 1])
+        places = places + columns * torch.cat([number, self.sentence, number])
+        zeros = words.new_zeros(count * columns, 2 * words.shape[1])
+        return [zeros.index_copy(0, places, torch.cat(pair, -1)).view(count, columns, -1) for pair in sides]
+
     def pad(self, states: torch.Tensor) -> torch.Tensor:
         """(N, D) -> (B, T, D), zero at padding."""
         rows, columns = self.shape
@@ -265,7 +282,8 @@ def _run_on_xla(gates: Pair, weights: Weights, state: State, sizes: list[int], c
 class _Recurrence(torch.autograd.Function):
     """The loop over time of one direction, or of both, (2, ...). Backward needs five stored numbers per cell and step.
 
-    Returns the projections (..., M, P), and the state after each sentence's last step, (..., S, P) and (..., S, C).
+    Returns the projections (..., M, P), and the state after each sentence's last step, (..., S, P) and (..., S, C),
+    which gets no gradient.
     """
 
     @staticmethod
@@ -276,10 +294,11 @@ class _Recurrence(torch.autograd.Function):
         if save:
             ctx.save_for_backward(hidden, cell, outputs, *saved, *weights)
             ctx.sizes, ctx.clips = sizes, clips
+        ctx.mark_non_differentiable(last_hidden, last_cell)
         return outputs, last_hidden, last_cell
 
     @staticmethod
-    def backward(ctx, d_outputs, d_hidden, d_cell):
+    def backward(ctx, d_outputs, *_):
         if torch.is_grad_enabled() or is_transformed():
             raise NotImplementedError(
                 "second derivatives (create_graph=True) and batches of gradients (is_grads_batched=True) of ELMo's "
@@ -289,7 +308,8 @@ class _Recurrence(torch.autograd.Function):
         hidden, cell, outputs, activated, cells, *weights = ctx.saved_tensors
         columns = [activated, cells, _before(cells, cell, ctx.sizes), outputs, d_outputs]
         function = partial(backward_steps, clips=ctx.clips)
-        d_gates, d_projected, *d_state = _run(function, weights, [d_hidden, d_cell], columns, ctx.sizes, True)
+        zeros = [torch.zeros_like(hidden), torch.zeros_like(cell)]
+        d_gates, d_projected, *d_state = _run(function, weights, zeros, columns, ctx.sizes, from_the_end=True)
         d_weights = [_transposed_product(d_gates, _before(outputs, hidden, ctx.sizes))]
         if len(weights) > 1:
             d_weights.append(_transposed_product(d_projected, _squashed(activated, cells, outputs)))
@@ -311,60 +331,54 @@ def _run(
 
 
 def forward_steps(
-    products: Products, state: Tensors, columns: list[tuple], clips: Clips, save: bool, is_real: Tensors | None = None
+    products: Products, state: Tensors, columns: list[tuple], clips: Clips, save: bool
 ) -> tuple[list[Tensors], Tensors]:
     """Steps of the recurrence: what each returns, and the state after the last step of each sentence.
 
     Args:
         products: the functions h -> U h and h -> P h.
         state: hidden (..., S, P) and cell (..., S, C), before.
-        columns: the inputs' part of the gates (..., size, 4C) of each step.
-        is_real: (S, 1) booleans of each step, where sentences that have ended are computed along, but keep their
-            state. None: each step has the first `size` sentences only.
+        columns: of each step, the inputs' part of the gates (..., size, 4C) of the sentences that have the step. In
+            graphs, all sentences have all steps, and (1, S, 1) booleans are False where one keeps its state.
     """
     hidden, cell = state
     results, ends = [], []
-    for number, (gates,) in enumerate(columns):
+    for gates, *is_real in columns:
         size = gates.shape[-2]
-        if size < hidden.shape[-2]:  # the last sentences have ended; never so with `is_real`
+        if size < hidden.shape[-2]:  # the last sentences have ended
             ends.append((hidden[size:], cell[size:]))
             hidden, cell = hidden[:size], cell[:size]
         output, new_cell, activated = lstm_step(gates, hidden, cell, products, clips, IN_PLACE)
         results.append((output, activated.to(gates.dtype), new_cell) if save else (output,))
-        if is_real is not None:
-            output = torch.where(is_real[number], output, hidden)
-            new_cell = torch.where(is_real[number], new_cell, cell)
+        for real in is_real:
+            output, new_cell = torch.where(real, output, hidden), torch.where(real, new_cell, cell)
         hidden, cell = output, new_cell
     ends.append((hidden, cell))
     return list(zip(*results, strict=True)), [torch.cat(parts[::-1], -2) for parts in zip(*ends, strict=True)]
 
 
 def backward_steps(
-    products: Products, state: Tensors, columns: list[tuple], clips: Clips, is_real: Tensors | None = None
+    products: Products, state: Tensors, columns: list[tuple], clips: Clips
 ) -> tuple[list[Tensors], Tensors]:
     """The gradients of `forward_steps`, from the last step to the first: of each step, and of the state before.
 
+    In graphs, gradients of outputs are zero where a sentence has no step, and so are those that are computed there.
+
     Args:
         products: the functions d -> d U and d -> d P.
-        state: the gradient of the state that `forward_steps` returns.
+        state: the gradients (..., S, P) and (..., S, C) that later steps have, or zeros.
         columns: the activated gates, the cells after and before the step, the projections and their gradient.
     """
-    d_hidden, d_cell = (part[..., :0, :] for part in state)
+    d_hidden, d_cell = (part[..., : columns[-1][0].shape[-2], :] for part in state)
     results = []
-    for number in reversed(range(len(columns))):
-        activated, cells, before, output, d_output = columns[number]
-        count, size = d_hidden.shape[-2], cells.shape[-2]
-        if size > count:  # the sentences that end with this step
-            parts = zip((d_hidden, d_cell), state, strict=True)
-            d_hidden, d_cell = (torch.cat([part, end[..., count:size, :]], -2) for part, end in parts)
-        d_gates, d_projected, *d_before = lstm_step_backward(
+    for activated, cells, before, output, d_output in reversed(columns):
+        ended = cells.shape[-2] - d_hidden.shape[-2]  # the sentences that end with this step
+        if ended:
+            d_hidden, d_cell = (nn.functional.pad(part, (0, 0, 0, ended)) for part in (d_hidden, d_cell))
+        d_gates, d_projected, d_hidden, d_cell = lstm_step_backward(
             d_hidden + d_output, d_cell, activated, (cells, before), output, products, clips
         )
         results.append((d_gates, d_projected))
-        if is_real is not None:
-            parts = zip(d_before, (d_hidden, d_cell), strict=True)
-            d_before = [torch.where(is_real[number], part, unchanged) for part, unchanged in parts]
-        d_hidden, d_cell = d_before
     return [parts[::-1] for parts in zip(*results, strict=True)], [d_hidden, d_cell]
 
 
