@@ -119,10 +119,7 @@ class _Grid:
         return nn.functional.pad(state, (0, 0, 0, self.sentences - state.shape[1]))
 
 
-@functools.lru_cache(maxsize=2)
-def _grid_of(sizes: tuple[int, ...], device: torch.device) -> _Grid:
-    """One for all layers of a batch, in both passes."""
-    return _Grid(sizes, device)
+_grid_of = functools.lru_cache(maxsize=2)(_Grid)  # one for all layers of a batch, in both passes
 
 
 def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
