@@ -78,6 +78,7 @@ class Sentences:
 
     shape: tuple[int, int]  # (B, T) of the batch
     boundaries: int  # steps of each sentence that read a boundary
+    per_row: int  # sentences of each row: two if any row of the batch has a second one
     places: torch.Tensor  # (N,) the index of each word in the flattened batch, B * T
     sentence: torch.Tensor  # (N,) the number of each word's sentence
     position: torch.Tensor  # (N,) the position of each word in its sentence, from 0
@@ -96,38 +97,28 @@ class Sentences:
         other end, which a state that is carried on must have read. With none, steps read the words of the mask only.
         """
         rows, columns = mask.nonzero(as_tuple=True)  # by rows, then by columns
-        carries = boundaries == 2  # a state goes on from sentence to sentence, so their number may not vary
-        if token_type_ids is None or not (carries or token_type_ids.any()):
-            number = rows
-            count = mask.shape[0]
-        else:
-            number = 2 * rows + token_type_ids[mask].clamp(0, 1).long()
-            count = 2 * mask.shape[0]
-        lengths = torch.bincount(number, minlength=count)
-        starts = lengths.cumsum(0) - lengths
-        by_sentence = number.argsort(stable=True)
-        position = torch.empty_like(number)
-        position[by_sentence] = torch.arange(len(number), device=mask.device) - starts[number[by_sentence]]
+        # A state that is carried on needs the same number of sentences in each batch.
+        per_row = 2 if token_type_ids is not None and (boundaries == 2 or token_type_ids.any()) else 1
+        second = mask & (token_type_ids > 0) if per_row == 2 else torch.zeros_like(mask)
+        first = mask & ~second
+        sentence = per_row * rows + second[mask]
+        lengths = torch.bincount(sentence, minlength=per_row * len(mask))
         order = lengths.argsort(descending=True, stable=True)
-        steps = torch.arange(int(lengths.max()) + boundaries if count else 0, device=mask.device)
+        steps = torch.arange(int(lengths.max()) + boundaries if len(lengths) else 0, device=mask.device)
         sizes = (lengths + boundaries > steps[:, None]).sum(1)
         return cls(
             shape=tuple(mask.shape),
             boundaries=boundaries,
+            per_row=per_row,
             places=rows * mask.shape[1] + columns,
-            sentence=number,
-            position=position,
+            sentence=sentence,
+            position=torch.where(second, second.long().cumsum(1), first.long().cumsum(1))[mask] - 1,
             lengths=lengths,
             order=order,
-            rank=torch.empty_like(order).index_copy(0, order, torch.arange(count, device=mask.device)),
+            rank=order.argsort(),
             sizes=sizes,
             begins=sizes.cumsum(0) - sizes,
         )
-
-    @property
-    def per_row(self) -> int:
-        """The number of sentences of each row: two if any row of the batch has a second one."""
-        return len(self.lengths) // max(self.shape[0], 1)
 
     def rows(self, sentences: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
         """(N,) sentences and (N,) one step of each -> (N,) their rows among the M."""
