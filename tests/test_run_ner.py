@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import warnings
 from functools import partial
 from pathlib import Path
@@ -76,24 +75,6 @@ def test_evaluating_and_predicting_from_the_saved_folder_repeat_the_runs_numbers
     assert [second[name] for name in scores] == pytest.approx([first[name] for name in scores]) and len(scores) > 10
     texts = [(tmp_path / name / "predictions.conll").read_text(encoding="utf-8") for name in ("out", "again")]
     assert texts[0] == texts[1]
-
-
-def test_the_loss_of_a_checkpoint_that_speaks_iob1_is_measured_in_iob1(tmp_path, flags, capsys):
-    """One word an entity: a tagger that calls B-PER I-PER, and I-PER B-PER, begins all entities with I."""
-    rows = [(["the", word, "is", "a", "film"], ["O", "B-PER", "O", "O", "B-WORK"]) for word in ("cast", "plot")] * 4
-    file = write_json(tmp_path / "a.json", rows)
-    data = ["--validation_file", file, "--do_eval"]
-    first = run_ner.main([*flags, "--train_file", file, *data, "--do_train", "--num_train_epochs", "30"])
-    assert first["eval_f1"] == 1 and "IOB1" not in capsys.readouterr().out
-    path = tmp_path / "out" / "config.json"
-    content = path.read_text(encoding="utf-8")
-    turned = {"B-PER": "I-PER", "I-PER": "B-PER", "B-WORK": "I-WORK", "I-WORK": "B-WORK"}
-    path.write_text(re.sub("|".join(turned), lambda match: turned[match[0]], content), encoding="utf-8")
-    (tmp_path / "out" / "SHA256SUMS").unlink()
-    again = ["--model_name_or_path", str(tmp_path / "out"), "--max_seq_length", "32"]
-    second = run_ner.main([*again, *data, "--output_dir", str(tmp_path / "again")])
-    assert second["eval_loss"] == pytest.approx(first["eval_loss"]) and second["eval_f1"] == 1
-    assert "validation: the model's entities begin with I, so the loss is measured in IOB1" in capsys.readouterr().out
 
 
 def test_the_saved_folder_tags_text_in_a_pipeline(tmp_path, flags, conll):
